@@ -1,0 +1,44 @@
+"""What is open now: the only mutable module-level values of the package.
+
+Owns: the open sessions, the user's registrations, the editable op lists, the command line's overrides.
+Must not touch: torch. Sessions change torch, and they put it back themselves.
+The surprise: this is process-wide on purpose. Worker threads must see the same answer as the main thread, and the
+command line's overrides live in the environment, so that spawned workers see them too.
+"""
+
+import os
+
+#: Open sessions, newest last. ``amp`` talks to the newest.
+sessions = []
+
+#: Rows that users registered with ``amp.register_*_function``: (owner object, name, rule).
+registrations = []
+
+#: Set by scripts through ``_amp_state``: skip the check for half models; warn where an option is refused.
+allow_incoming_model_not_fp32 = False
+hard_override = False
+
+_VARIABLES = {"opt_level": "AMPCOMPAT_OPT_LEVEL", "backend": "AMPCOMPAT_BACKEND", "verbosity": "AMPCOMPAT_VERBOSITY"}
+
+
+def current():
+    """Return the newest open session, or None."""
+    return sessions[-1] if sessions else None
+
+
+def command_line():
+    """Return the overrides of ``python -m ampcompat run`` as a dict; empty without it."""
+    found = {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
+    if "verbosity" in found:
+        found["verbosity"] = int(found["verbosity"])
+    return found
+
+
+def set_command_line(**overrides):
+    """Override what scripts ask for, in this process and its children; None takes an override back."""
+    for name, value in overrides.items():
+        variable = _VARIABLES[name]
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = str(value)
