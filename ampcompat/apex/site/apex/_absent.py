@@ -1,0 +1,70 @@
+"""Say what to use instead of the parts of Apex that are not carried.
+
+Owns: the table of advice, and the error that gives it.
+Must not touch: names outside ``apex`` and Apex's two extension modules.
+The surprise: a finder at the very end of ``sys.meta_path`` raises the error, because only it hears of names that no
+file answers to; to a probe by ``importlib.util.find_spec`` it says, truthfully, that there is no such module.
+"""
+
+import sys
+
+_ADVICE = {
+    "apex.parallel": "torch.nn.parallel.DistributedDataParallel instead of apex's, torch.nn.SyncBatchNorm and its "
+    "convert_sync_batchnorm for SyncBatchNorm and convert_syncbn_model, torchrun for multiproc",
+    "apex.optimizers": "torch.optim.Adam or AdamW (foreach=True, or fused=True on a GPU) for FusedAdam, "
+    "torch.optim.SGD for FusedSGD, torch.optim.Adagrad for FusedAdagrad",
+    "apex.normalization": "torch.nn.LayerNorm for FusedLayerNorm, torch.nn.RMSNorm for FusedRMSNorm",
+    "apex.fp16_utils": "apex.amp at opt_level O2, which does what FP16_Optimizer and network_to_half did",
+    "apex.multi_tensor_apply": "the torch._foreach_* functions, or the foreach=True of torch's optimizers",
+    "apex.mlp": "torch.nn.Sequential of torch.nn.Linear and torch.nn.ReLU",
+    "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
+    "apex.RNN": "torch.nn.LSTM, GRU and RNN",
+    "apex.reparameterization": "torch.nn.utils.weight_norm",
+    "apex.pyprof": "torch.profiler",
+    "apex.contrib.clip_grad": "torch.nn.utils.clip_grad_norm_",
+    "apex.contrib.xentropy": "torch.nn.functional.cross_entropy",
+    "apex.contrib.layer_norm": "torch.nn.LayerNorm",
+    "apex.contrib.multihead_attn": "torch.nn.MultiheadAttention or torch.nn.functional.scaled_dot_product_attention",
+    "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
+    "apex.contrib.focal_loss": "torchvision.ops.sigmoid_focal_loss",
+    "apex.contrib.groupbn": "torch.nn.BatchNorm2d with channels_last tensors",
+    "apex.contrib.group_norm": "torch.nn.GroupNorm",
+    "apex.contrib.sparsity": "torch.ao.pruning",
+    "apex.contrib.optimizers": "torch.optim, or torch.distributed.optim.ZeroRedundancyOptimizer if distributed",
+    "apex.contrib": "the function of torch itself, where it has one",
+    "apex.transformer": "Megatron-LM's megatron.core, where Apex's transformer parts now live",
+    "amp_C": "the torch._foreach_* functions",
+    "apex_C": "torch._utils._flatten_dense_tensors and _unflatten_dense_tensors",
+}
+
+
+class NotCarriedImportError(ModuleNotFoundError):
+    """A part of Apex that ampcompat does not carry; the message says what to use instead."""
+
+
+def explain(name):
+    """Return one sentence about a name that is not carried."""
+    entry = name
+    while entry not in _ADVICE and "." in entry:
+        entry = entry.rpartition(".")[0]
+    advice = _ADVICE.get(entry)
+    return "ampcompat does not carry {}{}".format(name, "; use {}.".format(advice) if advice else ".")
+
+
+def watch():
+    """Give the advice from now on, in this process."""
+    sys.meta_path.append(_Adviser())
+
+
+class _Adviser:
+    """The last finder to be asked: what comes here, nobody found."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Raise the advice for a name of Apex; return None for every other one, and to a probe."""
+        if not fullname.startswith("apex.") and fullname not in _ADVICE:
+            return None
+        # Asked by importlib.util.find_spec, which wants to know whether the module exists; two frames up is who asks.
+        if sys._getframe(2).f_globals.get("__name__") == "importlib.util":
+            return None
+        # Without `name=`: with it, `from apex import parallel` would swallow the error and lose the advice.
+        raise NotCarriedImportError(explain(fullname))

@@ -1,0 +1,35 @@
+"""Apex's ``amp``: the names of ``ampcompat.amp``, with the submodules that clients reach into.
+
+Owns: nothing; ``from apex import amp`` and ``from ampcompat import amp`` share functions and state.
+Must not touch: anything.
+The surprise: ``amp._amp_state`` is a module and the state object in one (see ``ampcompat.apex.state_view``).
+"""
+
+from ampcompat.amp import (
+    O0,
+    O1,
+    O2,
+    O3,
+    O4,
+    O5,
+    Properties,
+    bfloat16_function,
+    disable_casts,
+    float_function,
+    half_function,
+    init,
+    initialize,
+    load_state_dict,
+    master_params,
+    opt_levels,
+    promote_function,
+    register_bfloat16_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+    scale_loss,
+    state_dict,
+    step_was_skipped,
+)
+
+from . import __version__, _amp_state, _initialize, amp, compat, frontend, handle, lists, opt, rnn_compat, scaler, utils

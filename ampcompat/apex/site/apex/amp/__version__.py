@@ -1,0 +1,4 @@
+"""The version of Apex's amp that this stands in for."""
+
+VERSION = (0, 1, 0)
+__version__ = ".".join(map(str, VERSION))

@@ -1,0 +1,3 @@
+"""The contexts."""
+
+from ampcompat.amp import disable_casts, scale_loss

@@ -1,0 +1,3 @@
+"""The loss scaler."""
+
+from ampcompat.parts.scaler import LossScaler

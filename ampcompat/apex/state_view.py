@@ -1,0 +1,126 @@
+"""Live look-alikes of the module state that Apex's clients reach into.
+
+Owns: the shapes of ``apex.amp._amp_state`` and ``apex.amp.lists``.
+Must not touch: any state; every read and write goes to ``runtime.state`` and the newest session.
+The surprise: these are *module* classes. In Apex ``amp._amp_state`` was the state object and also the module that held
+it, depending on how one asked; here the module is the object, so every spelling works.
+"""
+
+import types
+import warnings
+
+from ..errors import AmpError
+from ..parts.notices import is_first_rank
+from ..runtime import state
+
+_LISTS = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
+
+
+class OptionsView:
+    """What ``initialize`` decided, as attributes and as ``options``; to read, not to write."""
+
+    def __init__(self, session):
+        policy = session.policy
+        options = {} if policy is None else policy._asdict()
+        for name in ("description", "dtypes"):
+            options.pop(name, None)
+        options["enabled"] = session.enabled
+        self.__dict__["options"] = options
+
+    def __getattr__(self, name):
+        try:
+            return self.__dict__["options"][name]
+        except KeyError:
+            raise AttributeError("amp has no option {!r}".format(name)) from None
+
+    def __setattr__(self, name, value):
+        raise AmpError(
+            "opt_properties says what initialize decided; it cannot be changed afterwards. Give {}={!r} to "
+            "amp.initialize instead.".format(name, value)
+        )
+
+
+class AmpStateModule(types.ModuleType):
+    """``apex.amp._amp_state``: the module and the state object in one."""
+
+    @property
+    def _amp_state(self):
+        return self
+
+    @property
+    def opt_properties(self):
+        return OptionsView(_session("opt_properties"))
+
+    @property
+    def loss_scalers(self):
+        return _session("loss_scalers").scalers
+
+    @property
+    def handle(self):
+        return _session("handle").handle
+
+    @property
+    def verbosity(self):
+        session = state.current()
+        return 1 if session is None else session.verbosity
+
+    @verbosity.setter
+    def verbosity(self, level):
+        session = state.current()
+        if session is not None:  # without one there is nothing to say, and initialize brings its own verbosity
+            session.verbosity = level
+
+    @property
+    def allow_incoming_model_not_fp32(self):
+        return state.allow_incoming_model_not_fp32
+
+    @allow_incoming_model_not_fp32.setter
+    def allow_incoming_model_not_fp32(self, allowed):
+        state.allow_incoming_model_not_fp32 = allowed
+
+    @property
+    def hard_override(self):
+        return state.hard_override
+
+    @hard_override.setter
+    def hard_override(self, override):
+        state.hard_override = override
+
+    def maybe_print(self, msg, rank0=False):
+        """Print at verbosity 1 and up; with ``rank0``, in the first process only."""
+        if self.verbosity > 0 and (is_first_rank() or not rank0):
+            print(msg, flush=True)
+
+    def warn_or_err(self, msg):
+        """Raise, or only warn if the script set ``hard_override``."""
+        if not self.hard_override:
+            raise AmpError(msg)
+        warnings.warn(msg, stacklevel=2)
+
+
+class OpListModule(types.ModuleType):
+    """``apex.amp.lists.<name>``: the editable op lists of that name."""
+
+    def _owner(self):
+        return getattr(state.lists, self.__name__.rpartition(".")[2])
+
+    def __getattr__(self, name):
+        if name not in _LISTS:
+            raise AttributeError("module {!r} has no attribute {!r}".format(self.__name__, name))
+        return getattr(self._owner(), name)
+
+    def __setattr__(self, name, value):
+        if name in _LISTS:
+            setattr(self._owner(), name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __dir__(self):
+        return sorted(set(super().__dir__()).union(_LISTS))
+
+
+def _session(attribute):
+    session = state.current()
+    if session is None:
+        raise AttributeError("_amp_state has no {!r} before amp.initialize".format(attribute))
+    return session
