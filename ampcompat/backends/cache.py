@@ -1,0 +1,179 @@
+"""Casts of weights, made once and never stale.
+
+Owns: ``WeightCache``, and the watch over ``Tensor.data``, the one door through which a weight changes unseen.
+Must not touch: which functions cast.
+The surprise: ``weight.data.clamp_()`` does not move ``weight._version``, because ``.data`` has a version counter of its
+own. So while a cache is open, ``Tensor.data`` is a property that tells it; and as long as somebody holds what ``.data``
+returned, that weight is cast anew at each use.
+"""
+
+import weakref
+
+import torch
+
+Parameter = torch.nn.Parameter
+_Tensor = torch.Tensor
+
+
+def _never():
+    return None
+
+
+# Each is None, or false, where there is nothing to beware of; names that a torch lacks cannot be in force there.
+_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _never)
+_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
+_in_inference = getattr(torch, "is_inference_mode_enabled", _never)
+
+
+def _capturing(weight):
+    """Return whether a CUDA graph is being captured: its memory is not ours to keep."""
+    asked = getattr(torch.cuda, "is_current_stream_capturing", None) if weight.is_cuda else None
+    return asked is not None and asked()
+
+
+def is_weight(tensor):
+    """Return whether a tensor is one whose casts are worth keeping: a plain parameter, or a leaf that is trained."""
+    kind = type(tensor)
+    return kind is Parameter or (kind is _Tensor and tensor.requires_grad and tensor.is_leaf)
+
+
+class _Entry:
+    """The casts of one weight, by grad mode, and the state of the weight that they are true of."""
+
+    __slots__ = ("reference", "version", "pointer", "requires_grad", "casts")
+
+    def __init__(self, reference, version, pointer, requires_grad):
+        self.reference = reference
+        self.version = version
+        self.pointer = pointer
+        self.requires_grad = requires_grad
+        self.casts = {}
+
+
+class WeightCache:
+    """Casts of weights by ``make``, one per weight, weight version and grad mode."""
+
+    def __init__(self, make):
+        self._make = make
+        self._entries = {}
+        self._aliases = {}
+
+    def cast(self, weight):
+        """Return ``make(weight)``, from an earlier call where that is still true.
+
+        A cast made without gradients is never given where they are wanted, nor one of inference mode outside it.
+        """
+        mode = (torch.is_grad_enabled(), _in_inference())
+        entry = self._entries.get(id(weight))
+        if entry is not None and self._holds(entry, weight):
+            found = entry.casts.get(mode)
+            if found is not None and _functorch_level() is None and _tracing_state() is None:
+                return found
+        return self._cast_anew(weight, mode)
+
+    @staticmethod
+    def _holds(entry, weight):
+        return (
+            entry.reference() is weight
+            and entry.version == weight._version
+            and entry.pointer == weight.data_ptr()
+            and entry.requires_grad == weight.requires_grad
+        )
+
+    def _cast_anew(self, weight, mode):
+        cast = self._make(weight)
+        if type(cast) is _Tensor and self._may_keep(weight):  # a fake or a wrapped tensor is not for keeping
+            entry = self._entries.get(id(weight))
+            if entry is None or not self._holds(entry, weight):
+                entry = self._entries[id(weight)] = self._entry(weight)
+            entry.casts[mode] = cast
+        return cast
+
+    def _entry(self, weight):
+        reference = weakref.ref(weight, _Forget(self, id(weight)))
+        return _Entry(reference, weight._version, weight.data_ptr(), weight.requires_grad)
+
+    def _may_keep(self, weight):
+        if _functorch_level() is not None or _tracing_state() is not None or _capturing(weight):
+            return False
+        if getattr(weight, "is_inference", bool)():  # it has no version to compare
+            return False
+        return not self._has_alias(weight)
+
+    def _has_alias(self, weight):
+        aliases = self._aliases.get(id(weight))
+        if not aliases:
+            return False
+        alive = [alias for alias in aliases if alias() is not None]
+        if alive:
+            self._aliases[id(weight)] = alive
+            return True
+        self._aliases.pop(id(weight), None)
+        return False
+
+    def evict(self, weight):
+        """Forget the casts of one weight."""
+        self._entries.pop(id(weight), None)
+
+    def note_alias(self, weight, alias):
+        """Remember that ``alias`` shares the weight's memory without sharing its version."""
+        self._entries.pop(id(weight), None)
+        alive = [other for other in self._aliases.get(id(weight), ()) if other() is not None]
+        # The reference to the alias ends the note: when it dies the list is pruned by the next look.
+        self._aliases[id(weight)] = alive + [weakref.ref(alias)]
+
+    def clear(self):
+        """Forget every cast. What is known of aliases stays."""
+        self._entries.clear()
+        for key, aliases in list(self._aliases.items()):
+            if all(alias() is None for alias in aliases):
+                self._aliases.pop(key, None)
+
+    def __len__(self):
+        return len(self._entries)
+
+
+class _Forget:
+    """Weak reference callback: drop the entry of a weight that died. Holds the cache weakly itself."""
+
+    __slots__ = ("_cache", "_key")
+
+    def __init__(self, cache, key):
+        self._cache = weakref.ref(cache)
+        self._key = key
+
+    def __call__(self, reference):
+        cache = self._cache()
+        if cache is not None:
+            entry = cache._entries.get(self._key)
+            if entry is not None and entry.reference is reference:
+                cache._entries.pop(self._key, None)
+
+
+def watch_data(caches, patches):
+    """Make ``Tensor.data`` tell the caches what it gives away and what it replaces."""
+    original = _data_descriptor()
+
+    def get_data(self):
+        alias = original.__get__(self, type(self))
+        if is_weight(self):
+            for cache in caches:
+                cache.note_alias(self, alias)
+        return alias
+
+    def set_data(self, value):
+        original.__set__(self, value)
+        for cache in caches:
+            cache.evict(self)
+
+    def delete_data(self):
+        original.__delete__(self)
+
+    patches.set(_Tensor, "data", property(get_data, set_data, delete_data, original.__doc__))
+
+
+def _data_descriptor():
+    for kind in _Tensor.__mro__:
+        if "data" in vars(kind):
+            return vars(kind)["data"]
+    raise AttributeError("torch.Tensor has no attribute 'data'")

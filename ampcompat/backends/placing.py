@@ -1,0 +1,60 @@
+"""Where the rows of the table live in the installed torch, and how a wrapper takes a function's place.
+
+Owns: the lookup of owners and names, and the form (function, static method, class method) of what is replaced.
+Must not touch: what the wrappers do.
+The surprise: one row may win over another by naming the same function differently, a string here and a module object
+there, so rows are compared by the object that they name.
+"""
+
+import importlib
+import inspect
+from collections import OrderedDict
+
+import torch
+
+
+def find_owner(owner):
+    """Return the module or class that a row's owner names, or None where this torch has none."""
+    if not isinstance(owner, str):
+        return owner
+    if owner == "torch.Tensor":
+        return torch.Tensor
+    try:
+        return importlib.import_module(owner)
+    except ImportError:
+        return None
+
+
+def place(rows):
+    """Return [(owner object, row)] for the names that exist; of rows for the same function the last."""
+    placed = OrderedDict()
+    for row in rows:
+        owner = find_owner(row.owner)
+        if owner is not None and hasattr(owner, row.name):
+            placed[(id(owner), row.name)] = (owner, row)
+    return list(placed.values())
+
+
+def replace(patches, owner, name, wrap):
+    """Set ``owner.name`` to ``wrap`` of the function there, in the form in which it was.
+
+    Args:
+        patches: the ``PatchStack`` that undoes it.
+        owner: a module, a class or any object with attributes.
+        name: the attribute.
+        wrap: function -> function.
+    """
+    raw = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
+    patches.set(owner, name, _same_form(raw, wrap))
+
+
+def _same_form(raw, wrap):
+    if isinstance(raw, staticmethod):
+        return staticmethod(wrap(raw.__func__))
+    if isinstance(raw, classmethod) or type(raw).__name__ == "classmethod_descriptor":
+
+        def of_class(cls, *args, **kwargs):
+            return raw.__get__(None, cls)(*args, **kwargs)
+
+        return classmethod(wrap(of_class))
+    return wrap(raw)

@@ -1,0 +1,115 @@
+"""What the installed torch is and has.
+
+Owns: every look at torch's version and features.
+Must not touch: decisions; it reports, ``backends.choose`` decides.
+The surprise: a feature is found by trying its name, not by comparing versions, so that nightlies, forks and backports
+are judged by what they carry.
+"""
+
+import warnings
+from typing import Mapping, NamedTuple, Tuple
+
+import torch
+
+
+class Facts(NamedTuple):
+    """Facts of one torch in one process.
+
+    ``autocast_devices`` maps a device type that is there to the low dtypes that autocast takes on it.
+    ``slow_low_on_cpu`` are the dtypes whose CPU arithmetic is missing or many times slower than float32.
+    """
+
+    version: str
+    devices: Tuple[str, ...]
+    autocast_devices: Mapping[str, Tuple[torch.dtype, ...]]
+    slow_low_on_cpu: Tuple[torch.dtype, ...]
+    has_inference_mode: bool
+    has_functorch: bool
+    has_compile: bool
+
+
+def read():
+    """Return the facts of the installed torch."""
+    devices = available_devices()
+    return Facts(
+        version=torch.__version__,
+        devices=devices,
+        autocast_devices={device: dtypes for device, dtypes in _autocast_devices(devices)},
+        slow_low_on_cpu=tuple(dtype for dtype in (torch.float16, torch.bfloat16) if not fast_on_cpu(dtype)),
+        has_inference_mode=hasattr(torch, "inference_mode"),
+        has_functorch=hasattr(torch._C, "_functorch"),
+        has_compile=hasattr(torch, "compile"),
+    )
+
+
+def available_devices():
+    """Return the device types of this machine that the installed torch can compute on, the CPU first."""
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices.append("cuda")
+    mps = getattr(getattr(torch, "backends", None), "mps", None)
+    if mps is not None and mps.is_available():
+        devices.append("mps")
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        devices.append("xpu")
+    return tuple(devices)
+
+
+def _autocast_devices(devices):
+    for device in devices:
+        dtypes = _autocast_dtypes(device)
+        if dtypes:
+            yield device, dtypes
+
+
+def _autocast_dtypes(device):
+    """Return the low dtypes that autocast really enters for a device type; entering is the only honest question."""
+    if not hasattr(torch, "autocast"):  # torch < 1.10; the CUDA-only context of 1.6 cannot be addressed by device
+        return ()
+    taken = []
+    for dtype in (torch.float16, torch.bfloat16):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns about a dtype that it will not take
+            try:
+                with torch.autocast(device, dtype=dtype) as context:
+                    entered = getattr(context, "_enabled", False)
+            except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError):
+                entered = False
+        if entered:
+            taken.append(dtype)
+    return tuple(taken)
+
+
+def fast_on_cpu(dtype):
+    """Return whether oneDNN has units for this low dtype here; without them it is 5 to 160 times slower."""
+    name = {torch.float16: "_is_mkldnn_fp16_supported", torch.bfloat16: "_is_mkldnn_bf16_supported"}.get(dtype)
+    if name is None:
+        return True
+    try:
+        return bool(getattr(torch.ops.mkldnn, name)())
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def has_foreach():
+    """Return whether torch multiplies and adds lists of tensors in one operation (torch >= 1.7 or so)."""
+    return hasattr(torch, "_foreach_mul_") and hasattr(torch, "_foreach_add_")
+
+
+def has_foreach_copy():
+    """Return whether torch copies lists of tensors in one operation."""
+    return hasattr(torch, "_foreach_copy_")
+
+
+def has_foreach_unscale(device_type):
+    """Return whether the fused unscale-and-check operation exists for a device type."""
+    if not hasattr(torch, "_amp_foreach_non_finite_check_and_unscale_"):
+        return False
+    if device_type == "cuda":
+        return True
+    try:
+        one = torch.ones((), dtype=torch.float32, device=device_type)
+        torch._amp_foreach_non_finite_check_and_unscale_([one.clone()], torch.zeros_like(one), one)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
