@@ -41,7 +41,7 @@ def _parser():
         description="Run a script that imports apex. What follows SCRIPT or MODULE belongs to it.",
     )
     parser.add_argument("--opt-level", type=_level, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
-    parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="who casts at O1 and O4: auto, native, patched")
+    parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
     parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 says nothing, 1 what the script expects")
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")

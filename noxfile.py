@@ -1,0 +1,36 @@
+"""``nox``: the suite on each torch that is supported; ``nox -s "tests(py3.11-torch2.13.0)"`` runs one leg.
+
+Each leg is (Python, torch, what else that torch needs). Interpreters that are not on this machine are skipped.
+"""
+
+import nox
+
+LEGS = [
+    ("3.7", "1.3.1", []),
+    ("3.8", "1.5.1", []),
+    ("3.8", "1.6.0", []),
+    ("3.9", "1.10.2", ["numpy<2"]),
+    ("3.10", "1.13.1", ["numpy<2"]),
+    ("3.11", "2.13.0", []),
+    ("3.12", "2.13.0", []),
+    ("3.13", "2.13.0", []),
+]
+
+nox.options.sessions = ["tests"]
+
+
+@nox.session
+@nox.parametrize("python,torch,needs", [nox.param(*leg, id="py{}-torch{}".format(*leg)) for leg in LEGS])
+def tests(session, torch, needs):
+    """Install ampcompat with its test extra beside that torch, and run the suite."""
+    session.install("torch=={}".format(torch), "-e", ".[test]", *needs)
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(python="3.11")
+def examples(session):
+    """Train both examples at every level, in full."""
+    session.install("torch==2.13.0", ".[examples]")
+    for script in ("digits_cnn.py", "char_transformer.py"):
+        for level in ("O0", "O1", "O2", "O3", "O4", "O5"):
+            session.run("python", "-m", "ampcompat", "run", "--opt-level", level, "examples/" + script)
