@@ -62,7 +62,8 @@ def environment():
 
 def other_apex(folders):
     """Return the package folder of an ``apex`` in ``folders`` that is not ours, or None."""
-    folders = [folder for folder in folders if not _same(folder, SITE)]
+    # By a file that only ours has, since another copy of ampcompat may be on the path too.
+    folders = [folder for folder in folders if not os.path.exists(os.path.join(folder, "apex", "_absent.py"))]
     spec = PathFinder.find_spec("apex", folders)
     if spec is None or spec.origin is None or spec.origin == "namespace":
         return None

@@ -7,6 +7,8 @@ The surprise: each command has a parser of its own and loads its room only when 
 
 import argparse
 import importlib
+import os
+import sys
 
 from .. import __version__
 from .parsing import LineParser
@@ -33,7 +35,11 @@ def main(arguments=None):
         parser.print_help()
         return 0
     room = importlib.import_module("." + COMMANDS[stated.command][0], __name__)
-    return getattr(room, stated.command)(stated.arguments)
+    try:
+        return getattr(room, stated.command)(stated.arguments)
+    except BrokenPipeError:  # `... | head`: whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _overview():

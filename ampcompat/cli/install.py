@@ -16,6 +16,9 @@ from .parsing import LineParser
 
 FILE = "ampcompat-apex.pth"
 
+#: ``site`` executes it once for each time that it comes by the folder, which in a virtual environment is twice.
+LINE = "import sys; {0} in sys.path or sys.path.insert(0, {0})\n"
+
 #: What a package named ``apex`` has if it is NVIDIA's, with or without ``amp``.
 _APEX_ROOMS = ("optimizers", "normalization", "parallel", "multi_tensor_apply", "fp16_utils")
 
@@ -30,7 +33,7 @@ def install(arguments):
     path = _path()
     try:
         with open(path, "w", encoding="ascii") as file:
-            file.write("import sys; sys.path.insert(0, {})\n".format(ascii(SITE)))
+            file.write(LINE.format(ascii(SITE)))
     except OSError as error:
         parser.error("cannot write {}: {}.".format(path, error.strerror))
     print("`import apex` now means ampcompat's: wrote {}".format(path))
