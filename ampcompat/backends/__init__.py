@@ -12,12 +12,13 @@ import torch
 
 from ..errors import AmpValueError
 from .base import CastBackend, NoCasts
+from .native import NativeBackend
 from .patched import PatchedBackend
 
-__all__ = ["BACKENDS", "CastBackend", "Choice", "NoCasts", "PatchedBackend", "choose"]
+__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
 
 #: By name, the preferred one first.
-BACKENDS = OrderedDict([("patched", PatchedBackend)])
+BACKENDS = OrderedDict([("native", NativeBackend), ("patched", PatchedBackend)])
 
 AUTO = "auto"
 
@@ -50,7 +51,7 @@ def choose(facts, wanted=AUTO, dtypes=None):
     objection = _objection_to_native(facts, dtypes)
     if wanted == "native" and objection:
         raise AmpValueError("The native backend cannot be used here: {}. Use auto or patched.".format(objection))
-    if wanted != "patched" and not objection and "native" in BACKENDS:
+    if wanted != "patched" and not objection:
         reason = "torch {} has autocast in {} for {}".format(facts.version, dtypes.low, " and ".join(facts.devices))
         rejected = {"patched": "it casts only what Python calls; native also reaches what C++ calls inside"}
         return Choice(BACKENDS["native"], "native", reason if wanted == AUTO else "it was asked for", rejected)

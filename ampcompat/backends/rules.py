@@ -13,6 +13,7 @@ import torch
 from ..errors import AmpNotImplementedError
 from ..parts import half_math
 from ..tables import op_rules
+from .compiling import MARK
 
 _Tensor = torch.Tensor
 _BYTES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
@@ -240,14 +241,14 @@ def follow_self(function, casts):
     return following
 
 
-def banned(function, casts, message=op_rules.BANNED_MESSAGE):
+def banned(function, casts, message=None):
     """An error where a floating tensor is of the low dtype or another half; everything else runs as it is."""
     inactive, narrow = casts.inactive, casts.narrow
 
     @functools.wraps(function)
     def refused(*args, **kwargs):
         if not inactive() and any(t.dtype in narrow for t in floating_tensors(kwargs, floating_tensors(args, []))):
-            raise AmpNotImplementedError(message)
+            raise AmpNotImplementedError(message or op_rules.BANNED_MESSAGE)
         return function(*args, **kwargs)
 
     return refused
@@ -272,16 +273,30 @@ _WRAPPERS = {
     op_rules.FLOAT: in_float,
     op_rules.PROMOTE: promoted,
     op_rules.SEQUENCE: promoted,
-    op_rules.BANNED: banned,
     op_rules.FLOAT_IN_PLACE: float_in_place,
     op_rules.FOLLOW_SELF: follow_self,
 }
 
 
-def wrapped(function, rule, casts, is_sealed=False):
-    """Return ``function`` obeying ``rule``; ``is_sealed`` keeps casts out of what it calls inside."""
+def wrapped(function, rule, casts, is_sealed=False, message=None):
+    """Return ``function`` obeying ``rule``.
+
+    Args:
+        function: any callable.
+        rule: one of ``op_rules.RULES``.
+        casts: the backend's ``Casts``.
+        is_sealed: keep casts out of what the function calls inside.
+        message: what a banned function says.
+    """
     if is_sealed or rule == op_rules.LEAVE:
-        function = sealed(function, casts)
+        function = _marked(sealed(function, casts))
     if rule == op_rules.LEAVE:
         return function
-    return _WRAPPERS[rule](function, casts)
+    if rule == op_rules.BANNED:
+        return _marked(banned(function, casts, message))
+    return _marked(_WRAPPERS[rule](function, casts))
+
+
+def _marked(wrapper):
+    setattr(wrapper, MARK, True)
+    return wrapper

@@ -77,3 +77,18 @@ class Unpaused:
         local.depth += self._depth
         if local.depth:
             local.off = True
+
+
+class Nothing:
+    """Context manager that changes nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *exc_info):
+        return None
+
+
+NOTHING = Nothing()

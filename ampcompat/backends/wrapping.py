@@ -1,0 +1,126 @@
+"""What the two backends have in common: wrappers around functions, caches of weights, backward without casts.
+
+Owns: ``WrappingBackend``.
+Must not touch: torch's autocast, which is ``native``'s alone.
+The surprise: a backend may be opened and undone many times; what it caches never outlives one opening.
+"""
+
+import torch
+
+from ..parts import half_math
+from ..tables import op_rules, torch_facts
+from . import autograd, placing, rnn, rules
+from .base import CastBackend
+from .cache import WeightCache, is_weight, watch_data
+from .switch import NOTHING, Paused, Switch, Unpaused
+
+
+class WrappingBackend(CastBackend):
+    """Casts by wrappers placed where the rows say.
+
+    Args:
+        dtypes: the ``DtypePair``.
+        rows: the merged rows of ``tables.op_rules``; None means the table as it is written.
+        allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
+        messages: {name: message} for banned functions; None means the table's.
+    """
+
+    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+        self.dtypes = dtypes
+        self.rows = op_rules.rows() if rows is None else tuple(rows)
+        self.allow_banned = allow_banned
+        self.messages = op_rules.banned_messages() if messages is None else messages
+        self._switch = Switch()
+        low, high = dtypes
+        self._cache = WeightCache(lambda weight: weight.to(low))
+        self._rounded_cache = WeightCache(lambda weight: half_math.rounded(weight, low, high))
+        self._emulate = low in torch_facts.read().slow_low_on_cpu
+        self._casts = self._make_casts()
+
+    def _make_casts(self):
+        local = self._switch.local
+        return rules.Casts(
+            self.dtypes,
+            inactive=lambda: local.off,
+            paused=self.paused,
+            weight_cast=self._low_of,
+            emulate=self._emulate,
+            rounded_weight=self._rounded_of,
+            is_compiling=_never,
+        )
+
+    def _low_of(self, tensor):
+        return self._cache.cast(tensor) if is_weight(tensor) else tensor.to(self.dtypes.low)
+
+    def _rounded_of(self, tensor):
+        if is_weight(tensor):
+            return self._rounded_cache.cast(tensor)
+        return half_math.rounded(tensor, self.dtypes.low, self.dtypes.high)
+
+    def open(self, patches):
+        """Put the wrappers in place and turn them on."""
+        for owner, row in placing.place(self.rows):
+            if self._needs_wrapper(row):
+                placing.replace(patches, owner, row.name, self._wrapper_of(row))
+        rnn.accept_any_floating_input(self._casts, patches)
+        autograd.pause_backward(self, patches)
+        autograd.recompute_alike(self, patches)
+        watch_data((self._cache, self._rounded_cache), patches)
+        _turn_off_fast_paths(patches)
+        self._switch.turn_on()
+        patches.defer(self.clear_cache)
+        patches.defer(self._switch.turn_off)
+
+    def _needs_wrapper(self, row):
+        return True
+
+    def _casts_for(self, row):
+        return self._casts
+
+    def _wrapper_of(self, row):
+        rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
+        casts, message = self._casts_for(row), self.messages.get(row.name)
+        return lambda function: rules.wrapped(function, rule, casts, row.sealed, message)
+
+    def active(self):
+        """Return whether a function called now, in this thread, would be cast."""
+        return not self._casts.inactive()
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        return Paused(self._switch)
+
+    def entered(self):
+        """Return a context manager that does nothing: every thread sees the wrappers."""
+        return NOTHING
+
+    def as_now(self, function):
+        """Return ``function`` running under the casts, on or off, that are in force in this thread now."""
+        context = Paused if self._switch.is_paused else Unpaused
+
+        def as_then(*args, **kwargs):
+            with context(self._switch):
+                return function(*args, **kwargs)
+
+        return as_then
+
+    def clear_cache(self):
+        """Forget every cast of a weight."""
+        self._cache.clear()
+        self._rounded_cache.clear()
+
+    def wrap(self, function, rule):
+        """Return ``function`` obeying ``rule`` while casts are active."""
+        return rules.wrapped(function, rule, self._casts)
+
+
+def _never():
+    return False
+
+
+def _turn_off_fast_paths(patches):
+    """Keep nn.MultiheadAttention and its kin from calling one fused kernel that no row names (torch >= 1.13 or so)."""
+    mha = getattr(torch.backends, "mha", None)
+    if mha is not None and mha.get_fastpath_enabled():
+        mha.set_fastpath_enabled(False)
+        patches.defer(mha.set_fastpath_enabled, True)
