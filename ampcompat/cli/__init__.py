@@ -36,7 +36,9 @@ def main(arguments=None):
         return 0
     room = importlib.import_module("." + COMMANDS[stated.command][0], __name__)
     try:
-        return getattr(room, stated.command)(stated.arguments)
+        code = getattr(room, stated.command)(stated.arguments)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # `... | head`: whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -71,7 +71,8 @@ def _overrides(stated):
 def _target(parser, stated):
     """Return the arguments that make Python run what was asked for, or say in one line why it cannot."""
     if stated.module is not None:
-        return ["-m"] + _checked_module(parser, stated.module)
+        # argparse ends an option at "--"; what came after it is left in `script`.
+        return ["-m"] + _checked_module(parser, stated.module + stated.script)
     target = stated.script[1:] if stated.script[:1] == ["--"] else stated.script
     if not target:
         parser.error("no script given: expected SCRIPT or -m MODULE")

@@ -1,0 +1,272 @@
+"""``python -m ampcompat run``: the script must not be able to tell, but for what ``import apex`` means."""
+
+import json
+import os
+import textwrap
+
+import pytest
+from processes import ROOT, RUN, environment, python
+
+from ampcompat.cli import run as run_room
+from ampcompat.tables.opt_levels import OPT_LEVELS
+
+WORLD = """
+'''The script's own docstring.'''
+import json, os, sys
+main = sys.modules["__main__"]
+print(json.dumps([
+    sys.argv, sys.path[0], __name__, __file__, __doc__, __package__, repr(type(__loader__)),
+    None if __spec__ is None else __spec__.name, main.__dict__ is globals(), os.getcwd(),
+    list(sys.warnoptions), sys.flags.optimize, sys.stdout.write_through, sys.stdin.read(),
+]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes a script and returns its path."""
+
+    def write(source, name="script.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("-W", "error::DeprecationWarning", "-u"), ("-O",)],
+    ids=["plain", "-W -u", "-O"],
+)
+@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+def test_a_script_sees_the_world_that_python_alone_shows_it(tmp_path, script, module, options):
+    script(WORLD, "inner/script.py")
+    target = ["-m", "inner.script"] if module else [os.path.join("inner", "script.py")]
+    target += ["--opt-level", "O9", "-m", "--", "é"]
+    worlds = []
+    for prefix in ((), RUN + ("--opt-level", "O2")):
+        done = python(*(options + prefix + tuple(target)), cwd=str(tmp_path), input="from stdin")
+        assert done.returncode == 0, done.stderr
+        worlds.append(json.loads(done.stdout))
+    assert worlds[0] == worlds[1]
+    assert worlds[1][-1] == "from stdin"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; sys.exit(7)",
+        "import sys; sys.exit('a sentence')",
+        "import sys; sys.exit()",
+        "import os; os._exit(4)",
+        "def inner():\n    raise ValueError('no')\ninner()",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('chained') from error",
+        "this is not Python",
+        "raise KeyboardInterrupt",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "import atexit; atexit.register(print, 'last words'); raise SystemExit(3)",
+        "import sys; sys.excepthook = lambda *a: print('my hook', a[1]); raise ValueError('no')",
+    ],
+)
+def test_exit_codes_and_tracebacks_are_the_scripts_own(script, source):
+    path = script(source)
+    alone, under = python(path), python(*(RUN + (path,)))
+    assert (under.returncode, under.stdout, under.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], "no script given"),
+        (["nowhere.py"], "script not found: 'nowhere.py'"),
+        (["."], "is a directory"),
+        (["-m"], "no module given"),
+        (["-m", "no_such_module_anywhere"], "no module named 'no_such_module_anywhere'"),
+        (["--opt-level", "01", "script.py"], "the capital letter O, not the number zero"),
+        (["--opt-level", "o1", "script.py"], "'o1' is none of O0, O1, O2, O3, O4, O5"),
+        (["--opt-level"], "expected one argument"),
+        (["--backend", "cuda", "script.py"], "'patched'"),
+        (["--verbosity", "loud", "script.py"], "not a whole number"),
+        (["--verbosity", "-1", "script.py"], "--verbosity"),
+        (["--opt-levl", "O1", "script.py"], "--opt-levl"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_two(script, tmp_path, arguments, says):
+    script("print('it ran')")
+    done = python(*(RUN + tuple(arguments)), cwd=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("ampcompat run: error: ")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["--no-such-option"]])
+def test_an_unknown_command_is_one_sentence_and_exit_code_two(arguments):
+    done = python("-m", "ampcompat", *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and arguments[0] in done.stderr
+
+
+def test_without_a_command_it_prints_the_help():
+    done = python("-m", "ampcompat")
+    assert done.returncode == 0 and "run a script written for Apex" in done.stdout
+
+
+def test_isolated_python_is_refused_because_it_hides_the_alias(script):
+    # -E hides this test's PYTHONPATH too, so ampcompat has to be in the current folder.
+    done = python("-E", "-m", "ampcompat", "run", script("import apex"), cwd=ROOT)
+    assert done.returncode == 2
+    assert "use `python -m ampcompat install`" in done.stderr
+
+
+def test_a_checkout_in_the_current_folder_is_enough(script):
+    path = script("import ampcompat, apex, sys; print(apex.__file__, 'torch' in sys.modules)")
+    env = environment()
+    del env["PYTHONPATH"]
+    done = python(*(RUN + (path,)), cwd=ROOT, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [os.path.join(ROOT, "ampcompat", "apex", "site", "apex", "__init__.py"), "False"]
+
+
+def test_an_apex_beside_the_script_is_warned_of(script):
+    script("name = 'mine'", "apex/__init__.py")
+    done = python(*(RUN + (script("import apex; print(apex.name)"),)))
+    assert done.stdout == "mine\n"
+    assert "hides ampcompat's apex" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_an_installed_apex_is_not_used(script, tmp_path):
+    site = tmp_path / "site-packages"
+    script("raise RuntimeError('the real Apex was loaded')", "site-packages/apex/__init__.py")
+    env = environment(PYTHONPATH=os.pathsep.join([str(site), ROOT]))
+    done = python(*(RUN + (script("import apex; print(apex.__doc__)", "elsewhere/script.py"),)), env=env)
+    assert done.stdout.startswith("ampcompat's stand-in"), done.stderr
+
+
+def test_children_find_the_alias_and_classes_of_main(script):
+    path = script(
+        """
+        import multiprocessing, subprocess, sys
+
+        import apex
+
+        class Payload:
+            def __init__(self, number):
+                self.number = number
+
+        def where(payload):
+            import apex
+            return apex.__file__, Payload(payload.number + 1)
+
+        if __name__ == "__main__":
+            mine = apex.__file__
+            for method in multiprocessing.get_all_start_methods():
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    theirs, payload = pool.map(where, [Payload(1)])[0]
+                    assert theirs == mine and payload.number == 2, method
+            child = subprocess.check_output([sys.executable, "-c", "import apex; print(apex.__file__)"])
+            assert child.decode().strip() == mine
+            print("all found")
+        """
+    )
+    done = python(*(RUN + (path,)))
+    assert done.stdout == "all found\n", done.stderr
+
+
+def test_spawned_data_workers_and_torch_processes_import_amp(script):
+    path = script(
+        """
+        import os
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+        from apex import amp
+
+        class Numbers(Dataset):
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return torch.tensor([float(index)]), os.environ["AMPCOMPAT_OPT_LEVEL"]
+
+        def work(rank, queue):
+            queue.put(amp.initialize.__module__)
+
+        if __name__ == "__main__":
+            batches = list(DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
+            assert batches[0][0].sum() == 6 and batches[0][1] == ["O1"] * 4
+            queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+            torch.multiprocessing.spawn(work, args=(queue,), nprocs=1)
+            assert queue.get() == amp.initialize.__module__
+            print("all found")
+        """
+    )
+    done = python(*(RUN + ("--opt-level", "O1", path)))
+    assert done.stdout == "all found\n", done.stderr
+
+
+def test_it_runs_under_torchrun(script):
+    pytest.importorskip("torch.distributed.run", reason="this torch has no torchrun")
+    path = script(
+        """
+        import os, sys, torch
+        from apex import amp
+
+        torch.distributed.init_process_group("gloo")
+        one = torch.ones(1)
+        torch.distributed.all_reduce(one)
+        model = torch.nn.Linear(2, 1)
+        model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O0")
+        with open(sys.argv[1] + os.environ["RANK"], "w") as file:
+            file.write("%d %s" % (one.item(), amp._amp_state.opt_properties.opt_level))
+        torch.distributed.destroy_process_group()
+        """
+    )
+    prefix = os.path.join(os.path.dirname(path), "rank")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "ampcompat", "run")
+    done = python(*(launcher + ("--opt-level", "O5", path, prefix)))
+    assert done.returncode == 0, done.stderr
+    assert [open(prefix + rank).read() for rank in "01"] == ["2 O5", "2 O5"]
+    assert done.stdout.count("Selected opt level O5") == 1  # notices are for rank 0
+
+
+def test_overrides_reach_amp_and_silence_it(script):
+    path = script(
+        """
+        import torch
+        from apex import amp
+        model = torch.nn.Linear(2, 1)
+        amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O1", verbosity=1)
+        print(amp._amp_state.opt_properties.opt_level, amp._amp_state.verbosity, model.weight.dtype)
+        """
+    )
+    done = python(*(RUN + ("--opt-level", "O2", "--backend", "patched", "--verbosity", "0", path)))
+    assert done.stdout == "O2 0 torch.float16\n", done.stderr
+
+
+def test_a_mistake_in_the_script_is_the_scripts_error(script):
+    path = script("import torch\nfrom apex import amp\namp.initialize(torch.nn.Linear(1, 1), opt_level='01')\n")
+    done = python(*(RUN + (path,)))
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[0] == "Traceback (most recent call last):" and path in lines[1] and "line 3" in lines[1]
+    assert "not the number zero" in lines[-1]
+    assert "runpy" not in done.stderr and os.path.join("ampcompat", "cli") not in done.stderr
+
+
+def test_its_levels_are_those_of_the_table():
+    assert run_room.LEVELS == tuple(OPT_LEVELS)
+
+
+def test_the_desk_needs_no_torch_to_start_a_script():
+    done = python("-c", "import sys, ampcompat.cli.run; print('torch' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_info_says_which_backend_each_casting_level_gets():
+    done = python("-W", "error", "-m", "ampcompat", "info", "--table")
+    assert done.returncode == 0, done.stderr
+    for expected in ("torch ", "O1 (float16)", "O4 (bfloat16)", "because", "torch.nn.functional"):
+        assert expected in done.stdout
