@@ -1,7 +1,7 @@
 """What is open now: the only mutable module-level values of the package.
 
 Owns: the open sessions, the user's registrations, the editable op lists, the command line's overrides.
-Must not touch: torch. Sessions change torch, and they put it back themselves.
+Must not touch: torch's namespaces. Sessions change torch, and they put it back themselves.
 The surprise: this is process-wide on purpose. Worker threads must see the same answer as the main thread, and the
 command line's overrides live in the environment, so that spawned workers see them too.
 """
@@ -19,6 +19,15 @@ allow_incoming_model_not_fp32 = False
 hard_override = False
 
 _VARIABLES = {"opt_level": "AMPCOMPAT_OPT_LEVEL", "backend": "AMPCOMPAT_BACKEND", "verbosity": "AMPCOMPAT_VERBOSITY"}
+
+
+def __getattr__(name):
+    """Make ``lists``, the editable op lists, when somebody first asks: they need torch, the command line does not."""
+    if name != "lists":
+        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+    from .op_lists import OverrideLists
+
+    return globals().setdefault("lists", OverrideLists())
 
 
 def current():

@@ -6,6 +6,7 @@ The surprise: a feature is found by trying its name, not by comparing versions, 
 are judged by what they carry.
 """
 
+import functools
 import warnings
 from typing import Mapping, NamedTuple, Tuple
 
@@ -111,5 +112,43 @@ def has_foreach_unscale(device_type):
         one = torch.ones((), dtype=torch.float32, device=device_type)
         torch._amp_foreach_non_finite_check_and_unscale_([one.clone()], torch.zeros_like(one), one)
     except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach():
+    """Return whether torch multiplies and adds lists of tensors in one operation (1.6 and later)."""
+    return hasattr(torch, "_foreach_mul_") and hasattr(torch, "_foreach_add_")
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_copy():
+    """Return whether torch copies a list of tensors into another of other dtypes in one operation."""
+    return hasattr(torch, "_foreach_copy_")
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_unscale(device_type):
+    """Return whether torch's fused unscale-and-check takes lists of tensors on this type of device."""
+    fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
+    if fused is None:
+        return False
+    found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
+    try:
+        fused([torch.ones(1, device=device_type)], found, factor)
+    except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_mixed_batch_norm(device, low, high):
+    """Return whether batch norm takes an input of dtype ``low`` with params and statistics of dtype ``high``."""
+    wide = torch.ones(2, dtype=high, device=device)
+    narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
+    try:
+        torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True).sum().backward()
+    except RuntimeError:
         return False
     return True

@@ -1,0 +1,340 @@
+"""Apex's ``amp``: the names, signatures and defaults that scripts know.
+
+Owns: the door. Bodies ask the current session.
+Must not touch: any state of its own; there is none.
+The surprise: ``from apex import amp`` (under ``python -m ampcompat run`` or after ``install``) and ``from ampcompat import amp``
+are the same functions on the same session.
+
+A training step, at any level and on any device:
+
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    for input, target in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(input), target)
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+"""
+
+import functools
+from collections import OrderedDict
+
+from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
+from .apex.state_view import AmpStateModule
+from .errors import AmpError, AmpTypeError, AmpValueError
+from .runtime import requests, state
+from .runtime.disabled import DisabledSession
+from .runtime.handle import Handle
+from .runtime.session import Session
+from .tables import op_rules
+from .tables.opt_levels import level_named
+
+__all__ = [
+    "O0",
+    "O1",
+    "O2",
+    "O3",
+    "O4",
+    "O5",
+    "Properties",
+    "bfloat16_function",
+    "disable_casts",
+    "float_function",
+    "half_function",
+    "init",
+    "initialize",
+    "lists",
+    "load_state_dict",
+    "master_params",
+    "opt_levels",
+    "promote_function",
+    "register_bfloat16_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+    "scale_loss",
+    "state_dict",
+    "step_was_skipped",
+]
+
+_amp_state = AmpStateModule("ampcompat.amp._amp_state")
+
+#: The op table as Apex's lists; appended to or removed from before ``initialize``, they count.
+lists = state.lists
+
+
+def initialize(
+    models,
+    optimizers=None,
+    enabled=True,
+    opt_level="O1",
+    cast_model_type=None,
+    patch_torch_functions=None,
+    keep_batchnorm_fp32=None,
+    master_weights=None,
+    loss_scale=None,
+    cast_model_outputs=None,
+    num_losses=1,
+    verbosity=1,
+    min_loss_scale=None,
+    max_loss_scale=2.0**24,
+    *,
+    patch_torch_functions_type=None,
+    keep_fp32=None
+):
+    """Prepare models and optimizers for mixed-precision training, in place.
+
+    Args:
+        models: a float32 ``torch.nn.Module`` on any device, or a list of them, not yet wrapped for data parallelism.
+        optimizers: an optimizer, a list of them, or None.
+        enabled: False makes everything of ``amp`` do nothing afterwards.
+        opt_level: "O0" (float32), "O1" (casts around functions), "O2" (half weights, float32 masters), "O3" (half), "O4"
+            and "O5" (O1 and O2 with bfloat16).
+        cast_model_type: dtype of the weights instead of the level's.
+        patch_torch_functions: whether functions cast their inputs, instead of the level's answer.
+        keep_batchnorm_fp32: True, False or such a string, instead of the level's answer.
+        master_weights: whether the optimizer gets float32 masters of half params, instead of the level's answer.
+        loss_scale: a positive number, a string of one, or "dynamic", instead of the level's.
+        cast_model_outputs: dtype that the models' floating outputs are cast to, at any level.
+        num_losses: how many losses will be passed to ``scale_loss``, each with a scaler of its own.
+        verbosity: 0 prints nothing.
+        min_loss_scale: dynamic scales stay at or above it.
+        max_loss_scale: dynamic scales stay at or below it.
+        patch_torch_functions_type: dtype that functions cast to at O1 and O4, instead of the level's.
+        keep_fp32: module types, modules, name patterns (``fnmatch``) or predicates ``f(name, module)``; the layers that they
+            match keep float32 weights and compute in float32.
+
+    Returns:
+        ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
+
+    Raises:
+        RuntimeError: an unknown opt level, an override that makes no sense for it, a model that is half or wrapped, an
+            optimizer that was initialized before. Nothing has been changed then.
+        TypeError: models or optimizers of other types.
+    """
+    if not enabled:
+        _disable(verbosity)
+        return models if optimizers is None else (models, optimizers)
+    command_line = state.command_line()
+    session = state.current()
+    if session is None or not session.enabled:
+        session = Session(backend=command_line.pop("backend", "auto"))
+    command_line.pop("backend", None)
+    fixed = command_line.pop("verbosity", None)
+    if session.overrides_verbosity:
+        fixed = session.verbosity
+    command_line.update(session.overrides)
+    request = requests.make_request(
+        models,
+        optimizers,
+        opt_level,
+        {
+            "cast_model_type": cast_model_type,
+            "patch_torch_functions": patch_torch_functions,
+            "patch_torch_functions_type": patch_torch_functions_type,
+            "keep_batchnorm_fp32": keep_batchnorm_fp32,
+            "master_weights": master_weights,
+            "loss_scale": loss_scale,
+        },
+        command_line,
+        dtypes=session.dtypes,
+        cast_model_outputs=cast_model_outputs,
+        num_losses=num_losses,
+        min_loss_scale=min_loss_scale,
+        max_loss_scale=max_loss_scale,
+        keep_fp32=keep_fp32,
+    )
+    session.verbosity = verbosity if fixed is None else fixed
+    session.initialize(request)
+    _enter(session)
+    return request.return_value
+
+
+def _enter(session):
+    """Make ``session`` the current one; a disabled one before it is over."""
+    current = state.current()
+    if current is not session:
+        if current is not None:
+            current.close()
+        state.sessions.append(session)
+
+
+def _disable(verbosity):
+    session = state.current()
+    if session is None:
+        state.sessions.append(DisabledSession(verbosity))
+    elif session.enabled:
+        session.notices.say(
+            "ampcompat: initialize(enabled=False) leaves its models alone; what was initialized before stays enabled."
+        )
+
+
+def _session(caller):
+    session = state.current()
+    if session is None or (session.enabled and session.policy is None):
+        raise AmpError(
+            "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
+            "opt_level=...) first.".format(caller)
+        )
+    return session
+
+
+def scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, delay_overflow_check=False):
+    """Return a context manager that yields ``loss.float() * scale`` and sees to the gradients on the way out.
+
+    On exit the gradients of the optimizers' params are divided by the scale (into float32 masters where there are any) and
+    added to those of earlier passes; the scale of ``loss_id`` is updated; after an overflow the next ``step()`` of each
+    optimizer is skipped.
+
+    Args:
+        loss: a floating tensor.
+        optimizers: the optimizer, or the list of optimizers, whose params the backward pass reaches.
+        loss_id: which of the ``num_losses`` scalers.
+        model: not used, as in Apex.
+        delay_unscale: leave the gradients scaled; a later ``scale_loss`` without it unscales the sum.
+        delay_overflow_check: unscale, but leave the scale and the next step alone.
+
+    Raises:
+        RuntimeError: before ``initialize``, or for a ``loss_id`` that has no scaler.
+        TypeError: something else than a tensor and optimizers.
+    """
+    return _session("amp.scale_loss").scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
+
+
+def master_params(optimizer):
+    """Yield the params in ``optimizer.param_groups``: the float32 masters, which is what to clip."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            yield param
+
+
+def step_was_skipped(optimizer):
+    """Return whether the optimizer's last ``step()`` was skipped because of an overflow."""
+    adapter = getattr(optimizer, "_amp_stash", None)
+    return adapter is not None and adapter.skipped
+
+
+def state_dict(destination=None):
+    """Return ``{"loss_scaler0": {"loss_scale": float, "unskipped": int}, …}``; empty where amp is disabled.
+
+    Args:
+        destination: a dict to fill, or None for a new one.
+    """
+    destination = OrderedDict() if destination is None else destination
+    session = state.current()
+    if session is not None:
+        destination.update(session.state_dict())
+    return destination
+
+
+def load_state_dict(state_dict):
+    """Restore the loss scalers from what ``state_dict`` returned, here or in Apex.
+
+    Fewer or more scalers than are in use are tolerated with a warning.
+
+    Raises:
+        RuntimeError: before ``initialize``, or for keys that no loss scaler has; the message names them.
+    """
+    _session("amp.load_state_dict").load_state_dict(state_dict)
+
+
+def disable_casts():
+    """Return a context manager in which functions do not cast their inputs: for this thread, nestable."""
+    session = state.current()
+    return DisabledSession().casts.paused() if session is None else session.casts.paused()
+
+
+# -- the user's own functions ------------------------------------------------------------------------------------------
+
+
+def half_function(fn):
+    """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to half."""
+    return _obeying(fn, op_rules.HALF)
+
+
+def float_function(fn):
+    """Decorate ``fn``: while casts are active, its half tensor arguments are cast to float32."""
+    return _obeying(fn, op_rules.FLOAT)
+
+
+def promote_function(fn):
+    """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to the widest among them."""
+    return _obeying(fn, op_rules.PROMOTE)
+
+
+#: AMD's fork has a name of its own; here the session's low-precision dtype decides.
+bfloat16_function = half_function
+
+
+def _obeying(fn, rule):
+    last = [None, fn]  # a backend, and fn as that backend wraps it
+
+    @functools.wraps(fn)
+    def obeying(*args, **kwargs):
+        session = state.current()
+        if session is None or not session.casts.active():
+            return fn(*args, **kwargs)
+        if last[0] is not session.casts:
+            last[:] = session.casts, session.casts.wrap(fn, rule)
+        return last[1](*args, **kwargs)
+
+    return obeying
+
+
+def register_half_function(module, name):
+    """Let ``module.name`` cast its floating tensor arguments to half while casts are active.
+
+    Args:
+        module: a module or a class.
+        name: the name of a function, a method, a static method.
+
+    Raises:
+        ValueError: ``module`` has no such name.
+    """
+    _register(module, name, op_rules.HALF)
+
+
+def register_float_function(module, name):
+    """Let ``module.name`` cast its half tensor arguments to float32; otherwise as ``register_half_function``."""
+    _register(module, name, op_rules.FLOAT)
+
+
+def register_promote_function(module, name):
+    """Let ``module.name`` cast its arguments to the widest among them; otherwise as ``register_half_function``."""
+    _register(module, name, op_rules.PROMOTE)
+
+
+register_bfloat16_function = register_half_function
+
+
+def _register(module, name, rule):
+    if not hasattr(module, name):
+        raise AmpValueError("{} has no function {!r} to register.".format(getattr(module, "__name__", module), name))
+    if not callable(getattr(module, name)):
+        raise AmpTypeError("{}.{} is not a function.".format(getattr(module, "__name__", module), name))
+    state.registrations.append((module, name, rule))
+    session = state.current()
+    if session is not None and session.choice is not None:
+        session.open_casts(session.casts.dtypes)
+
+
+# -- the API of before 2019 --------------------------------------------------------------------------------------------
+
+
+def init(enabled=True, loss_scale="dynamic", enable_caching=True, verbose=False, allow_banned=False):
+    """Cast functions as O1 does, without models or optimizers, and return a handle.
+
+    Args:
+        enabled: False returns a handle that does nothing.
+        loss_scale, enable_caching, verbose: accepted; the loss is scaled by ``amp.scale_loss`` after ``initialize``.
+        allow_banned: functions that are unsafe in half run in float32 instead of raising.
+    """
+    if not enabled:
+        _disable(0)
+        return state.current().handle
+    session = state.current()
+    if session is None or not session.enabled:
+        session = Session(state.command_line().get("backend", "auto"), int(verbose), allow_banned)
+    session.open_casts(level_named("O1", session.dtypes).dtypes)
+    _enter(session)
+    return session.handle

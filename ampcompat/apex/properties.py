@@ -1,0 +1,46 @@
+"""Apex's ``Properties`` and its level objects, as views of ``tables.opt_levels``.
+
+Owns: the shapes ``amp.Properties``, ``amp.opt_levels["O1"]``, ``O0`` … ``O5``.
+Must not touch: how options merge.
+The surprise: a level is *called* with properties and writes its defaults into them.
+"""
+
+from ..tables.opt_levels import OPT_LEVELS, resolve
+
+
+class Properties:
+    """The options of a level. Attributes are checked against the level as they are set."""
+
+    def __init__(self):
+        object.__setattr__(self, "options", {"enabled": False, "opt_level": None})
+
+    def __getattr__(self, name):
+        options = self.__dict__.get("options", {})
+        if name in options:
+            return options[name]
+        raise AttributeError("Properties has no option {!r}".format(name))
+
+    def __setattr__(self, name, value):
+        if name in self.options and name not in ("enabled", "opt_level") and value is not None:
+            _, policy = resolve(self.options["opt_level"], {name: value})
+            value = getattr(policy, name)
+        self.options[name] = value
+
+
+class Level:
+    """One opt level: ``brief`` says what it is, a call fills ``Properties`` with its defaults."""
+
+    def __init__(self, row):
+        self._row = row
+        self.brief = "{}:  {}".format(row.opt_level, row.description)
+        self.more = row.description
+
+    def __call__(self, properties):
+        """Write the level's defaults into ``properties`` and return them."""
+        properties.options.clear()
+        properties.options.update(self._row.options)
+        return properties
+
+
+opt_levels = {name: Level(row) for name, row in OPT_LEVELS.items()}
+O0, O1, O2, O3, O4, O5 = (opt_levels[name] for name in ("O0", "O1", "O2", "O3", "O4", "O5"))

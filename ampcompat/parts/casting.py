@@ -1,0 +1,112 @@
+"""Cast the floating tensors of nested arguments and outputs; keep everything else, container types included.
+
+Owns: the walk over containers.
+Must not touch: integer, bool and complex tensors, strings, arrays, objects it cannot rebuild.
+The surprise: where there is nothing to cast the *same object* comes back, and an object with a ``.to`` method is rebuilt
+attribute by attribute, because its own ``.to(dtype)`` may well convert its token ids too.
+"""
+
+import copy
+from collections.abc import Mapping, MutableMapping
+
+import torch
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
+
+
+def cast_floating(value, dtype):
+    """Return ``value`` with every floating tensor in it cast to ``dtype``.
+
+    Args:
+        value: a tensor, or nested tuples, lists, dicts, namedtuples, dataclasses, mappings, packed sequences and
+            objects with a ``.to`` method, of any depth. Everything else passes as it is.
+        dtype: the floating ``torch.dtype`` wanted.
+
+    Returns:
+        The same object where nothing had to be cast, otherwise one of the same type.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() and value.dtype is not dtype else value
+    return _Walk(dtype).visit(value)
+
+
+class _Walk:
+    """One cast of one value; remembers the objects on its way, so that cycles end and shared parts stay shared."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+        self.seen = {}
+
+    def visit(self, value):
+        if isinstance(value, torch.Tensor):
+            return cast_floating(value, self.dtype)
+        if isinstance(value, _PLAIN) or isinstance(value, (type, torch.nn.Module)):
+            return value
+        if id(value) not in self.seen:
+            self.seen[id(value)] = (value, value)  # the first keeps the id alive; the second answers a cycle
+            self.seen[id(value)] = (value, self._rebuild(value))
+        return self.seen[id(value)][1]
+
+    def _rebuild(self, value):
+        if isinstance(value, (tuple, list)):
+            return self._sequence(value)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if hasattr(value, "__dataclass_fields__"):
+            return self._attributes(value, value.__dataclass_fields__)
+        if callable(getattr(value, "to", None)):
+            return self._movable(value)
+        return value
+
+    def _sequence(self, value):
+        items = [self.visit(item) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        if type(value) in (tuple, list):
+            return type(value)(items)
+        if isinstance(value, list):
+            new = copy.copy(value)
+            new[:] = items
+            return new
+        if hasattr(value, "_make"):
+            return value._make(items)
+        if hasattr(value, "n_sequence_fields"):  # torch.return_types.*: built from one sequence
+            return type(value)(items)
+        new = tuple.__new__(type(value), items)
+        getattr(new, "__dict__", {}).update(getattr(value, "__dict__", {}))
+        return new
+
+    def _mapping(self, value):
+        changed = {}
+        for key, old in value.items():
+            new = self.visit(old)
+            if new is not old:
+                changed[key] = new
+        if not changed:
+            return value
+        if isinstance(value, MutableMapping):
+            new = copy.copy(value)
+            for key, item in changed.items():
+                new[key] = item
+            return new
+        return type(value)(dict(value, **changed))
+
+    def _attributes(self, value, names):
+        changed = {}
+        for name in names:
+            old = getattr(value, name, None)
+            new = self.visit(old)
+            if new is not old:
+                changed[name] = new
+        if not changed:
+            return value
+        copied = copy.copy(value)
+        for name, new in changed.items():
+            object.__setattr__(copied, name, new)
+        return copied
+
+    def _movable(self, value):
+        attributes = getattr(value, "__dict__", None)
+        if attributes:
+            return self._attributes(value, list(attributes))
+        return value.to(self.dtype)

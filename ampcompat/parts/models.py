@@ -1,0 +1,139 @@
+"""Check models, cast their weights with batch norm kept, and give float32 back.
+
+Owns: what ``initialize`` does to params and buffers, and its undoing.
+Must not touch: ``forward`` (``parts.forwards``), state dicts (``parts.state_dicts``), optimizers.
+The surprise: a param stays the same object, so ties and references survive; only its data changes. Until the optimizers have
+taken the float32 data over as masters, ``ModelCast.originals`` holds it.
+"""
+
+import fnmatch
+import weakref
+
+import torch
+
+from ..errors import AmpError, AmpTypeError
+from . import tensors
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def check_model(model, dtypes, allow_half):
+    """Raise unless ``model`` is a plain float32 module.
+
+    Raises:
+        AmpError: it is wrapped for data parallelism already, has half params or buffers, or lazy ones.
+    """
+    names = [base.__name__ for base in type(model).__mro__]
+    for wrapper in _WRAPPERS:
+        if wrapper in names:
+            raise AmpError(
+                "The model is wrapped in {} already. Pass the plain model to amp.initialize and wrap what it "
+                "returns.".format(wrapper)
+            )
+    if allow_half:
+        return
+    for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            if getattr(torch.nn.parameter, "is_lazy", lambda _: False)(tensor):
+                raise AmpError("{} {} has no shape yet: run one batch through the model first.".format(kind, name))
+            if tensors.is_narrower(tensor, dtypes.high):
+                raise AmpError(
+                    "Found {} {} with dtype {}, expected {}: you don't need to call .half() (or .bfloat16()) on a model "
+                    "before amp.initialize, whatever the opt_level.".format(kind, name, tensor.dtype, dtypes.high)
+                )
+
+
+class ModelCast:
+    """The weights of some models, cast to a narrower dtype.
+
+    Args:
+        dtype: the dtype of the weights from now on.
+        high: the dtype to give them back in.
+    """
+
+    def __init__(self, dtype, high):
+        self.dtype = dtype
+        self.high = high
+        self.originals = {}  # id(param) -> its data before the cast
+        self._tensors = []  # weak references to the params and buffers that were cast
+
+    def cast(self, model, kept):
+        """Cast the floating params and buffers of ``model`` but those that a module in ``kept`` (a list) owns."""
+        protected = {id(tensor) for module in kept for tensor in _own_tensors(module)}
+        for module in model.modules():
+            for tensor in _own_tensors(module):
+                if id(tensor) not in protected:
+                    self._cast_tensor(tensor)
+            if isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()
+
+    def _cast_tensor(self, tensor):
+        if not tensor.is_floating_point() or tensor.dtype is self.dtype:
+            return
+        self._tensors.append(weakref.ref(tensor))
+        self.originals[id(tensor)] = tensor.data
+        _set_data(tensor, tensor.data.to(self.dtype))
+
+    def settle_in(self):
+        """Let go of the original values: ``initialize`` has succeeded, and the masters that need them have them."""
+        self.originals = {}
+
+    def release(self):
+        """Give every tensor that is still narrow a wide value again: its original, or its own widened."""
+        for tensor in (reference() for reference in self._tensors):
+            if tensor is not None and tensor.dtype is self.dtype:
+                original = self.originals.get(id(tensor))
+                _set_data(tensor, tensor.data.to(self.high) if original is None else original)
+
+
+def _set_data(tensor, data):
+    grad, tensor.grad = tensor.grad, None
+    tensor.data = data
+    if grad is not None:
+        tensor.grad = grad.to(data.dtype)
+
+
+def _own_tensors(module):
+    owned = list(module._parameters.values()) + list(module._buffers.values())
+    return [tensor for tensor in owned if tensor is not None]
+
+
+def batch_norms(model):
+    """Return the modules that ``keep_batchnorm_fp32`` means: batch norms with an affine part."""
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    return [module for module in model.modules() if isinstance(module, norm) and module.affine]
+
+
+def matching(model, wanted):
+    """Return the outermost modules of ``model`` that the entries of ``keep_fp32`` name.
+
+    Args:
+        wanted: a list of module types, modules, ``fnmatch`` patterns for dotted names, or predicates ``f(name, module)``.
+
+    Raises:
+        AmpTypeError: an entry is none of these.
+        AmpError: an entry matches nothing, which is a misspelling more often than not.
+    """
+    found = {}
+    for entry in wanted:
+        matches = _predicate(entry)
+        hits = {name: module for name, module in model.named_modules() if matches(name, module)}
+        if not hits:
+            raise AmpError("keep_fp32: {!r} matches no module of the model.".format(entry))
+        found.update(hits)
+    inner = {id(child) for module in found.values() for child in module.modules() if child is not module}
+    return [module for module in found.values() if id(module) not in inner]
+
+
+def _predicate(entry):
+    if isinstance(entry, torch.nn.Module):
+        return lambda name, module: module is entry
+    if isinstance(entry, type) and issubclass(entry, torch.nn.Module):
+        return lambda name, module: isinstance(module, entry)
+    if isinstance(entry, str):
+        return lambda name, module: fnmatch.fnmatchcase(name, entry)
+    if callable(entry):
+        return entry
+    raise AmpTypeError(
+        "keep_fp32 takes module types, modules, name patterns and predicates f(name, module), not {!r}.".format(entry)
+    )

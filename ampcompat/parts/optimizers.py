@@ -1,0 +1,354 @@
+"""One adapter per optimizer: float32 masters, and gradients in true units.
+
+Owns: ``OptimizerAdapter``, which hangs on the optimizer as ``_amp_stash``: its (model, master) pairs, what waits to be
+unscaled, what the next step must heed. ``parts.steps`` puts it in force.
+Must not touch: the scale; torch functions; anything but the capabilities that every optimizer has (``param_groups``,
+``state``, ``step``, ``zero_grad``). It never asks for an optimizer's class.
+The surprise: while a session is open ``param_groups`` holds the masters, and a half param's gradient lives on its
+master: it moves there, unscaled, when ``scale_loss`` exits.
+
+One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``, then ``optimizer.step()``):
+
+    enter   float32 gradients of earlier passes are multiplied by the scale; half ones go to their masters
+    body    backward adds scaled gradients
+    exit    float32: divided by the scale in place; half: divided in float32 and added to the master's gradient
+    step    skipped if one of them was inf or nan; otherwise the optimizer steps, and masters are rounded into the model
+"""
+
+import copy
+import enum
+from collections import OrderedDict
+from typing import NamedTuple
+
+import torch
+
+from ..errors import AmpError, AmpValueError
+from . import tensors
+
+SLOT = "_amp_stash"
+
+
+class Stage(enum.Enum):
+    """Where an optimizer stands in its iteration; a call in the wrong place is an error with a sentence."""
+
+    READY = "ready for a backward pass"
+    SCALED = "holding gradients that are still scaled"
+
+
+class Pair(NamedTuple):
+    """A half param of the model and its float32 master."""
+
+    model: torch.nn.Parameter
+    master: torch.nn.Parameter
+
+
+class Links(NamedTuple):
+    """What an adapter shares with its session; a copy of an optimizer shares it too.
+
+    ``paused()`` makes a context manager in which no casts are active. ``resumed(function)`` makes ``function`` run under
+    the casts of now. ``first_scaler()`` is the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)``
+    hears of every skipped step.
+    """
+
+    paused: object
+    resumed: object
+    first_scaler: object
+    on_skip: object
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class OptimizerAdapter:
+    """What amp knows of one optimizer.
+
+    Args:
+        optimizer: has ``param_groups``, ``state``, ``step`` and ``zero_grad``.
+        dtypes: the session's ``DtypePair``.
+        has_masters: whether half params get masters.
+        originals: ``{id(param): tensor}``, the values before the model was cast; they become the masters.
+        links: the ``Links`` to the session.
+    """
+
+    def __init__(self, optimizer, dtypes, has_masters, originals, links):
+        self.optimizer = optimizer
+        self.dtypes = dtypes
+        self.has_masters = has_masters
+        self.links = links
+        self.stage = Stage.READY
+        self.pending_scale = 1.0
+        self.skipped = False
+        self.replaced = {}  # the optimizer's methods as they were, by name
+        self._pairs = OrderedDict()  # id(master) -> Pair
+        self._verdicts = []  # (Verdict, loss_id, scaler)
+        self._stashed = []  # (param, gradient)
+        self._before = _Snapshot(optimizer)
+        for group in optimizer.param_groups:
+            self.adopt(group, originals)
+
+    # -- params and masters --------------------------------------------------------------------------------------------
+
+    def adopt(self, group, originals=()):
+        """Replace the half params of a group by masters; re-key and widen the state that they already have."""
+        state = self.optimizer.state
+        params = group["params"]
+        known = {id(pair.model) for pair in self._pairs.values()}
+        if any(id(param) in known for param in params):
+            raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
+        for index, param in enumerate(params):
+            if self.has_masters and tensors.is_narrower(param, self.dtypes.high):
+                master = _make_master(param, originals, self.dtypes.high)
+                self._pairs[id(master)] = Pair(param, master)
+                params[index] = master
+                if param in state:
+                    state[master] = state.pop(param)
+                _widen(state.get(master, {}), self.dtypes.high)
+
+    def settle_in(self):
+        """Stop being able to ``abandon``: ``initialize`` has succeeded."""
+        self._before = None
+
+    def abandon(self):
+        """Leave the optimizer exactly as it was: ``initialize`` has failed."""
+        self._before.restore(self.optimizer)
+        self._pairs.clear()
+
+    def release(self):
+        """Give the optimizer its model's params back, with the masters' values; the state stays."""
+        state = self.optimizer.state
+        for group in self.optimizer.param_groups:
+            for index, param in enumerate(group["params"]):
+                pair = self._pairs.get(id(param))
+                if pair is not None:
+                    group["params"][index] = pair.model
+                    if param in state:
+                        state[pair.model] = state.pop(param)
+        for model, master in self._pairs.values():
+            model.grad = None
+            model.data = master.data
+            model.grad = master.grad
+        self._pairs.clear()
+
+    def pairs(self):
+        """Return the (model, master) pairs."""
+        return list(self._pairs.values())
+
+    def own_masters(self):
+        """Return the params that are their own masters."""
+        groups = self.optimizer.param_groups
+        return [param for group in groups for param in group["params"] if id(param) not in self._pairs]
+
+    def _own_with_grad(self, seen):
+        """Return the own masters that have a gradient and that no other adapter of this pass has ``seen``."""
+        own = [param for param in self.own_masters() if param.grad is not None and id(param) not in seen]
+        seen.update(map(id, own))
+        return own
+
+    # -- around a backward pass ----------------------------------------------------------------------------------------
+
+    def before_backward(self, scaler, scale, seen):
+        """Make room: what earlier passes left and the new, scaled gradients will add up to one multiple of the truth.
+
+        Args:
+            scaler: the ``LossScaler`` of this pass.
+            scale: its scale, a float.
+            seen: a set of ids of params that optimizers share, so that the first adapter alone treats them; grows.
+        """
+        if self.stage is Stage.SCALED:
+            if scale == self.pending_scale:
+                return
+            self.after_backward(scaler, self.pending_scale, set())
+        self._move_to_masters(scaler, 1.0)
+        if scale == 1.0:
+            return
+        held = self._own_with_grad(seen)
+        wide = [param for param in held if not tensors.is_narrower(param.grad, self.dtypes.high)]
+        # Multiplied rather than set aside: what DistributedDataParallel has not reduced yet must stay in ``.grad``.
+        tensors.multiply_([_dense(param.grad) for param in wide], scale)
+        # Half gradients could overflow in that, so they wait elsewhere; a copy, since a view's memory may be reused.
+        for param in held:
+            if tensors.is_narrower(param.grad, self.dtypes.high):
+                self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
+                param.grad = None
+
+    def leave_scaled(self, scale):
+        """End a pass with ``delay_unscale``: a later one will unscale the sum."""
+        if scale != 1.0:
+            self.stage, self.pending_scale = Stage.SCALED, scale
+
+    def after_backward(self, scaler, scale, seen):
+        """Unscale: float32 gradients in place, half ones into their masters. Arguments as in ``before_backward``."""
+        self._move_to_masters(scaler, scale)
+        own = self._own_with_grad(seen)
+        for param in own:
+            if param.grad.is_sparse and not param.grad.is_coalesced():
+                param.grad = param.grad.coalesce()
+        scaler.unscale_([_dense(param.grad) for param in own], scale)
+        for param, grad in self._stashed:
+            param.grad = grad if param.grad is None else param.grad.add_(grad)
+        self._stashed = []
+        self.stage = Stage.READY
+
+    def _move_to_masters(self, scaler, scale):
+        """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved."""
+        waiting = [pair for pair in self._pairs.values() if pair.model.grad is not None]
+        for chunk in tensors.chunked(waiting, lambda pair: pair.model.grad):
+            grads = tensors.widened([pair.model.grad for pair in chunk], self.dtypes.high)
+            for pair in chunk:
+                pair.model.grad = None
+            scaler.unscale_([_dense(grad) for grad in grads], scale)
+            _add_to_masters(chunk, grads)
+
+    # -- around a step -------------------------------------------------------------------------------------------------
+
+    def heed(self, verdict, loss_id, scaler):
+        """Skip the next step if ``verdict`` says so."""
+        self._verdicts = [heeded for heeded in self._verdicts if heeded[0].overflowed()]
+        self._verdicts.append((verdict, loss_id, scaler))
+
+    def skips_next_step(self):
+        """Return whether the next step would be skipped; waits for the device."""
+        return any(verdict.overflowed() for verdict, _, _ in self._verdicts)
+
+    def take_skip(self):
+        """Answer for the step that begins now: return whether to skip it, and tell the session if so."""
+        verdicts, self._verdicts = self._verdicts, []
+        overflowed = OrderedDict((loss_id, scaler) for verdict, loss_id, scaler in verdicts if verdict.overflowed())
+        self.skipped = bool(overflowed)
+        for loss_id, scaler in overflowed.items():
+            self.links.on_skip(loss_id, scaler)
+        return self.skipped
+
+    def check_unscaled(self):
+        """Raise where a step would use gradients that are still scaled."""
+        if self.stage is Stage.SCALED:
+            raise AmpError(
+                "optimizer.step() would use gradients that are still scaled by {:g}: the last amp.scale_loss had "
+                "delay_unscale=True. Leave it out in the last backward pass before step().".format(self.pending_scale)
+            )
+
+    def finish_step(self, stepped):
+        """Round the masters into the model if the optimizer ``stepped``, and free their gradients."""
+        if stepped:
+            self.masters_to_models()
+        for pair in self._pairs.values():
+            pair.master.grad = None
+
+    def masters_to_models(self):
+        """Round the masters into the model's half params."""
+        with torch.no_grad():
+            tensors.copy_([pair.model for pair in self._pairs.values()], [pair.master for pair in self._pairs.values()])
+
+    def forget_gradients(self, set_to_none):
+        """Do for the model's half params what ``zero_grad`` did for the masters, and drop what was waiting."""
+        for pair in self._pairs.values():
+            if set_to_none or pair.model.grad is None:
+                pair.model.grad = None
+            else:
+                pair.model.grad.detach_().zero_()
+        self._stashed = []
+        self.stage = Stage.READY
+
+    # -- the names that clients of Apex read ---------------------------------------------------------------------------
+
+    lazy_init_called = True
+
+    @property
+    def already_patched(self):
+        """Whether the next step is going to be skipped."""
+        return self.skips_next_step()
+
+    @property
+    def params_have_scaled_gradients(self):
+        """Whether a pass with ``delay_unscale`` has not been unscaled yet."""
+        return self.stage is Stage.SCALED
+
+    @property
+    def all_fp16_params(self):
+        """The half params of the model."""
+        return [pair.model for pair in self._pairs.values()]
+
+    @property
+    def all_fp32_from_fp16_params(self):
+        """Their masters, in the same order."""
+        return [pair.master for pair in self._pairs.values()]
+
+    @property
+    def all_fp32_from_fp32_params(self):
+        """The params that are their own masters."""
+        return self.own_masters()
+
+    @property
+    def fp16_groups(self):
+        """The half params of the model, a list per param group."""
+        return [[pair.model for pair in group] for group in self._pairs_by_group()]
+
+    @property
+    def fp32_from_fp16_groups(self):
+        """Their masters, a list per param group."""
+        return [[pair.master for pair in group] for group in self._pairs_by_group()]
+
+    def _pairs_by_group(self):
+        groups = self.optimizer.param_groups
+        return [[self._pairs[id(param)] for param in group["params"] if id(param) in self._pairs] for group in groups]
+
+    def __deepcopy__(self, memo):
+        # Keys are identities, so the copy's table is built anew from the copied pairs.
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        vars(twin).update(copy.deepcopy({k: v for k, v in vars(self).items() if k != "_pairs"}, memo))
+        pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
+        twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
+        return twin
+
+
+class _Snapshot:
+    """An optimizer's params, their gradients and their state, as they were before an adapter came."""
+
+    def __init__(self, optimizer):
+        self.groups = [list(group["params"]) for group in optimizer.param_groups]
+        self.grads = [(param, param.grad) for params in self.groups for param in params]
+        self.state = [(param, dict(state)) for param, state in optimizer.state.items()]
+
+    def restore(self, optimizer):
+        for group, params in zip(optimizer.param_groups, self.groups):
+            group["params"][:] = params
+        for param, grad in self.grads:
+            param.grad = grad
+        optimizer.state.clear()
+        for param, state in self.state:
+            optimizer.state[param] = state
+
+
+def _make_master(param, originals, dtype):
+    value = originals[id(param)] if id(param) in originals else param.detach().to(dtype)
+    master = torch.nn.Parameter(value.to(dtype), requires_grad=True)
+    vars(master).update(vars(param))  # marks that optimizers read, such as "no weight decay"
+    if param.grad is not None:
+        master.grad = param.grad.to(dtype)
+        param.grad = None
+    return master
+
+
+def _widen(state, dtype):
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and tensors.is_narrower(value, dtype):
+            state[name] = value.to(dtype)
+
+
+def _dense(grad):
+    return grad._values() if grad.is_sparse else grad
+
+
+def _add_to_masters(pairs, grads):
+    sums, terms = [], []
+    for pair, grad in zip(pairs, grads):
+        held = pair.master.grad
+        if held is None:
+            pair.master.grad = grad
+        elif held.is_sparse or grad.is_sparse:
+            pair.master.grad = held + grad
+        else:
+            sums.append(held)
+            terms.append(grad)
+    tensors.add_(sums, terms)

@@ -1,0 +1,152 @@
+"""What one call of ``initialize`` asks for, made regular and checked before anything is touched.
+
+Owns: the shapes of ``models`` and ``optimizers``, their checks, the keywords beyond the opt level's options.
+Must not touch: anything; it only looks.
+The surprise: a model or optimizer of this same session and policy is no mistake. Trainers that restore a run initialize twice.
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from ..errors import AmpError, AmpTypeError, AmpValueError
+from ..parts import models as model_parts
+from ..parts.optimizers import SLOT
+from ..parts.scaler import LossScaler
+from ..tables import opt_levels
+
+
+class Request(NamedTuple):
+    """One ``initialize``, as lists, with how to give the lists back."""
+
+    models: list
+    optimizers: list
+    defaults: opt_levels.Policy
+    policy: opt_levels.Policy
+    cast_model_outputs: Optional[torch.dtype]
+    keep_fp32: list
+    scaler_options: dict
+    num_losses: int
+    return_value: Any
+
+    def make_scalers(self):
+        """Return the loss scalers, one per loss."""
+        return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
+
+
+def make_request(
+    models,
+    optimizers,
+    opt_level,
+    options,
+    command_line,
+    dtypes=None,
+    cast_model_outputs=None,
+    num_losses=1,
+    min_loss_scale=None,
+    max_loss_scale=2.0**24,
+    keep_fp32=None,
+):
+    """Return the ``Request`` of a call.
+
+    Args:
+        options: the keywords that override the opt level.
+        command_line: overrides of these and of the level, from ``python -m ampcompat run`` or a ``session``.
+        dtypes: a ``DtypePair`` instead of the level's.
+
+    Raises:
+        AmpTypeError, AmpValueError, AmpError: what was expected, what came.
+    """
+    model_list = _listed(models, "models", "a torch.nn.Module or a list of them", _is_module)
+    optimizer_list = [] if optimizers is None else _listed(optimizers, "optimizers", _OPTIMIZERS, is_optimizer)
+    defaults, policy = opt_levels.resolve(opt_level, options, command_line, dtypes)
+    return Request(
+        models=model_list,
+        optimizers=optimizer_list,
+        defaults=defaults,
+        policy=policy,
+        cast_model_outputs=_output_dtype(cast_model_outputs),
+        keep_fp32=_entries(keep_fp32),
+        scaler_options=_scaler_options(min_loss_scale, max_loss_scale),
+        num_losses=_count(num_losses),
+        return_value=models if optimizers is None else (models, optimizers),
+    )
+
+
+_OPTIMIZERS = "an optimizer, a list of them, or None"
+
+
+def is_optimizer(candidate):
+    """Return whether ``candidate`` can do what an optimizer must; LARC and its like can, without being a subclass."""
+    return all(hasattr(candidate, name) for name in ("param_groups", "state", "step", "zero_grad"))
+
+
+def _is_module(candidate):
+    return isinstance(candidate, torch.nn.Module)
+
+
+def _listed(given, name, expected, accepts):
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]
+    for index, item in enumerate(listed):
+        if not accepts(item):
+            place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
+            raise AmpTypeError(
+                "amp.initialize expected {} to be {}, and {} is of type {}.".format(
+                    name, expected, place, type(item).__name__
+                )
+            )
+    return listed
+
+
+def _output_dtype(dtype):
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise AmpTypeError("cast_model_outputs must be a torch.dtype or None, not {!r}.".format(dtype))
+    return dtype
+
+
+def _entries(keep_fp32):
+    if keep_fp32 is None:
+        return []
+    return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
+
+
+def _count(num_losses):
+    if not isinstance(num_losses, int) or isinstance(num_losses, bool) or num_losses < 1:
+        raise AmpValueError("num_losses must be a whole number from 1 up, not {!r}.".format(num_losses))
+    return num_losses
+
+
+def _scaler_options(min_loss_scale, max_loss_scale):
+    options = {"max_loss_scale": opt_levels.parse_scale("max_loss_scale", max_loss_scale)}
+    if min_loss_scale is not None:
+        options["min_loss_scale"] = opt_levels.parse_scale("min_loss_scale", min_loss_scale)
+        if options["min_loss_scale"] > options["max_loss_scale"]:
+            raise AmpValueError(
+                "min_loss_scale ({:g}) is greater than max_loss_scale ({:g}).".format(
+                    options["min_loss_scale"], options["max_loss_scale"]
+                )
+            )
+    return options
+
+
+def check_models(models, dtypes, allow_half):
+    """Raise unless every model can be prepared."""
+    for model in models:
+        model_parts.check_model(model, dtypes, allow_half)
+
+
+def check_optimizers(optimizers):
+    """Raise unless every optimizer can be prepared."""
+    for optimizer in optimizers:
+        if "FP16_Optimizer" in [base.__name__ for base in type(optimizer).__mro__]:
+            raise AmpError(
+                "An optimizer is wrapped in FP16_Optimizer, which does by itself what amp.initialize does. Pass the "
+                "plain optimizer."
+            )
+        if hasattr(optimizer, SLOT):
+            raise AmpError(
+                "An optimizer went through amp.initialize before, with another model or policy. Make a new optimizer "
+                "for this model, or close the earlier session with ampcompat.reset() first."
+            )
+    if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
+        raise AmpValueError("The list of optimizers names one of them twice.")

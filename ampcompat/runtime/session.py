@@ -1,0 +1,317 @@
+"""One mixed-precision session: what ``initialize`` set up, and how to take it down again.
+
+Owns: the policy, the cast backend, the loss scalers, and every patch made for them.
+Must not touch: torch functions, weights and gradients directly; it tells the parts to.
+The surprise: models and optimizers are held weakly, so that a loop over folds frees each fold; and whatever can fail is tried
+before anything is kept, so that an ``initialize`` that raises leaves no trace.
+"""
+
+import weakref
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from .. import backends
+from ..backends.base import NoCasts
+from ..errors import AmpError, AmpTypeError
+from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, state_dicts, steps
+from ..parts.notices import Notices
+from ..parts.patching import PatchStack
+from ..parts.scaler import scaler_states
+from ..tables import op_rules, torch_facts
+from . import requests, state
+from .handle import Handle
+
+
+class Session:
+    """A place where models train in mixed precision.
+
+    Args:
+        backend: who casts at O1 and O4: "auto", "native" or "patched".
+        verbosity: 0 for silence, 1 for what a user wants to know.
+        allow_banned: functions that are unsafe in half run in float32 instead of raising.
+        dtypes: a ``DtypePair`` instead of the level's.
+        overrides: options that win over what ``initialize`` asks for, ``opt_level`` among them.
+    """
+
+    enabled = True
+    overrides_verbosity = False
+
+    def __init__(self, backend="auto", verbosity=1, allow_banned=False, dtypes=None, overrides=None):
+        self.notices = Notices(verbosity)
+        self.dtypes = dtypes
+        self.overrides = dict(overrides or {})
+        self.policy = None
+        self.choice = None
+        self.casts = NoCasts()
+        self.scalers = []
+        self.masters = state_dicts.MasterTable()
+        self._wanted_backend = backend
+        self._allow_banned = allow_banned
+        self._patches = PatchStack()
+        self._cast_patches = PatchStack()
+        self._token = forwards.Token()
+        self._links = optimizer_parts.Links(self.paused, self.resumed, self._first_scaler, self._tell_skip)
+        self._model_casts = []
+        self._policies = weakref.WeakKeyDictionary()  # model -> its policy
+        self.handle = Handle(self)
+
+    # -- initialize ----------------------------------------------------------------------------------------------------
+
+    def initialize(self, request):
+        """Prepare the models and optimizers of a ``requests.Request``: all of them, or none and an error."""
+        policy = request.policy
+        models = [model for model in request.models if self._policies.get(model) != policy]
+        known = set(request.models) - set(models)
+        optimizers = [each for each in request.optimizers if models or not self._is_ours(each, policy)]
+        if known and not models and not optimizers:
+            return  # all of it is in force already: trainers that restore a run initialize twice
+        self.notices.selected(request.defaults, policy)
+        requests.check_models(models, policy.dtypes, state.allow_incoming_model_not_fp32)
+        requests.check_optimizers(optimizers)
+        if self.policy not in (None, policy):
+            self.notices.say(
+                "ampcompat: initialize was called with {} after {}. Earlier models keep what they were initialized "
+                "with; casts around functions hold for the whole process.".format(
+                    policy.opt_level, self.policy.opt_level
+                )
+            )
+        with PatchStack() as patches, ExitStack() as on_failure:
+            self._open_casts(policy, on_failure)
+            cast = self._prepare_models(models, request, patches, on_failure)
+            adapters = [self._adapt(each, policy, cast.originals, patches, on_failure) for each in optimizers]
+            on_failure.pop_all()
+            self._keep(cast, adapters, patches)
+        self._policies.update((model, policy) for model in models)
+        self.policy = policy
+        self.scalers = request.make_scalers()
+
+    def _is_ours(self, optimizer, policy):
+        adapter = getattr(optimizer, optimizer_parts.SLOT, None)
+        return adapter is not None and adapter.links is self._links and adapter.dtypes == policy.dtypes
+
+    def _prepare_models(self, models, request, patches, on_failure):
+        """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
+        policy = request.policy
+        cast = model_parts.ModelCast(policy.cast_model_type, policy.dtypes.high)
+        on_failure.callback(cast.release)
+        for model in models:
+            kept = model_parts.matching(model, request.keep_fp32)
+            if policy.cast_model_type is not None:
+                norms = model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+                cast.cast(model, [inner for module in kept for inner in module.modules()] + norms)
+                kept += [norm for norm in norms if _needs_wide_input(norm, policy)]
+            if policy.casts_model:
+                state_dicts.hook(model, policy.dtypes.high, self.masters, patches)
+            for module in kept:
+                self._mark(module, patches, policy.dtypes.high, policy.cast_model_type, self._paused_if_casting(policy))
+            if model not in kept:
+                context = self.entered if policy.patch_torch_functions else None
+                self._mark(model, patches, policy.cast_model_type, _output_dtype(request), context)
+        return cast
+
+    def _mark(self, module, patches, input_dtype, output_dtype, context):
+        casts = forwards.ForwardCasts(type(module), input_dtype, output_dtype, context, self._token)
+        forwards.mark(module, casts, patches)
+
+    def _paused_if_casting(self, policy):
+        return self.paused if policy.patch_torch_functions else None
+
+    def _adapt(self, optimizer, policy, originals, patches, on_failure):
+        adapter = optimizer_parts.OptimizerAdapter(
+            optimizer, policy.dtypes, bool(policy.master_weights), originals, self._links
+        )
+        on_failure.callback(adapter.abandon)
+        steps.attach(adapter, patches)
+        self.masters.add(adapter.pairs())
+        return adapter
+
+    def _keep(self, cast, adapters, patches):
+        """Let go of the way back, now that nothing can fail any more, and remember the way down."""
+        cast.settle_in()
+        self._model_casts.append(cast)
+        patches.defer_weakly(cast.release)
+        for adapter in adapters:
+            self._keep_adapter(adapter, patches)
+        self._patches.absorb(patches)
+
+    @staticmethod
+    def _keep_adapter(adapter, patches):
+        adapter.settle_in()
+        patches.defer_weakly(adapter.release)
+
+    def close(self):
+        """Put everything back: torch, ``forward``, the optimizers' methods and params, float32 weights."""
+        self._token.close()
+        self._cast_patches.undo()
+        self._patches.undo()
+        self.casts = NoCasts()
+        self._policies.clear()
+        if self in state.sessions:
+            state.sessions.remove(self)
+
+    @property
+    def verbosity(self):
+        """How much this session says: 0, 1 or more."""
+        return self.notices.verbosity
+
+    @verbosity.setter
+    def verbosity(self, verbosity):
+        self.notices.verbosity = verbosity
+
+    # -- casts ---------------------------------------------------------------------------------------------------------
+
+    def open_casts(self, dtypes):
+        """Cast functions process-wide, under the op table with everything that users registered or edited."""
+        self._cast_patches.undo()
+        self.choice = backends.choose(torch_facts.read(), self._wanted_backend, dtypes)
+        rows = op_rules.merge(op_rules.rows(), state.lists.as_data(), state.registrations)
+        casts = self.choice.backend_class(dtypes, rows, self._allow_banned)
+        with PatchStack() as patches:
+            casts.open(patches)
+            self._cast_patches.absorb(patches)
+        self.casts = casts
+
+    def _open_casts(self, policy, on_failure):
+        if policy.patch_torch_functions:
+            before = self.casts
+            self.open_casts(policy.dtypes)
+            if not before.active():
+                on_failure.callback(self._close_casts)
+
+    def _close_casts(self):
+        self._cast_patches.undo()
+        self.casts = NoCasts()
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        return self.casts.paused()
+
+    def entered(self):
+        """Return a context manager with casts on in this thread, unless it has paused them."""
+        return self.casts.entered()
+
+    def resumed(self, function):
+        """Return ``function`` running under the casts that are in force in this thread now."""
+        return self.casts.as_now(function)
+
+    # -- a backward pass -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
+        """Yield the scaled loss; unscale, check and update the scale on the way out. See ``amp.scale_loss``."""
+        scaler = self._scaler(loss_id)
+        adapters = self._adapters(optimizers)
+        scale = scaler.loss_scale()
+        with self.paused():
+            with torch.no_grad():
+                seen = set()
+                for adapter in adapters:
+                    adapter.before_backward(scaler, scale, seen)
+            scaled = scaler.scale_loss(_checked_loss(loss), self.policy.dtypes.high)
+        try:
+            yield scaled
+        except BaseException:
+            # Whatever the pass has left is in true units again; what overflowed in it is nobody's verdict.
+            self._unscale(adapters, scaler, scale)
+            scaler.clear_overflow_state()
+            raise
+        finally:
+            self.casts.clear_cache()
+        if delay_unscale:
+            for adapter in adapters:
+                adapter.leave_scaled(scale)
+            return
+        self._unscale(adapters, scaler, scale)
+        if not delay_overflow_check:
+            verdict = scaler.judge()
+            for adapter in adapters if scaler.dynamic else ():
+                adapter.heed(verdict, loss_id, scaler)
+
+    def _unscale(self, adapters, scaler, scale):
+        with self.paused(), torch.no_grad():
+            seen = set()
+            for adapter in adapters:
+                adapter.after_backward(scaler, scale, seen)
+
+    def _scaler(self, loss_id):
+        try:
+            return self.scalers[loss_id]
+        except (IndexError, TypeError):
+            raise AmpError(
+                "amp.scale_loss got loss_id={!r}, and there are {} loss scalers: pass num_losses to "
+                "amp.initialize.".format(loss_id, len(self.scalers))
+            ) from None
+
+    def _adapters(self, optimizers):
+        listed = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+        return [self._adapter(optimizer) for optimizer in listed]
+
+    def _adapter(self, optimizer):
+        adapter = getattr(optimizer, optimizer_parts.SLOT, None)
+        if adapter is not None:
+            return adapter
+        if not requests.is_optimizer(optimizer):
+            raise AmpTypeError(
+                "amp.scale_loss expected an optimizer or a list of them as its second argument, not {}.".format(
+                    type(optimizer).__name__
+                )
+            )
+        self.notices.say(
+            "ampcompat: {} did not go through amp.initialize; it is taken in now. Pass it to amp.initialize, so that its "
+            "masters start from the float32 weights.".format(type(optimizer).__name__)
+        )
+        with PatchStack() as patches, ExitStack() as on_failure:
+            adapter = self._adapt(optimizer, self.policy, {}, patches, on_failure)
+            on_failure.pop_all()
+            self._keep_adapter(adapter, patches)
+            self._patches.absorb(patches)
+        return adapter
+
+    def _first_scaler(self):
+        return self.scalers[0]
+
+    def _tell_skip(self, loss_id, scaler):
+        self.notices.say(
+            "Gradient overflow.  Skipping step, loss scaler {} reducing loss scale to {}".format(
+                loss_id, scaler.loss_scale()
+            )
+        )
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self):
+        """Return the state of every loss scaler by its key."""
+        return {"loss_scaler{}".format(index): scaler.state_dict() for index, scaler in enumerate(self.scalers)}
+
+    def load_state_dict(self, state_dict):
+        """Take over the state of every loss scaler that is in both places."""
+        states = scaler_states(state_dict)
+        if len(states) != len(self.scalers):
+            self.notices.say(
+                "Warning: the amp state dict has {} loss scalers, and {} are in use: {}.".format(
+                    len(states),
+                    len(self.scalers),
+                    "the rest of it is left out" if len(states) > len(self.scalers) else "the others start afresh",
+                )
+            )
+        for index, scaler in enumerate(self.scalers):
+            if index in states:
+                scaler.load_state_dict(states[index])
+
+
+def _needs_wide_input(norm, policy):
+    device = next(norm.parameters()).device
+    return not torch_facts.has_mixed_batch_norm(str(device), policy.cast_model_type, policy.dtypes.high)
+
+
+def _output_dtype(request):
+    if request.cast_model_outputs is not None:
+        return request.cast_model_outputs
+    return None if request.policy.cast_model_type is None else request.policy.dtypes.high
+
+
+def _checked_loss(loss):
+    if not isinstance(loss, torch.Tensor):
+        raise AmpTypeError("amp.scale_loss expected the loss to be a tensor, not {}.".format(type(loss).__name__))
+    return loss
