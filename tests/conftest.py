@@ -1,0 +1,48 @@
+"""What every test gets: proof that it left torch untouched; levels and backends as parameters."""
+
+import os
+
+import pytest
+import torch
+
+import ampcompat
+import snapshots
+from ampcompat import backends
+from ampcompat.errors import AmpValueError
+from ampcompat.runtime import state
+from ampcompat.tables import opt_levels, torch_facts
+
+ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
+
+
+@pytest.fixture(autouse=True)
+def torch_is_left_untouched():
+    """Fail a test that leaves a patch, a flag, a session, a registration or an override behind."""
+    before = snapshots.snapshot()
+    environment = dict(os.environ)
+    torch.manual_seed(0)
+    yield
+    ampcompat.reset()
+    state.registrations.clear()
+    vars(state).pop("lists", None)
+    state.allow_incoming_model_not_fp32 = state.hard_override = False
+    for name in set(os.environ) - set(environment):
+        if name.startswith("AMPCOMPAT"):
+            del os.environ[name]
+    assert snapshots.differences_settled(before) == []
+
+
+@pytest.fixture(params=ALL_LEVELS)
+def level(request):
+    """Every opt level."""
+    return request.param
+
+
+@pytest.fixture(params=("native", "patched"))
+def backend(request):
+    """Every cast backend that the installed torch can serve."""
+    try:
+        backends.choose(torch_facts.read(), request.param, opt_levels.HALF)
+    except AmpValueError as error:
+        pytest.skip(str(error))
+    return request.param

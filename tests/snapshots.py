@@ -1,0 +1,78 @@
+"""What of torch a test must leave as it was."""
+
+import gc
+import threading
+import types
+
+import torch
+
+OWNERS = [
+    torch,
+    torch.Tensor,
+    torch.nn.functional,
+    torch.nn.modules.rnn,
+    torch.autograd,
+    torch.autograd.function.BackwardCFunction,
+    torch.utils.checkpoint,
+    torch.utils.checkpoint.CheckpointFunction,
+    torch.optim.Optimizer,
+    torch.nn.Module,
+    torch.nn.Sequential,
+    torch.nn.Linear,
+    torch.nn.BatchNorm2d,
+    torch.nn.LSTM,
+    torch.nn.RNN,
+    torch.nn.GRU,
+    torch.nn.modules.rnn.RNNBase,
+    torch.nn.TransformerEncoderLayer,
+    torch.nn.MultiheadAttention,
+    threading.Thread,
+]
+
+
+def snapshot():
+    """Return (attributes of torch's namespaces by identity, autocast flags)."""
+    return [dict(vars(owner)) for owner in OWNERS], autocast_flags()
+
+
+def autocast_flags():
+    """Return every autocast flag that the installed torch has, by name."""
+    flags = {}
+    for name in ("is_autocast_enabled", "is_autocast_cpu_enabled", "is_autocast_cache_enabled", "get_autocast_gpu_dtype"):
+        read = getattr(torch, name, None)
+        if read is not None:
+            flags[name] = read()
+    if hasattr(torch, "get_autocast_dtype"):
+        for device in ("cpu", "cuda"):
+            flags[device] = (torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+    if hasattr(torch, "autocast_increment_nesting"):
+        torch.autocast_increment_nesting()
+        flags["nesting"] = torch.autocast_decrement_nesting()
+    mha = getattr(torch.backends, "mha", None)
+    if mha is not None:
+        flags["mha fast path"] = mha.get_fastpath_enabled()
+    return flags
+
+
+def differences(before, after):
+    """Return sentences: what is not as it was. A submodule that was imported meanwhile is no difference."""
+    found = ["{}: {} before, {} after".format(k, before[1][k], after[1].get(k)) for k in before[1] if before[1][k] != after[1].get(k)]
+    for owner, old, new in zip(OWNERS, before[0], after[0]):
+        name = getattr(owner, "__name__", owner)
+        found += ["{}.{} is gone".format(name, key) for key in old if key not in new]
+        found += ["{}.{} is another".format(name, key) for key in old if key in new and new[key] is not old[key]]
+        found += [
+            "{}.{} is new".format(name, key)
+            for key in new
+            if key not in old and not isinstance(new[key], types.ModuleType) and not key.startswith("__")
+        ]
+    return found
+
+
+def differences_settled(before):
+    """Compare with now; look again after a garbage collection, since classes are put back when their models go."""
+    found = differences(before, snapshot())
+    if found:
+        gc.collect()
+        found = differences(before, snapshot())
+    return found
