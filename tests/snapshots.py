@@ -37,14 +37,14 @@ def snapshot():
 
 def autocast_flags():
     """Return every autocast flag that the installed torch has, by name."""
-    flags = {}
-    for name in ("is_autocast_enabled", "is_autocast_cpu_enabled", "is_autocast_cache_enabled", "get_autocast_gpu_dtype"):
-        read = getattr(torch, name, None)
-        if read is not None:
-            flags[name] = read()
+    flags = {"cache": torch.is_autocast_cache_enabled()} if hasattr(torch, "is_autocast_cache_enabled") else {}
     if hasattr(torch, "get_autocast_dtype"):
         for device in ("cpu", "cuda"):
             flags[device] = (torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+    else:
+        for name in ("is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype", "get_autocast_cpu_dtype"):
+            if hasattr(torch, name):
+                flags[name] = getattr(torch, name)()
     if hasattr(torch, "autocast_increment_nesting"):
         torch.autocast_increment_nesting()
         flags["nesting"] = torch.autocast_decrement_nesting()
@@ -56,7 +56,12 @@ def autocast_flags():
 
 def differences(before, after):
     """Return sentences: what is not as it was. A submodule that was imported meanwhile is no difference."""
-    found = ["{}: {} before, {} after".format(k, before[1][k], after[1].get(k)) for k in before[1] if before[1][k] != after[1].get(k)]
+    flags, flags_now = before[1], after[1]
+    found = [
+        "{}: {} before, {} after".format(flag, flags[flag], flags_now[flag])
+        for flag in flags
+        if flags[flag] != flags_now[flag]
+    ]
     for owner, old, new in zip(OWNERS, before[0], after[0]):
         name = getattr(owner, "__name__", owner)
         found += ["{}.{} is gone".format(name, key) for key in old if key not in new]
