@@ -9,7 +9,8 @@ import functools
 
 import torch
 
-_BY_DEVICE = hasattr(torch, "get_autocast_dtype")
+#: Whether torch has one set of flags addressed by device type (torch >= 2.4).
+IS_BY_DEVICE = hasattr(torch, "get_autocast_dtype")
 _LEGACY = {
     "cuda": ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_gpu_dtype", "set_autocast_gpu_dtype"),
     "cpu": ("is_autocast_cpu_enabled", "set_autocast_cpu_enabled", "get_autocast_cpu_dtype", "set_autocast_cpu_dtype"),
@@ -20,7 +21,7 @@ _NAMES = ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "
 
 def _functions(device):
     """Return (is_enabled, set_enabled, get_dtype, set_dtype) for a device type."""
-    if _BY_DEVICE:
+    if IS_BY_DEVICE:
         return tuple(functools.partial(getattr(torch, name), device) for name in _NAMES)
     return tuple(getattr(torch, name) for name in _LEGACY[device])
 

@@ -12,7 +12,7 @@ import threading
 import torch
 
 from ..tables import op_rules, torch_facts
-from . import compiling, rules
+from . import autocast_flags, compiling, rules
 from .autocast_flags import Flags
 from .switch import NOTHING
 from .wrapping import WrappingBackend
@@ -56,7 +56,9 @@ class NativeBackend(WrappingBackend):
         return super()._low_of(tensor)
 
     def _is_covered(self, row):
-        return not row.sealed and all(device in row.native for device in self._flags.devices)
+        if row.sealed or not autocast_flags.IS_BY_DEVICE:  # what older torch covers has not been probed: wrap it all
+            return False
+        return all(device in row.native for device in self._flags.devices)
 
     def _needs_wrapper(self, row):
         # Autocast casts a weight at each use, so rows that use weights get a wrapper for the sake of our cache.

@@ -268,7 +268,22 @@ def sealed(function, casts):
     return alone
 
 
+def kept(function, casts):
+    """On a CPU, low inputs computed in the high dtype and handed back in the low one; elsewhere left alone."""
+    inactive, low = casts.inactive, casts.low
+
+    @functools.wraps(function)
+    def in_own_dtype(*args, **kwargs):
+        if inactive() or not half_math.is_for(args) or args[0].dtype is not low:
+            return function(*args, **kwargs)
+        args, kwargs = _cast_all(casts.to_high, args, kwargs)
+        return half_math.round_results(function(*args, **kwargs), low)
+
+    return in_own_dtype
+
+
 _WRAPPERS = {
+    op_rules.KEEP: kept,
     op_rules.HALF: half,
     op_rules.FLOAT: in_float,
     op_rules.PROMOTE: promoted,

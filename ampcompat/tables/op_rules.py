@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, Tuple
 
 HALF, FLOAT, PROMOTE, SEQUENCE, BANNED = "half", "float", "promote", "sequence", "banned"
 
-#: Rules that users never name: the in-place forms, and a function that the casts stay out of.
-FLOAT_IN_PLACE, FOLLOW_SELF, LEAVE = "float_in_place", "follow_self", "leave"
+#: Rules that users never name: the in-place forms, and a function that the casts stay out of; it is left as it is
+#: ("leave"), on a CPU without half kernels for it computed in float32 and handed back in its own dtype ("keep").
+FLOAT_IN_PLACE, FOLLOW_SELF, LEAVE, KEEP = "float_in_place", "follow_self", "leave", "keep"
 
 USER_RULES = (HALF, FLOAT, PROMOTE, SEQUENCE, BANNED)
-RULES = USER_RULES + (FLOAT_IN_PLACE, FOLLOW_SELF, LEAVE)
+RULES = USER_RULES + (FLOAT_IN_PLACE, FOLLOW_SELF, LEAVE, KEEP)
 
 TORCH, FUNCTIONAL, TENSOR = "torch", "torch.nn.functional", "torch.Tensor"
 LINALG, SPECIAL, FFT, VF = "torch.linalg", "torch.special", "torch.fft", "torch._VF"
@@ -97,7 +98,7 @@ _WRITTEN = (
     (TORCH, FLOAT, "log1p logsumexp cdist", _AUTOCAST),
     (TORCH, FLOAT, "frobenius_norm nuclear_norm arccos arcsin native_layer_norm", _AUTOCAST + ", or an alias of a row"),
     (TORCH, FLOAT, "std_mean var_mean logcumsumexp", "the same sums as std, var and logsumexp"),
-    (TORCH, FLOAT, "quantile nanquantile stft istft polar view_as_complex", _NO_HALF_KERNEL),
+    (TORCH, FLOAT, "quantile nanquantile stft polar view_as_complex", _NO_HALF_KERNEL),
     (
         TORCH,
         FLOAT,
@@ -140,10 +141,11 @@ _WRITTEN = (
     (
         FUNCTIONAL,
         LEAVE,
-        "avg_pool3d adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d "
+        "adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d "
         "fractional_max_pool3d adaptive_max_pool3d pad",
         "CPU autocast casts it or a part of it to float32; Apex and CUDA autocast leave it alone",
     ),
+    (FUNCTIONAL, KEEP, "avg_pool3d", "as the other pools, but without half kernels on the CPU"),
     (TORCH, LEAVE, "trace", "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone"),
 )
 
@@ -151,10 +153,19 @@ _WRITTEN = (
 _SEALED = frozenset("tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum".split())
 _SEALED_OWNERS = frozenset([LINALG, FFT])
 
-#: Where torch's autocast already does what the table says (torch 2.13; a test probes the CPU). The names of CUDA are those
-#: that torch's documentation lists, short of the ones that it documents differently from the table.
+#: Where torch's autocast already does what the table says (torch 2.13; a test probes the CPU). The
+#: names of CUDA are those that torch's documentation lists, short of the ones that it documents differently from the table.
 _NATIVE = {
-    "cpu": frozenset((_CONVOLUTIONS + " linear").split()),
+    "cpu": frozenset(
+        (
+            _CONVOLUTIONS + " linear addmm matmul mm addbmm baddbmm bmm __matmul__ __rmatmul__ scaled_dot_product_attention "
+            "vecdot binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss grid_sample "
+            "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
+            "multilabel_margin_loss nll_loss poisson_nll_loss prod quantile nanquantile smooth_l1_loss soft_margin_loss "
+            "stft triplet_margin_loss polar view_as_complex inverse pinverse cholesky cholesky_inverse cholesky_solve svd "
+            "qr ormqr orgqr geqrf triangular_solve"
+        ).split()
+    ),
     "cuda": frozenset(
         (
             _CONVOLUTIONS + " linear addmm addmv addr matmul mm mv addbmm baddbmm bmm prelu chain_matmul __matmul__ "
@@ -165,9 +176,6 @@ _NATIVE = {
         ).split()
     ),
 }
-
-_COMPARISONS = frozenset("equal".split())
-
 
 def _in_place_rule(rule):
     return {FLOAT: FLOAT_IN_PLACE, HALF: FOLLOW_SELF, PROMOTE: FOLLOW_SELF}.get(rule)
@@ -210,7 +218,7 @@ def written_rows():
             rule,
             native=tuple(device for device in sorted(_NATIVE) if name in _NATIVE[device]),
             reason=reason,
-            sealed=name in _SEALED or owner in _SEALED_OWNERS or rule in (LEAVE, BANNED),
+            sealed=name in _SEALED or owner in _SEALED_OWNERS or rule in (LEAVE, KEEP, BANNED),
         )
         for owner, rule, names, reason in _WRITTEN
         for name in names.split()

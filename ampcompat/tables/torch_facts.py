@@ -92,30 +92,6 @@ def fast_on_cpu(dtype):
         return False
 
 
-def has_foreach():
-    """Return whether torch multiplies and adds lists of tensors in one operation (torch >= 1.7 or so)."""
-    return hasattr(torch, "_foreach_mul_") and hasattr(torch, "_foreach_add_")
-
-
-def has_foreach_copy():
-    """Return whether torch copies lists of tensors in one operation."""
-    return hasattr(torch, "_foreach_copy_")
-
-
-def has_foreach_unscale(device_type):
-    """Return whether the fused unscale-and-check operation exists for a device type."""
-    if not hasattr(torch, "_amp_foreach_non_finite_check_and_unscale_"):
-        return False
-    if device_type == "cuda":
-        return True
-    try:
-        one = torch.ones((), dtype=torch.float32, device=device_type)
-        torch._amp_foreach_non_finite_check_and_unscale_([one.clone()], torch.zeros_like(one), one)
-    except (RuntimeError, NotImplementedError):
-        return False
-    return True
-
-
 @functools.lru_cache(maxsize=None)
 def has_foreach():
     """Return whether torch multiplies and adds lists of tensors in one operation (1.6 and later)."""

@@ -1,0 +1,219 @@
+"""Every row of the op table, in every form that torch has, on both backends, against float64 arithmetic."""
+
+import collections
+import warnings
+
+import pytest
+import torch
+from conformance_cases import case_of
+from known_differences import KNOWN_DIFFERENCES
+
+from ampcompat.backends import BACKENDS, placing
+from ampcompat.errors import AmpNotImplementedError
+from ampcompat.parts.patching import PatchStack
+from ampcompat.tables import op_rules, torch_facts
+from ampcompat.tables.opt_levels import BFLOAT16, HALF, STAND_IN
+
+FACTS = torch_facts.read()
+PAIRS = {"float16": HALF, "bfloat16": BFLOAT16, "stand-in": STAND_IN}
+SETTINGS = [
+    (name, pair)
+    for name in BACKENDS
+    for pair in PAIRS
+    if name == "patched" or PAIRS[pair].low in FACTS.autocast_devices.get("cpu", ())
+    if name == "patched" or PAIRS[pair].high is torch.float32
+]
+PLACED = placing.place(op_rules.rows())
+BY_NAME = collections.OrderedDict()
+for _owner, _row in PLACED:
+    _plain = _row.name[:-1] if _row.name.endswith("_") and not _row.name.endswith("__") else _row.name
+    BY_NAME.setdefault(_plain, []).append((_owner, _row, getattr(_owner, _row.name)))
+
+INPUTS = ("low", "high", "mixed")
+EPS = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-22, torch.float64: 2.0**-50}
+SIZES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
+
+
+def mapped(function, value):
+    """Apply a function to the floating tensors of nested tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return function(value) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)([mapped(function, item) for item in value])
+    return value
+
+
+def tensors_in(value, found=None):
+    found = [] if found is None else found
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, dict):
+        tensors_in(list(value.values()), found)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            tensors_in(item, found)
+    return found
+
+
+def floats_in(value):
+    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
+
+
+class Inputs:
+    """The arguments of one call as leaves, in the dtypes that ``kind`` says."""
+
+    def __init__(self, case, kind, pair):
+        dtypes = {"low": [pair.low], "high": [pair.high], "mixed": [pair.high, pair.low]}[kind]
+        self.leaves = []
+
+        def leaf(tensor):
+            new = tensor.to(dtypes[len(self.leaves) % len(dtypes)]).detach().requires_grad_(case.differentiable)
+            self.leaves.append(new)
+            return new
+
+        self.args = mapped(leaf, tuple(case.make()))
+        self.kwargs = mapped(leaf, dict(case.kwargs))
+
+    def exact(self):
+        """Return the same values as float64 leaves."""
+        twin = object.__new__(Inputs)
+        twin.leaves = []
+
+        def leaf(tensor):
+            new = tensor.detach().double().requires_grad_(tensor.requires_grad)
+            twin.leaves.append(new)
+            return new
+
+        twin.args, twin.kwargs = mapped(leaf, self.args), mapped(leaf, self.kwargs)
+        return twin
+
+
+def dtype_by_rule(row, inputs, pair):
+    """Return the dtype that the table gives to floating results."""
+    dtypes = [leaf.dtype for leaf in inputs.leaves]
+    if row.rule in (op_rules.FLOAT_IN_PLACE, op_rules.FOLLOW_SELF):
+        return dtypes[0]
+    if row.rule == op_rules.HALF:
+        return pair.low
+    if row.rule in (op_rules.FLOAT, op_rules.BANNED):
+        return pair.high
+    if row.rule in (op_rules.LEAVE, op_rules.KEEP):
+        return dtypes[0]
+    return max(dtypes, key=SIZES.get) if dtypes else pair.high
+
+
+def is_in_place(row):
+    return row.rule in (op_rules.FLOAT_IN_PLACE, op_rules.FOLLOW_SELF)
+
+
+def called(function, row, inputs):
+    """Call the function on what the row's form needs: an in-place form gets a copy to write to."""
+    args = inputs.args
+    if is_in_place(row):
+        args = (args[0].clone(),) + tuple(args[1:])
+    return function(*args, **inputs.kwargs)
+
+
+def rounding_points(row, inputs, pair):
+    """Return float64 inputs with the values that the rule's casts leave."""
+    rounded = inputs.exact()
+    to = None
+    if row.rule == op_rules.HALF:
+        to = pair.low
+    elif row.rule == op_rules.FOLLOW_SELF:
+        to = inputs.leaves[0].dtype
+    if to is not None:
+        with torch.no_grad():
+            for leaf in rounded.leaves:
+                leaf.copy_(leaf.to(to))
+    return rounded
+
+
+def close(got, expected, dtype, factor):
+    scale = expected.abs().max().clamp(min=1e-3) if expected.numel() else 1.0
+    return bool(((got.double() - expected).abs() <= factor * EPS[dtype] * (scale + expected.abs())).all())
+
+
+def compare(setting, row, function, wrapper, case, kind, pair, patches):
+    """Return what is wrong with one form, or None."""
+    inputs = Inputs(case, kind, pair)
+    if kind == "mixed" and len(inputs.leaves) < 2:
+        return None
+    if row.rule == op_rules.BANNED and kind != "high":
+        with pytest.raises(AmpNotImplementedError):
+            called(wrapper, row, inputs)
+        return None
+    if row.rule == op_rules.LEAVE and kind == "mixed":
+        return None
+    exact = rounding_points(row, inputs, pair)
+    result = called(wrapper, row, inputs)
+    dtype = dtype_by_rule(row, inputs, pair)
+    with setting.paused():
+        return differences(row, inputs, exact, result, called(function, row, exact), dtype, case)
+
+
+def differences(row, inputs, exact, result, reference, dtype, case):
+    floating, expected = floats_in(result), floats_in(reference)
+    if len(tensors_in(result)) != len(tensors_in(reference)):
+        return "another number of results"
+    for got, wanted in zip(tensors_in(result), tensors_in(reference)):
+        if not wanted.is_floating_point() and not wanted.is_complex() and got.dtype is not wanted.dtype:
+            return "result {} instead of {}".format(got.dtype, wanted.dtype)
+    for got in floating:
+        if got.dtype is not dtype:
+            return "result {} instead of {}".format(got.dtype, dtype)
+    if not case.compares:
+        return None
+    narrowest = min([leaf.dtype for leaf in inputs.leaves] + [dtype], key=SIZES.get)
+    for got, wanted in zip(floating, expected):
+        # Without half kernels a row of Apex's own rounds inside too: an epsilon for each of a few operations.
+        if got.shape != wanted.shape or not close(got, wanted, dtype, 8):
+            return "values: {} instead of {}".format(got, wanted)
+    return gradient_differences(inputs, exact, floating, expected, narrowest)
+
+
+def gradient_differences(inputs, exact, floating, expected, narrowest):
+    sources = [i for i, got in enumerate(floating) if got.requires_grad and expected[i].requires_grad]
+    if not sources:
+        return None
+    weights = [torch.arange(1, expected[i].numel() + 1).double().reshape(expected[i].shape).sin() for i in sources]
+    wanted = torch.autograd.grad([expected[i] for i in sources], exact.leaves, weights, allow_unused=True)
+    grads = [weight.to(floating[i].dtype) for i, weight in zip(sources, weights)]
+    got = torch.autograd.grad([floating[i] for i in sources], inputs.leaves, grads, allow_unused=True)
+    for leaf, mine, reference in zip(inputs.leaves, got, wanted):
+        if mine is None or reference is None:
+            continue
+        if mine.dtype is not leaf.dtype or not bool(torch.isfinite(mine).all()):
+            return "gradient dtype {} or not finite".format(mine.dtype)
+        if not close(mine, reference, narrowest, 24):
+            return "gradient: {} instead of {}".format(mine, reference)
+    return None
+
+
+@pytest.mark.parametrize("backend_name, pair_name", SETTINGS)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_row_agrees_with_table(name, backend_name, pair_name):
+    pair = PAIRS[pair_name]
+    backend = BACKENDS[backend_name](pair)
+    wrong = {}
+    with PatchStack() as patches, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, on deprecated names
+        backend.open(patches)
+        for owner, row, function in BY_NAME[name]:
+            case = case_of(row)
+            if case is None:
+                continue
+            for kind in INPUTS:
+                key = (backend_name, pair_name, row.owner, row.name, kind)
+                problem = compare(backend, row, function, getattr(owner, row.name), case, kind, pair, patches)
+                if bool(problem) != (key in KNOWN_DIFFERENCES):
+                    wrong[key] = problem or "agrees, but is listed as a known difference"
+    if wrong:
+        pytest.fail("\n".join("{}: {}".format(key, problem) for key, problem in wrong.items()))
+
+
+def test_every_row_has_sample_arguments():
+    missing = [row.key for _, row in PLACED if case_of(row) is None]
+    assert missing == [("torch", "l1_loss")] * ("l1_loss" in vars(torch)) or not missing
