@@ -43,7 +43,6 @@ class NativeBackend(WrappingBackend):
         shared = dict(
             paused=self.paused,
             weight_cast=self._low_of,
-            emulate=self._emulate,
             rounded_weight=self._rounded_of,
             is_compiling=is_compiling,
         )

@@ -28,17 +28,15 @@ class Casts:
         inactive: a function of no arguments: whether casts are out of force here and now.
         paused: a function that returns a context manager with casts off.
         weight_cast: casts a tensor to the low dtype, once for a weight.
-        emulate: whether half functions compute in the high dtype on the CPU (see ``parts.half_math``).
         rounded_weight: as ``weight_cast``, rounded to the low dtype and back.
         is_compiling: whether a compiler is tracing; it must not meet caches.
     """
 
-    def __init__(self, dtypes, inactive, paused, weight_cast, emulate, rounded_weight, is_compiling):
+    def __init__(self, dtypes, inactive, paused, weight_cast, rounded_weight, is_compiling):
         self.low, self.high = dtypes
         self.inactive = inactive
         self.paused = paused
         self.weight_cast = weight_cast
-        self.emulate = emulate
         self.rounded_weight = rounded_weight
         self.is_compiling = is_compiling
         self.not_low = frozenset(_BYTES) - frozenset([self.low])
@@ -113,8 +111,6 @@ def widest(dtypes):
 def half(function, casts):
     """Every floating tensor to the low dtype."""
     inactive, to_low = casts.inactive, casts.to_low
-    if casts.emulate:
-        return _half_emulated(function, casts)
 
     @functools.wraps(function)
     def in_half(*args, **kwargs):
@@ -128,7 +124,8 @@ def half(function, casts):
     return in_half
 
 
-def _half_emulated(function, casts):
+def half_emulated(function, casts):
+    """As ``half``, computed in the high dtype between rounded inputs and results where the CPU lacks half units."""
     inactive, is_compiling, paused = casts.inactive, casts.is_compiling, casts.paused
 
     @functools.wraps(function)
@@ -293,7 +290,7 @@ _WRAPPERS = {
 }
 
 
-def wrapped(function, rule, casts, is_sealed=False, message=None):
+def wrapped(function, rule, casts, is_sealed=False, message=None, emulate=False):
     """Return ``function`` obeying ``rule``.
 
     Args:
@@ -302,6 +299,7 @@ def wrapped(function, rule, casts, is_sealed=False, message=None):
         casts: the backend's ``Casts``.
         is_sealed: keep casts out of what the function calls inside.
         message: what a banned function says.
+        emulate: a function of torch's that is slow in half on this CPU; a user's own gets real half tensors.
     """
     if is_sealed or rule == op_rules.LEAVE:
         function = _marked(sealed(function, casts))
@@ -309,7 +307,8 @@ def wrapped(function, rule, casts, is_sealed=False, message=None):
         return function
     if rule == op_rules.BANNED:
         return _marked(banned(function, casts, message))
-    return _marked(_WRAPPERS[rule](function, casts))
+    wrap = half_emulated if emulate and rule == op_rules.HALF else _WRAPPERS[rule]
+    return _marked(wrap(function, casts))
 
 
 def _marked(wrapper):

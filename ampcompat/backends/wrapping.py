@@ -44,7 +44,6 @@ class WrappingBackend(CastBackend):
             inactive=lambda: local.off,
             paused=self.paused,
             weight_cast=self._low_of,
-            emulate=self._emulate,
             rounded_weight=self._rounded_of,
             is_compiling=_never,
         )
@@ -80,7 +79,8 @@ class WrappingBackend(CastBackend):
     def _wrapper_of(self, row):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
         casts, message = self._casts_for(row), self.messages.get(row.name)
-        return lambda function: rules.wrapped(function, rule, casts, row.sealed, message)
+        emulate = self._emulate and row.source is not None
+        return lambda function: rules.wrapped(function, rule, casts, row.sealed, message, emulate)
 
     def active(self):
         """Return whether a function called now, in this thread, would be cast."""

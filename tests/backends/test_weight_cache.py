@@ -1,0 +1,229 @@
+"""A weight is cast once per iteration, and a cast is never stale."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opened import PAIRS, each_setting, opened
+
+pytest.importorskip("torch._dynamo", reason="a dispatch mode imports it where there is one, and it changes torch")
+dispatch = pytest.importorskip("torch.utils._python_dispatch", reason="casts are counted by a dispatch mode")
+
+
+class CastCounter(dispatch.TorchDispatchMode):
+    """Counts casts of tensors of one shape to the low dtype."""
+
+    def __init__(self, shape, low):
+        super().__init__()
+        self.shape, self.low, self.count = shape, low, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if "_to_copy" in str(function) and result.dtype is self.low and result.shape == self.shape:
+            self.count += 1
+        return result
+
+
+def make_linear(setting, features=(3, 4)):
+    torch.manual_seed(0)
+    return torch.nn.Linear(features[1], features[0]).to(PAIRS[setting[1]].high)
+
+
+def make_input(setting):
+    return torch.linspace(-1, 1, 8, dtype=PAIRS[setting[1]].high).reshape(2, 4)
+
+
+def fresh(model, x, backend):
+    """Return what the model computes when nothing is remembered."""
+    backend.clear_cache()
+    result = model(x)
+    backend.clear_cache()
+    return result
+
+
+@each_setting
+def test_weight_used_many_times_in_an_iteration_is_cast_once(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting) as backend:
+        with CastCounter(model.weight.shape, PAIRS[setting[1]].low) as counter:
+            loss = (model(x) + model(x) + F.linear(x, model.weight)).sum() + model(x).sum()
+        assert counter.count == 1
+        loss.backward()
+        assert bool(torch.isfinite(model.weight.grad).all())
+        backend.clear_cache()
+        with CastCounter(model.weight.shape, PAIRS[setting[1]].low) as counter:
+            model(x)
+        assert counter.count == 1
+
+
+@each_setting
+def test_gradients_of_a_shared_weight_add_up(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting):
+        model(x).sum().backward()
+        once = model.weight.grad.clone()
+        model.weight.grad = None
+        (model(x).sum() + model(x).sum()).backward()
+    assert torch.equal(model.weight.grad, 2 * once)
+
+
+def step(model):
+    model.weight.grad = torch.ones_like(model.weight)
+    torch.optim.SGD([model.weight], lr=0.5).step()
+
+
+def load(model):
+    model.load_state_dict({name: value + 1 for name, value in copy.deepcopy(model.state_dict()).items()})
+
+
+def clamp(model):
+    model.weight.data.clamp_(-0.01, 0.01)
+
+
+def swap_data(model):
+    model.weight.data = torch.zeros_like(model.weight)
+
+
+def copy_into_data(model):
+    model.weight.data.copy_(torch.zeros_like(model.weight))
+
+
+def in_place(model):
+    with torch.no_grad():
+        model.weight.mul_(3)
+
+
+def through_detach(model):
+    model.weight.detach().mul_(3)
+
+
+def replaced(model):
+    model.weight = torch.nn.Parameter(torch.zeros_like(model.weight))
+
+
+def through_a_view_of_data(model):
+    model.weight.data.view(-1)[0] = 7
+
+
+CHANGES = [step, load, clamp, swap_data, copy_into_data, in_place, through_detach, replaced, through_a_view_of_data]
+
+
+@each_setting
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+def test_no_cast_outlives_a_change_of_the_weight(setting, change, grad):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting) as backend:
+        for _ in range(2):
+            with torch.set_grad_enabled(grad):
+                before = model(x)
+            change(model)
+            with torch.set_grad_enabled(grad):
+                after = model(x)
+                assert torch.equal(after, fresh(model, x, backend))
+        del before
+
+
+@each_setting
+def test_alias_from_data_that_is_held_may_be_modified_at_any_time(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting) as backend, torch.no_grad():
+        model(x)
+        alias = model.weight.data
+        for value in (1.0, 2.0, 3.0):
+            model(x)
+            alias.fill_(value)
+            assert torch.equal(model(x), fresh(model, x, backend))
+        view = alias.view(-1)
+        del alias
+        model(x)
+        view.fill_(4.0)
+        assert torch.equal(model(x), fresh(model, x, backend))
+
+
+@each_setting
+def test_moving_average_swapped_in_and_out_is_seen(setting):
+    model, x = make_linear(setting), make_input(setting)
+    average = torch.ones_like(model.weight)
+    with opened(setting), torch.no_grad():
+        trained = model(x)
+        kept, model.weight.data = model.weight.data, average
+        averaged = model(x)
+        model.weight.data = kept
+        assert not torch.equal(trained, averaged)
+        assert torch.equal(model(x), trained)
+
+
+@each_setting
+def test_cast_made_without_gradients_is_not_used_where_they_are_wanted(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting):
+        with torch.no_grad():
+            model(x)
+        model(x).sum().backward()
+        assert model.weight.grad is not None
+        if hasattr(torch, "inference_mode"):
+            model.weight.grad = None
+            with torch.inference_mode():
+                model(x)
+            model(x).sum().backward()
+            assert model.weight.grad is not None
+
+
+@each_setting
+def test_weight_that_starts_to_be_trained_gets_its_gradient(setting):
+    model, x = make_linear(setting), make_input(setting)
+    model.weight.requires_grad_(False)
+    with opened(setting):
+        model(x)
+        model.weight.requires_grad_(True)
+        model(x).sum().backward()
+        assert model.weight.grad is not None
+        model.weight.requires_grad_(False)
+        assert not model(x).grad_fn.next_functions[-1][0] or not F.linear(x, model.weight).requires_grad
+
+
+@each_setting
+def test_weight_that_dies_leaves_the_cache(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting) as backend:
+        with torch.no_grad():
+            model(x)
+        assert len(backend._cache) + len(backend._rounded_cache) == 2
+        weight = weakref.ref(model.weight)
+        del model
+        gc.collect()
+        assert weight() is None
+        assert len(backend._cache) + len(backend._rounded_cache) == 0
+
+
+@each_setting
+def test_parameter_made_in_inference_mode_is_not_cached(setting):
+    with opened(setting) as backend, torch.inference_mode():
+        model, x = make_linear(setting), make_input(setting)
+        model(x)
+        model.weight.fill_(2.0)
+        assert torch.equal(model(x), fresh(model, x, backend))
+
+
+@each_setting
+def test_data_is_the_property_of_torch_again_afterwards(setting):
+    before = torch.Tensor.__dict__.get("data"), torch.Tensor.data
+    with opened(setting):
+        w = torch.nn.Parameter(torch.ones(2))
+        assert type(w.data) is torch.Tensor and not w.data.requires_grad and w.data.data_ptr() == w.data_ptr()
+    assert (torch.Tensor.__dict__.get("data"), torch.Tensor.data) == before
+
+
+@each_setting
+def test_submodule_called_directly_sees_the_new_weight(setting):
+    inner, x = make_linear(setting), make_input(setting)
+    model = torch.nn.Sequential(inner, torch.nn.ReLU())
+    with opened(setting), torch.no_grad():
+        model(x)
+        inner.weight.zero_()
+        inner.bias.zero_()
+        assert inner(x).abs().sum() == 0
