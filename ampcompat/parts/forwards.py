@@ -22,7 +22,8 @@ class ForwardCasts:
         owner: the model's class.
         input_dtype: floating tensors among the arguments are cast to this; None leaves them.
         output_dtype: floating tensors in the output are cast to this; None leaves them.
-        context: makes a context manager in which ``forward`` runs, or None; it belongs to a session and is not pickled.
+        context: returns a context manager in which ``forward`` runs, or None for now; it belongs to a session and is not
+            pickled. None means never.
         token: shared by all that one session marked, copies included; closing it ends them.
     """
 
@@ -39,10 +40,11 @@ class ForwardCasts:
         if self.input_dtype is not None:
             args = tuple([cast_floating(value, self.input_dtype) for value in args])
             kwargs = {name: cast_floating(value, self.input_dtype) for name, value in kwargs.items()}
-        if self.context is None:
+        context = None if self.context is None else self.context()
+        if context is None:
             output = forward(model, *args, **kwargs)
         else:
-            with self.context():
+            with context:
                 output = forward(model, *args, **kwargs)
         return output if self.output_dtype is None else cast_floating(output, self.output_dtype)
 

@@ -23,7 +23,7 @@ class OverrideLists:
 
     def __init__(self):
         for name, lists in op_rules.default_lists().items():
-            setattr(self, name, SimpleNamespace(MODULE=_OWNERS[name], **lists))
+            vars(self)[name] = SimpleNamespace(MODULE=_OWNERS[name], **lists)
 
     def as_data(self):
         """Return the lists as they are now, in the shape of ``op_rules.default_lists()``."""

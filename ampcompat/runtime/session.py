@@ -13,6 +13,7 @@ import torch
 
 from .. import backends
 from ..backends.base import NoCasts
+from ..backends.switch import NOTHING
 from ..errors import AmpError, AmpTypeError
 from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, state_dicts, steps
 from ..parts.notices import Notices
@@ -106,7 +107,7 @@ class Session:
             for module in kept:
                 self._mark(module, patches, policy.dtypes.high, policy.cast_model_type, self._paused_if_casting(policy))
             if model not in kept:
-                context = self.entered if policy.patch_torch_functions else None
+                context = self._context_of_forward if policy.patch_torch_functions else None
                 self._mark(model, patches, policy.cast_model_type, _output_dtype(request), context)
         return cast
 
@@ -190,6 +191,11 @@ class Session:
     def entered(self):
         """Return a context manager with casts on in this thread, unless it has paused them."""
         return self.casts.entered()
+
+    def _context_of_forward(self):
+        """Return what ``forward`` must enter in this thread: None where that is nothing, which compilers can follow."""
+        context = self.casts.entered()
+        return None if context is NOTHING else context
 
     def resumed(self, function):
         """Return ``function`` running under the casts that are in force in this thread now."""
