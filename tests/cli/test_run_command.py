@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import textwrap
 
 import pytest
@@ -123,7 +124,7 @@ def test_isolated_python_is_refused_because_it_hides_the_alias(script):
 
 
 def test_a_checkout_in_the_current_folder_is_enough(script):
-    path = script("import ampcompat, apex, sys; print(apex.__file__, 'torch' in sys.modules)")
+    path = script("import apex, sys; print(apex.__file__, 'torch' in sys.modules); from apex import amp")
     env = environment()
     del env["PYTHONPATH"]
     done = python(*(RUN + (path,)), cwd=ROOT, env=env)
@@ -196,7 +197,7 @@ def test_spawned_data_workers_and_torch_processes_import_amp(script):
 
         if __name__ == "__main__":
             batches = list(DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
-            assert batches[0][0].sum() == 6 and batches[0][1] == ["O1"] * 4
+            assert batches[0][0].sum() == 6 and batches[0][1] == ("O1",) * 4
             queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
             torch.multiprocessing.spawn(work, args=(queue,), nprocs=1)
             assert queue.get() == amp.initialize.__module__
@@ -228,7 +229,7 @@ def test_it_runs_under_torchrun(script):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "ampcompat", "run")
     done = python(*(launcher + ("--opt-level", "O5", path, prefix)))
     assert done.returncode == 0, done.stderr
-    assert [open(prefix + rank).read() for rank in "01"] == ["2 O5", "2 O5"]
+    assert [pathlib.Path(prefix + rank).read_text() for rank in "01"] == ["2 O5", "2 O5"]
     assert done.stdout.count("Selected opt level O5") == 1  # notices are for rank 0
 
 
@@ -258,11 +259,6 @@ def test_a_mistake_in_the_script_is_the_scripts_error(script):
 
 def test_its_levels_are_those_of_the_table():
     assert run_room.LEVELS == tuple(OPT_LEVELS)
-
-
-def test_the_desk_needs_no_torch_to_start_a_script():
-    done = python("-c", "import sys, ampcompat.cli.run; print('torch' in sys.modules)")
-    assert done.stdout == "False\n", done.stderr
 
 
 def test_info_says_which_backend_each_casting_level_gets():

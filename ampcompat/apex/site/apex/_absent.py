@@ -63,8 +63,22 @@ class _Adviser:
         """Raise the advice for a name of Apex; return None for every other one, and to a probe."""
         if not fullname.startswith("apex.") and fullname not in _ADVICE:
             return None
-        # Asked by importlib.util.find_spec, which wants to know whether the module exists; two frames up is who asks.
-        if sys._getframe(2).f_globals.get("__name__") == "importlib.util":
+        requested, asker = _request(fullname, sys._getframe(1))
+        if asker == "importlib.util":  # a probe by importlib.util.find_spec
             return None
         # Without `name=`: with it, `from apex import parallel` would swallow the error and lose the advice.
-        raise NotCarriedImportError(explain(fullname))
+        raise NotCarriedImportError(explain(requested))
+
+
+def _request(fullname, frame):
+    """Return (the whole name that is being imported, the module that asks), from the import system's own frames.
+
+    ``import apex.contrib.xentropy`` asks a finder for ``apex.contrib`` first, but the advice is for the whole.
+    """
+    requested = fullname
+    while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
+        name = frame.f_locals.get("name")
+        if isinstance(name, str) and name.startswith(fullname + "."):
+            requested = name
+        frame = frame.f_back
+    return requested, frame and frame.f_globals.get("__name__")

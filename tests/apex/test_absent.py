@@ -1,0 +1,81 @@
+"""Parts of Apex that are not carried: an ImportError that says what to use, and a truthful answer to probes."""
+
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+from ampcompat.apex import install
+
+ABSENT = [
+    ("apex.parallel", "torch.nn.parallel.DistributedDataParallel"),
+    ("apex.optimizers", "torch.optim.Adam"),
+    ("apex.normalization", "torch.nn.LayerNorm"),
+    ("apex.fp16_utils", "O2"),
+    ("apex.multi_tensor_apply", "torch._foreach_"),
+    ("apex.contrib.xentropy", "torch.nn.functional.cross_entropy"),
+    ("apex.transformer.tensor_parallel", "Megatron-LM"),
+    ("apex.amp.no_such_module", "ampcompat does not carry"),
+    ("amp_C", "torch._foreach_"),
+]
+
+
+@pytest.fixture(autouse=True)
+def alias():
+    install.install()
+    importlib.import_module("apex")
+    yield
+    install.uninstall()
+
+
+@pytest.mark.parametrize("name, instead", ABSENT, ids=[name for name, _ in ABSENT])
+def test_importing_it_names_it_and_says_what_to_use(name, instead):
+    for statement in ("import " + name, "from " + name + " import Something"):
+        with pytest.raises(ImportError, match=instead) as caught:
+            exec(statement, {})
+        assert name in str(caught.value)
+        assert type(caught.value) is not ModuleNotFoundError
+    with pytest.raises(ImportError, match=instead):
+        importlib.import_module(name)
+
+
+def test_from_apex_import_it_says_so_too():
+    with pytest.raises(ImportError, match="torch.nn.parallel.DistributedDataParallel"):
+        exec("from apex import parallel", {})
+
+
+def test_as_an_attribute_it_is_absent_with_the_same_advice():
+    import apex
+
+    assert not hasattr(apex, "parallel")
+    with pytest.raises(AttributeError, match="torch.nn.parallel.DistributedDataParallel"):
+        apex.parallel
+
+
+@pytest.mark.parametrize("name", ["apex.parallel", "apex.optimizers", "amp_C"])
+def test_a_probe_hears_that_there_is_none(name):
+    assert importlib.util.find_spec(name) is None
+
+
+def test_scripts_that_fall_back_on_a_missing_module_go_on_doing_so():
+    try:
+        from apex.optimizers import FusedAdam
+    except ModuleNotFoundError:
+        FusedAdam = None
+    assert FusedAdam is None
+
+
+def test_other_names_are_none_of_its_business():
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import apexes_of_something  # noqa: F401
+    assert type(caught.value) is ModuleNotFoundError
+
+
+def test_the_advice_leaves_with_the_alias():
+    finders = len(sys.meta_path)
+    install.uninstall()
+    assert len(sys.meta_path) == finders - 1
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import amp_C  # noqa: F401
+    assert type(caught.value) is ModuleNotFoundError
