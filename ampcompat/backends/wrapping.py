@@ -9,7 +9,7 @@ import torch
 
 from ..parts import half_math
 from ..tables import op_rules, torch_facts
-from . import autograd, placing, rnn, rules
+from . import autograd, norms, placing, rnn, rules
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
 from .switch import NOTHING, Paused, Switch, Unpaused
@@ -62,6 +62,7 @@ class WrappingBackend(CastBackend):
             if self._needs_wrapper(row):
                 placing.replace(patches, owner, row.name, self._wrapper_of(row))
         rnn.accept_any_floating_input(self._casts, patches)
+        norms.compute_wide(self._casts, torch_facts.available_devices(), patches)
         autograd.pause_backward(self, patches)
         autograd.recompute_alike(self, patches)
         watch_data((self._cache, self._rounded_cache), patches)
