@@ -1,6 +1,6 @@
 """What recurrent layers need beside the rows of the table.
 
-Owns: the patch of ``RNNBase.check_input``.
+Owns: the patches of ``torch.nn.modules.rnn``.
 Must not touch: the recurrent kernels; ``torch._VF`` is rows of the table.
 The surprise: an RNN checks its input's dtype against its float32 weights before any listed function runs, so a
 low-precision input, which is the normal thing under casts, would be refused.
@@ -23,6 +23,17 @@ def accept_any_floating_input(casts, patches):
         return original(self, input, *args, **kwargs)
 
     patches.set(rnn.RNNBase, "check_input", check_input)
+
+
+def look_up_anew(patches):
+    """Let ``nn.RNN`` find the wrapped kernels where it looks in a dictionary made at import (torch < 1.8 or so).
+
+    Call it when the rows are in place.
+    """
+    kernels = getattr(rnn, "_rnn_impls", None)
+    if isinstance(kernels, dict):
+        current = {mode: getattr(rnn._VF, mode.lower(), kernel) for mode, kernel in kernels.items()}
+        patches.set(rnn, "_rnn_impls", current)
 
 
 def _looks_like(input, module):

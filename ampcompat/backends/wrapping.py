@@ -63,6 +63,7 @@ class WrappingBackend(CastBackend):
                 placing.replace(patches, owner, row.name, self._wrapper_of(row))
         rnn.accept_any_floating_input(self._casts, patches)
         norms.compute_wide(self._casts, torch_facts.available_devices(), patches)
+        rnn.look_up_anew(patches)
         autograd.pause_backward(self, patches)
         autograd.recompute_alike(self, patches)
         watch_data((self._cache, self._rounded_cache), patches)
