@@ -25,7 +25,7 @@ from .errors import AmpError, AmpTypeError, AmpValueError
 from .runtime import requests, state
 from .runtime.disabled import DisabledSession
 from .runtime.handle import Handle
-from .runtime.session import Session
+from .runtime.session import new_session
 from .tables import op_rules
 from .tables.opt_levels import level_named
 
@@ -115,15 +115,9 @@ def initialize(
     if not enabled:
         _disable(verbosity)
         return models if optimizers is None else (models, optimizers)
-    command_line = state.command_line()
     session = state.current()
     if session is None or not session.enabled:
-        session = Session(backend=command_line.pop("backend", "auto"))
-    command_line.pop("backend", None)
-    fixed = command_line.pop("verbosity", None)
-    if session.overrides_verbosity:
-        fixed = session.verbosity
-    command_line.update(session.overrides)
+        session = new_session()
     request = requests.make_request(
         models,
         optimizers,
@@ -136,7 +130,7 @@ def initialize(
             "master_weights": master_weights,
             "loss_scale": loss_scale,
         },
-        command_line,
+        session.overrides,
         dtypes=session.dtypes,
         cast_model_outputs=cast_model_outputs,
         num_losses=num_losses,
@@ -144,8 +138,7 @@ def initialize(
         max_loss_scale=max_loss_scale,
         keep_fp32=keep_fp32,
     )
-    session.verbosity = verbosity if fixed is None else fixed
-    session.initialize(request)
+    session.initialize(request, verbosity)
     _enter(session)
     return request.return_value
 
@@ -334,7 +327,7 @@ def init(enabled=True, loss_scale="dynamic", enable_caching=True, verbose=False,
         return state.current().handle
     session = state.current()
     if session is None or not session.enabled:
-        session = Session(state.command_line().get("backend", "auto"), int(verbose), allow_banned)
+        session = new_session(allow_banned=allow_banned)
     session.open_casts(level_named("O1", session.dtypes).dtypes)
     _enter(session)
     return session.handle

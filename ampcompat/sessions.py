@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from .errors import AmpError
 from .runtime import state
-from .runtime.session import Session
+from .runtime.session import new_session
 from .runtime.state import current
 from .tables import opt_levels
 
@@ -41,15 +41,7 @@ def session(opt_level=None, backend=None, dtypes=None, verbosity=None, allow_ban
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
-    defaults = state.command_line()
-    opened = Session(
-        backend=backend or defaults.get("backend", "auto"),
-        verbosity=defaults.get("verbosity", 1) if verbosity is None else verbosity,
-        allow_banned=allow_banned,
-        dtypes=dtypes,
-        overrides=overrides,
-    )
-    opened.overrides_verbosity = verbosity is not None
+    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides)
     state.sessions.append(opened)
     try:
         yield opened

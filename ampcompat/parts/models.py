@@ -17,7 +17,7 @@ from . import tensors
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 
 
-def check_model(model, dtypes, allow_half):
+def check_model(model, allow_half):
     """Raise unless ``model`` is a plain float32 module.
 
     Raises:
@@ -36,26 +36,27 @@ def check_model(model, dtypes, allow_half):
         for name, tensor in named:
             if getattr(torch.nn.parameter, "is_lazy", lambda _: False)(tensor):
                 raise AmpError("{} {} has no shape yet: run one batch through the model first.".format(kind, name))
-            if tensors.is_narrower(tensor, dtypes.high):
+            if tensors.is_narrower(tensor, torch.float32):
                 raise AmpError(
-                    "Found {} {} with dtype {}, expected {}: you don't need to call .half() (or .bfloat16()) on a model "
-                    "before amp.initialize, whatever the opt_level.".format(kind, name, tensor.dtype, dtypes.high)
+                    "Found {} {} with dtype {}, expected float32: you don't need to call .half() (or .bfloat16()) on a "
+                    "model before amp.initialize, whatever the opt_level.".format(kind, name, tensor.dtype)
                 )
 
 
 class ModelCast:
-    """The weights of some models, cast to a narrower dtype.
+    """The weights of some models, cast to another dtype.
 
     Args:
         dtype: the dtype of the weights from now on.
-        high: the dtype to give them back in.
+        high: the dtype that weights which are kept have at least.
     """
 
     def __init__(self, dtype, high):
         self.dtype = dtype
         self.high = high
         self.originals = {}  # id(param) -> its data before the cast
-        self._tensors = []  # weak references to the params and buffers that were cast
+        self._tensors = []  # (weak reference, dtype before) of the params and buffers
+        self._seen = set()
 
     def cast(self, model, kept):
         """Cast the floating params and buffers of ``model`` but those that a module in ``kept`` (a list) owns."""
@@ -63,27 +64,33 @@ class ModelCast:
         for module in model.modules():
             for tensor in _own_tensors(module):
                 if id(tensor) not in protected:
-                    self._cast_tensor(tensor)
+                    self._cast_tensor(tensor, self.dtype)
+                elif tensors.is_narrower(tensor, self.high):
+                    self._cast_tensor(tensor, self.high)
             if isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
-    def _cast_tensor(self, tensor):
-        if not tensor.is_floating_point() or tensor.dtype is self.dtype:
+    def _cast_tensor(self, tensor, dtype):
+        if not tensor.is_floating_point() or id(tensor) in self._seen:
             return
-        self._tensors.append(weakref.ref(tensor))
+        self._seen.add(id(tensor))
+        self._tensors.append((weakref.ref(tensor), tensor.dtype))
+        if tensor.dtype is dtype:
+            return
         self.originals[id(tensor)] = tensor.data
-        _set_data(tensor, tensor.data.to(self.dtype))
+        _set_data(tensor, tensor.data.to(dtype))
 
     def settle_in(self):
         """Let go of the original values: ``initialize`` has succeeded, and the masters that need them have them."""
         self.originals = {}
+        self._seen = set()
 
     def release(self):
-        """Give every tensor that is still narrow a wide value again: its original, or its own widened."""
-        for tensor in (reference() for reference in self._tensors):
-            if tensor is not None and tensor.dtype is self.dtype:
-                original = self.originals.get(id(tensor))
-                _set_data(tensor, tensor.data.to(self.high) if original is None else original)
+        """Give every tensor its dtype from before: its original data, or what its data has become since."""
+        for reference, dtype in self._tensors:
+            tensor = reference()
+            if tensor is not None and tensor.dtype is not dtype:
+                _set_data(tensor, self.originals.get(id(tensor), tensor.data).to(dtype))
 
 
 def _set_data(tensor, data):

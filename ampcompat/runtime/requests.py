@@ -129,10 +129,10 @@ def _scaler_options(min_loss_scale, max_loss_scale):
     return options
 
 
-def check_models(models, dtypes, allow_half):
+def check_models(models, allow_half):
     """Raise unless every model can be prepared."""
     for model in models:
-        model_parts.check_model(model, dtypes, allow_half)
+        model_parts.check_model(model, allow_half)
 
 
 def check_optimizers(optimizers):

@@ -19,9 +19,21 @@ from ..parts import forwards, models as model_parts, optimizers as optimizer_par
 from ..parts.notices import Notices
 from ..parts.patching import PatchStack
 from ..parts.scaler import scaler_states
-from ..tables import op_rules, torch_facts
+from ..tables import op_rules, opt_levels, torch_facts
 from . import requests, state
 from .handle import Handle
+
+
+def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, overrides=None):
+    """Return a ``Session`` with these wishes; those of the command line win over them."""
+    line = state.command_line()
+    return Session(
+        backend=line.pop("backend", None) or backend or "auto",
+        dtypes=opt_levels.parse_dtypes(line.pop("dtypes", None)) or dtypes,
+        verbosity=line.pop("verbosity", verbosity),
+        allow_banned=allow_banned,
+        overrides=dict(overrides or {}, **line),
+    )
 
 
 class Session:
@@ -29,19 +41,19 @@ class Session:
 
     Args:
         backend: who casts at O1 and O4: "auto", "native" or "patched".
-        verbosity: 0 for silence, 1 for what a user wants to know.
+        dtypes: a ``DtypePair`` instead of the level's, or None.
+        verbosity: 0 for silence, 1 for what a user wants to know; None leaves it to ``initialize``.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
-        dtypes: a ``DtypePair`` instead of the level's.
         overrides: options that win over what ``initialize`` asks for, ``opt_level`` among them.
     """
 
     enabled = True
-    overrides_verbosity = False
 
-    def __init__(self, backend="auto", verbosity=1, allow_banned=False, dtypes=None, overrides=None):
-        self.notices = Notices(verbosity)
+    def __init__(self, backend="auto", dtypes=None, verbosity=None, allow_banned=False, overrides=None):
+        self.notices = Notices(1 if verbosity is None else verbosity)
         self.dtypes = dtypes
         self.overrides = dict(overrides or {})
+        self._verbosity_is_given = verbosity is not None
         self.policy = None
         self.choice = None
         self.casts = NoCasts()
@@ -59,16 +71,18 @@ class Session:
 
     # -- initialize ----------------------------------------------------------------------------------------------------
 
-    def initialize(self, request):
+    def initialize(self, request, verbosity=1):
         """Prepare the models and optimizers of a ``requests.Request``: all of them, or none and an error."""
         policy = request.policy
+        if not self._verbosity_is_given:
+            self.verbosity = verbosity
         models = [model for model in request.models if self._policies.get(model) != policy]
         known = set(request.models) - set(models)
         optimizers = [each for each in request.optimizers if models or not self._is_ours(each, policy)]
         if known and not models and not optimizers:
             return  # all of it is in force already: trainers that restore a run initialize twice
         self.notices.selected(request.defaults, policy)
-        requests.check_models(models, policy.dtypes, state.allow_incoming_model_not_fp32)
+        requests.check_models(models, state.allow_incoming_model_not_fp32)
         requests.check_optimizers(optimizers)
         if self.policy not in (None, policy):
             self.notices.say(
@@ -94,11 +108,11 @@ class Session:
     def _prepare_models(self, models, request, patches, on_failure):
         """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
         policy = request.policy
-        cast = model_parts.ModelCast(policy.cast_model_type, policy.dtypes.high)
+        cast = model_parts.ModelCast(policy.weights_dtype, policy.dtypes.high)
         on_failure.callback(cast.release)
         for model in models:
             kept = model_parts.matching(model, request.keep_fp32)
-            if policy.cast_model_type is not None:
+            if policy.weights_dtype is not None:
                 norms = model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
                 cast.cast(model, [inner for module in kept for inner in module.modules()] + norms)
                 kept += [norm for norm in norms if _needs_wide_input(norm, policy)]

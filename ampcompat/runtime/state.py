@@ -18,7 +18,12 @@ registrations = []
 allow_incoming_model_not_fp32 = False
 hard_override = False
 
-_VARIABLES = {"opt_level": "AMPCOMPAT_OPT_LEVEL", "backend": "AMPCOMPAT_BACKEND", "verbosity": "AMPCOMPAT_VERBOSITY"}
+_VARIABLES = {
+    "opt_level": "AMPCOMPAT_OPT_LEVEL",
+    "backend": "AMPCOMPAT_BACKEND",
+    "verbosity": "AMPCOMPAT_VERBOSITY",
+    "dtypes": "AMPCOMPAT_DTYPES",  # "float32,float64": the stand-in pair, for torch without half arithmetic
+}
 
 
 def __getattr__(name):

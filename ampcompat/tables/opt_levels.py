@@ -50,6 +50,11 @@ class Policy(NamedTuple):
         return self.cast_model_type not in (None, self.dtypes.high)
 
     @property
+    def weights_dtype(self):
+        """The dtype that the weights are cast to, or None: a stand-in pair lifts float32 weights to its high dtype."""
+        return self.cast_model_type or (None if self.dtypes.high is torch.float32 else self.dtypes.high)
+
+    @property
     def options(self):
         """The options in the order in which Apex printed them."""
         names = ["opt_level", "cast_model_type", "patch_torch_functions"]
@@ -119,6 +124,20 @@ OPT_LEVELS = OrderedDict(
         ),
     )
 )
+
+
+def parse_dtypes(text):
+    """Return the ``DtypePair`` that a text such as "float32,float64" names, or None for None.
+
+    Raises:
+        AmpValueError: it names none.
+    """
+    if text is None:
+        return None
+    found = [getattr(torch, name.strip(), None) for name in text.split(",")]
+    if len(found) != 2 or not all(isinstance(dtype, torch.dtype) for dtype in found):
+        raise AmpValueError("Expected two floating dtypes, low and high, such as float16,float32, not {!r}.".format(text))
+    return DtypePair(*found)
 
 
 def level_named(opt_level, dtypes=None):
