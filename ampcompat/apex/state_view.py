@@ -121,6 +121,6 @@ class OpListModule(types.ModuleType):
 
 def _session(attribute):
     session = state.current()
-    if session is None:
+    if session is None or (session.enabled and session.policy is None):  # open, but nothing was initialized in it
         raise AttributeError("_amp_state has no {!r} before amp.initialize".format(attribute))
     return session

@@ -1,0 +1,153 @@
+"""``import apex`` in all the ways that scripts have, and the names that clients reach into."""
+
+import importlib
+import importlib.util
+import inspect
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict, namedtuple
+
+import pytest
+import torch
+from processes import RUN, python
+
+import ampcompat
+from ampcompat import amp as ours
+from ampcompat.apex import install
+
+Pair = namedtuple("Pair", "left right")
+
+
+@pytest.fixture(autouse=True)
+def alias():
+    install.install()
+    yield
+    install.uninstall()
+
+
+def prepared(opt_level="O2", **keywords):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return ours.initialize(model, optimizer, opt_level=opt_level, verbosity=0, **keywords)
+
+
+def test_importing_apex_is_cheap_and_silent():
+    source = "import sys, apex; print(sorted({'torch', 'ampcompat'} & set(sys.modules)), 'amp' in dir(apex))"
+    done = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.stdout.decode().strip() == "[] True"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import apex; amp = apex.amp",
+        "from apex import amp",
+        "import apex.amp as amp",
+        "import apex.amp; amp = apex.amp",
+        "import importlib; amp = importlib.import_module('apex.amp')",
+        "from apex.amp import *; import apex.amp as amp",
+    ],
+)
+def test_every_way_to_import_amp_gives_the_same_functions(statement):
+    names = {}
+    exec(statement, names)
+    for name in ("initialize", "scale_loss", "master_params", "state_dict", "load_state_dict", "init", "half_function"):
+        assert getattr(names["amp"], name) is getattr(ours, name)
+
+
+def test_probes_find_it():
+    from apex import amp
+
+    assert importlib.util.find_spec("apex") is not None
+    assert importlib.util.find_spec("apex.amp") is not None
+    assert list(amp.__path__)
+    assert "state_dict" in amp.__dict__
+    assert list(inspect.signature(amp.initialize).parameters)[:4] == ["models", "optimizers", "enabled", "opt_level"]
+    if sys.version_info >= (3, 8):
+        from importlib.metadata import metadata, version
+
+        assert version("apex") == "0.1" and "ampcompat" in metadata("apex")["Summary"]
+
+
+@pytest.mark.parametrize("name", sorted(set(ours.__all__) - {"lists"}))
+def test_every_name_of_our_amp_is_there_and_the_same(name):
+    from apex import amp
+
+    assert getattr(amp, name) is getattr(ours, name)
+
+
+@pytest.mark.parametrize(
+    "module, names",
+    [
+        ("frontend", "initialize Properties O0 O1 O2 O3 opt_levels state_dict load_state_dict"),
+        ("handle", "scale_loss disable_casts"),
+        ("scaler", "LossScaler"),
+        ("_amp_state", "_amp_state maybe_print warn_or_err master_params"),
+        ("_initialize", "initialize applier"),
+        ("amp", "init half_function register_half_function register_float_function register_promote_function"),
+        ("opt", "OptimWrapper"),
+        ("compat", "filter_attrs"),
+        ("rnn_compat", "RNN_NAMES has_old_rnns"),
+        ("utils", "is_nested is_fp_tensor"),
+        ("lists.functional_overrides", "MODULE FP16_FUNCS FP32_FUNCS BANNED_FUNCS"),
+        ("lists.torch_overrides", "MODULE FP16_FUNCS FP32_FUNCS CASTS SEQUENCE_CASTS"),
+        ("lists.tensor_overrides", "MODULE FP16_FUNCS FP32_FUNCS CASTS"),
+    ],
+)
+def test_the_submodules_that_clients_reach_into_are_there(module, names):
+    loaded = importlib.import_module("apex.amp." + module)
+    from apex import amp
+
+    for name in names.split():
+        assert hasattr(loaded, name)
+        exec("from apex.amp.{} import {}".format(module, name), {})
+    if "." not in module:
+        assert getattr(amp, module) is loaded
+
+
+def test_classes_pickle_under_their_apex_names():
+    from apex.amp.scaler import LossScaler
+
+    assert pickle.loads(pickle.dumps(LossScaler)) is LossScaler
+    assert pickle.loads(b"capex.amp.scaler\nLossScaler\n.") is LossScaler
+
+
+def test_the_two_doors_share_one_session():
+    from apex import amp
+
+    model, optimizer = prepared()
+    with amp.scale_loss(model(torch.ones(3, 2)).sum(), optimizer) as loss:
+        loss.backward()
+    assert amp.state_dict() == ours.state_dict() != {}
+    assert amp._amp_state.loss_scalers is ampcompat.current().scalers
+
+
+def test_applier_walks_containers_and_leaves_the_rest():
+    from apex.amp._initialize import applier
+
+    tensor = torch.ones(1)
+    value = {"a": [tensor, "text", 3], "b": Pair(tensor, (tensor, None))}
+    doubled = applier(value, lambda found: found * 2)
+    assert doubled["a"][0].item() == 2 and doubled["a"][1:] == ["text", 3]
+    assert type(doubled["b"]) is Pair and doubled["b"].right[0].item() == 2 and doubled["b"].right[1] is None
+    assert applier(OrderedDict(a=1), None) == {"a": 1}
+
+
+def test_small_questions_are_answered():
+    from apex.amp import compat, opt, rnn_compat, utils
+
+    assert compat.filter_attrs(torch, ["add", "no_such_function"]) == ["add"]
+    assert compat.is_floating_point(torch.ones(1)) and not compat.is_floating_point(torch.tensor(1))
+    assert compat.scalar_python_val(torch.tensor(2.0)) == compat.scalar_python_val(2.0) == 2.0
+    assert not rnn_compat.has_old_rnns()
+    assert utils.is_fp_tensor([torch.ones(1), (torch.ones(1),)]) and not utils.is_fp_tensor([torch.tensor(1)])
+    assert utils.type_string(torch.ones(1)) == "FloatTensor"
+    with pytest.raises(RuntimeError, match="amp.scale_loss"):
+        opt.OptimWrapper(None, None, 1)
+
+
+def test_a_script_without_torch_in_sight_still_gets_amp(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import apex\nprint(apex.amp.initialize.__name__)\n")
+    assert python(*(RUN + (script,))).stdout == "initialize\n"

@@ -1,0 +1,72 @@
+"""The examples: each through the command line once, and at every level with few steps."""
+
+import os
+import re
+import runpy
+import sys
+
+import pytest
+from processes import ROOT, RUN, python
+
+from ampcompat.apex import install
+
+DIGITS, TEXT = "digits_cnn.py", "char_transformer.py"
+
+
+@pytest.fixture
+def train(monkeypatch, capsys):
+    """Return a function that runs an example in this process, as ``run`` would, and returns what it prints."""
+    install.install()
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name] + list(arguments))
+        runpy.run_path(example(name), run_name="__main__")
+        return capsys.readouterr().out
+
+    yield run
+    install.uninstall()
+
+
+def example(name):
+    return os.path.join(ROOT, "examples", name)
+
+
+def numbers(pattern, output):
+    return [float(found) for found in re.findall(pattern + r" *(-?[0-9.]+|nan|inf)", output)]
+
+
+def test_the_digits_are_learnt_from_the_command_line():
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    done = python(*(RUN + ("--opt-level", "O1", example(DIGITS), "--epochs", "6")))
+    assert done.returncode == 0, done.stderr
+    assert "Selected opt level O1" in done.stdout
+    losses = numbers("loss", done.stdout)
+    assert len(losses) == 6 and losses[-1] < 0.1 * losses[0]
+    assert numbers("test accuracy:", done.stdout)[0] >= 97.0
+
+
+def test_digits_loss_falls_within_few_steps(train, level):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    output = train(DIGITS, "--opt-level", level, "--steps", "30")
+    assert "epoch  1: loss" in output
+    assert numbers("stopped after step 30: loss", output)[0] < 0.5
+
+
+def test_transformer_learns_at_every_level(train, level):
+    output = train(TEXT, "--opt-level", level, "--steps", "20", "--width", "32", "--context", "16", "--lr", "0.01")
+    assert numbers("validation loss:", output)[0] < 4.2  # an untrained one is at log 96 = 4.56
+
+
+@pytest.mark.parametrize("name", [DIGITS, TEXT])
+def test_a_static_loss_scale_from_the_command_line_counts(train, name):
+    if name == DIGITS:
+        pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    output = train(name, "--opt-level", "O2", "--loss-scale", "128.0", "--steps", "1", "--batch-size", "2")
+    assert re.search(r"loss_scale +: 128\.0", output)
+
+
+def test_examples_import_nothing_but_apex_torch_scikit_learn_and_the_standard_library():
+    for name in (DIGITS, TEXT):
+        with open(example(name), encoding="utf-8") as file:
+            imported = re.findall(r"^(?:import|from) (\w+)", file.read(), re.MULTILINE)
+        assert set(imported) <= {"argparse", "math", "torch", "apex", "sklearn", "pydoc_data"}
