@@ -1,0 +1,160 @@
+"""What amp adds around a step, against torch's GradScaler on the same optimizer.
+
+Prints, for models of many small params, the dispatched operations and host reads per step of
+
+    ours      the exit of amp.scale_loss + optimizer.step()
+    rival     torch.amp.GradScaler: unscale_ + step + update
+
+and the ratio of their times (median of interleaved rounds). Gradients are put in place by hand, so that nothing but the
+two is measured.
+
+    python benchmarks/step_overhead.py [--params 200 2000] [--rounds 200] [--device cpu]
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import ampcompat
+from ampcompat import amp
+
+SIZE = 32
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts what reaches the dispatcher, and what reads a tensor's value to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = 0
+        self.host_reads = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.operations += 1
+        self.host_reads += "_local_scalar_dense" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def make_model(count, device):
+    return torch.nn.ParameterList([torch.nn.Parameter(torch.randn(SIZE, device=device)) for _ in range(count)])
+
+
+class Ours:
+    """``with amp.scale_loss(...)`` around nothing, entered before the clock starts; then ``step``."""
+
+    def __init__(self, level, count, device, make_optimizer):
+        self.model = make_model(count, device)
+        self.optimizer = make_optimizer(self.model.parameters())
+        amp.initialize(self.model, self.optimizer, opt_level=level, verbosity=0)
+        self.loss = torch.ones((), device=device)
+
+    def prepare(self):
+        self.optimizer.zero_grad()
+        self.context = amp.scale_loss(self.loss, self.optimizer)
+        self.context.__enter__()
+        for param in self.model.parameters():
+            param.grad = torch.ones_like(param)
+
+    def run(self):
+        self.context.__exit__(None, None, None)
+        self.optimizer.step()
+
+
+class Rival:
+    """``unscale_``, ``step`` and ``update`` of torch's GradScaler."""
+
+    def __init__(self, count, device, make_optimizer):
+        self.model = make_model(count, device)
+        self.optimizer = make_optimizer(self.model.parameters())
+        self.scaler = torch.amp.GradScaler(device)
+        self.scaler.scale(torch.ones((), device=device))
+
+    def prepare(self):
+        self.optimizer.zero_grad()
+        for param in self.model.parameters():
+            param.grad = torch.ones_like(param)
+
+    def run(self):
+        self.scaler.unscale_(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+def count(subject):
+    subject.prepare()
+    with CountOperations() as counted:
+        subject.run()
+    return counted.operations, counted.host_reads
+
+
+def clock(subject):
+    subject.prepare()
+    synchronize()
+    start = time.perf_counter()
+    subject.run()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def synchronize():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def compare(level, params, rounds, device, make_optimizer):
+    rival = Rival(params, device, make_optimizer)
+    ours = Ours(level, params, device, make_optimizer)
+    try:
+        for subject in (ours, rival) * 5:
+            clock(subject)
+        ratios, seconds = [], {"ours": [], "rival": []}
+        for _ in range(rounds):
+            mine, theirs = clock(ours), clock(rival)
+            ratios.append(mine / theirs)
+            seconds["ours"].append(mine)
+            seconds["rival"].append(theirs)
+        (operations, reads), (their_operations, their_reads) = count(ours), count(rival)
+    finally:
+        ampcompat.reset()
+    return (
+        params,
+        level,
+        operations,
+        their_operations,
+        reads,
+        their_reads,
+        statistics.median(seconds["ours"]) * 1e6,
+        statistics.median(seconds["rival"]) * 1e6,
+        statistics.median(ratios),
+    )
+
+
+OPTIMIZERS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9, foreach=True),
+    "adam": lambda params: torch.optim.Adam(params, foreach=True),
+    "fused-adam": lambda params: torch.optim.Adam(params, fused=True),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--params", type=int, nargs="+", default=[200, 2000])
+    parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
+    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--device", default="cpu")
+    stated = parser.parse_args()
+    print("torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE))
+    print("optimizer   params level  ops ours/rival  host reads ours/rival   us ours     rival   ratio of medians")
+    for name in stated.optimizers:
+        for params in stated.params:
+            for level in stated.levels:
+                row = compare(level, params, stated.rounds, stated.device, OPTIMIZERS[name])
+                print("{:11} {:6} {:5} {:7}/{:<7} {:7}/{:<7} {:14.0f} {:9.0f} {:9.2f}".format(name, *row))
+
+
+if __name__ == "__main__":
+    main()
