@@ -159,17 +159,19 @@ class OptimizerAdapter:
                 return
             self.after_backward(scaler, self.pending_scale, set())
         self._move_to_masters(scaler, 1.0)
-        if scale == 1.0:
+        doomed = self.skips_next_step()
+        if scale == 1.0 and not doomed:
             return
         held = self._own_with_grad(seen)
-        wide = [param for param in held if not tensors.is_narrower(param.grad, self.dtypes.high)]
+        # Half gradients could overflow when multiplied, and those of an earlier loss that did overflow would condemn this
+        # loss's scale too: they wait elsewhere.
+        aside = [param for param in held if doomed or tensors.is_narrower(param.grad, self.dtypes.high)]
+        ids = set(map(id, aside))
         # Multiplied rather than set aside: what DistributedDataParallel has not reduced yet must stay in ``.grad``.
-        tensors.multiply_([_dense(param.grad) for param in wide], scale)
-        # Half gradients could overflow in that, so they wait elsewhere; a copy, since a view's memory may be reused.
-        for param in held:
-            if tensors.is_narrower(param.grad, self.dtypes.high):
-                self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
-                param.grad = None
+        tensors.multiply_([_dense(param.grad) for param in held if id(param) not in ids], scale)
+        for param in aside:  # a copy, since a view's memory may be reused
+            self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
+            param.grad = None
 
     def leave_scaled(self, scale):
         """End a pass with ``delay_unscale``: a later one will unscale the sum."""
