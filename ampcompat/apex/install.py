@@ -54,7 +54,8 @@ def uninstall():
 
 def environment():
     """Return the environment variables with which a child Python finds our ``apex``, and ``ampcompat`` itself."""
-    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != SITE]
+    inherited = os.environ.get("PYTHONPATH")
+    path = [entry for entry in inherited.split(os.pathsep) if entry != SITE] if inherited else []
     if _found_by_the_first_entry_only() and ROOT not in path:
         path.append(ROOT)
     return {"PYTHONPATH": os.pathsep.join([SITE] + path)}

@@ -2,7 +2,7 @@
 
 Owns: arguments, exit codes, what is printed on a terminal.
 Must not touch: anything that decides. A wrong argument is one line on stderr and exit code 2, never a traceback.
-The surprise: each command has a parser of its own and loads its room only when asked.
+The surprise: each command has a parser of its own and loads its room only when asked, so that ``run`` needs no torch.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from ..apex.install import environment, shadowed_by
 from ..runtime import state
 from .parsing import LineParser
 
-#: Written out so that ``run`` need not look at tables of torch dtypes; a test compares it with ``tables.opt_levels``.
+#: Written out so that ``run`` need not import torch; a test compares it with ``tables.opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
 

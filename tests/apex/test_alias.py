@@ -116,7 +116,7 @@ def test_classes_pickle_under_their_apex_names():
 def test_the_two_doors_share_one_session():
     from apex import amp
 
-    model, optimizer = prepared()
+    model, optimizer = prepared("O0", loss_scale=8.0)
     with amp.scale_loss(model(torch.ones(3, 2)).sum(), optimizer) as loss:
         loss.backward()
     assert amp.state_dict() == ours.state_dict() != {}

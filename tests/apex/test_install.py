@@ -36,6 +36,14 @@ def test_uninstall_puts_everything_back(monkeypatch, path):
     assert snapshot() == before
 
 
+def test_the_environment_keeps_what_it_inherits(monkeypatch):
+    inherited = ["/one", "", "/two"]  # an empty entry is the current folder
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([install.SITE] + inherited))
+    assert install.environment()["PYTHONPATH"].split(os.pathsep)[:4] == [install.SITE] + inherited
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert "" not in install.environment()["PYTHONPATH"].split(os.pathsep)
+
+
 def test_both_may_be_repeated():
     before = snapshot()
     install.uninstall()

@@ -257,6 +257,11 @@ def test_a_mistake_in_the_script_is_the_scripts_error(script):
     assert "runpy" not in done.stderr and os.path.join("ampcompat", "cli") not in done.stderr
 
 
+def test_the_desk_starts_a_script_without_importing_torch():
+    done = python("-c", "import sys, ampcompat.cli.run; print('torch' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_its_levels_are_those_of_the_table():
     assert run_room.LEVELS == tuple(OPT_LEVELS)
 

@@ -6,7 +6,8 @@ import runpy
 import sys
 
 import pytest
-from processes import ROOT, RUN, python
+from half_kernels import stand_in
+from processes import ROOT, RUN, environment, python
 
 from ampcompat.apex import install
 
@@ -18,8 +19,10 @@ def train(monkeypatch, capsys):
     """Return a function that runs an example in this process, as ``run`` would, and returns what it prints."""
     install.install()
 
-    def run(name, *arguments):
-        monkeypatch.setattr(sys, "argv", [name] + list(arguments))
+    def run(name, level, *arguments):
+        for variable, value in stand_in(level).items():
+            monkeypatch.setenv(variable, value)
+        monkeypatch.setattr(sys, "argv", [name, "--opt-level", level] + list(arguments))
         runpy.run_path(example(name), run_name="__main__")
         return capsys.readouterr().out
 
@@ -37,7 +40,8 @@ def numbers(pattern, output):
 
 def test_the_digits_are_learnt_from_the_command_line():
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    done = python(*(RUN + ("--opt-level", "O1", example(DIGITS), "--epochs", "6")))
+    command = RUN + ("--opt-level", "O1", example(DIGITS), "--epochs", "6")
+    done = python(*command, env=environment(**stand_in("O1")))
     assert done.returncode == 0, done.stderr
     assert "Selected opt level O1" in done.stdout
     losses = numbers("loss", done.stdout)
@@ -47,13 +51,13 @@ def test_the_digits_are_learnt_from_the_command_line():
 
 def test_digits_loss_falls_within_few_steps(train, level):
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    output = train(DIGITS, "--opt-level", level, "--steps", "30")
+    output = train(DIGITS, level, "--steps", "30")
     assert "epoch  1: loss" in output
     assert numbers("stopped after step 30: loss", output)[0] < 0.5
 
 
 def test_transformer_learns_at_every_level(train, level):
-    output = train(TEXT, "--opt-level", level, "--steps", "20", "--width", "32", "--context", "16", "--lr", "0.01")
+    output = train(TEXT, level, "--steps", "20", "--width", "32", "--context", "16", "--lr", "0.01")
     assert numbers("validation loss:", output)[0] < 4.2  # an untrained one is at log 96 = 4.56
 
 
@@ -61,7 +65,7 @@ def test_transformer_learns_at_every_level(train, level):
 def test_a_static_loss_scale_from_the_command_line_counts(train, name):
     if name == DIGITS:
         pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    output = train(name, "--opt-level", "O2", "--loss-scale", "128.0", "--steps", "1", "--batch-size", "2")
+    output = train(name, "O2", "--loss-scale", "128.0", "--steps", "1", "--batch-size", "2")
     assert re.search(r"loss_scale +: 128\.0", output)
 
 

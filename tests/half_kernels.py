@@ -1,0 +1,29 @@
+"""Ask the installed torch whether it can train in half on this CPU, and what stands in where it cannot.
+
+Owns: the probe.
+Must not touch: the environment; tests put ``stand_in`` there.
+The surprise: it trains a tiny network to find out, because torch versions gained half kernels one by one.
+"""
+
+import functools
+
+import torch
+
+
+@functools.lru_cache(maxsize=None)
+def trains_in(dtype):
+    """Return whether embedding, convolution, linear and relu run forward and backward in ``dtype`` on the CPU."""
+    try:
+        letters = torch.nn.Embedding(3, 4).to(dtype)(torch.tensor([[0, 1, 2, 1]]))
+        image = torch.nn.Conv2d(1, 1, 3).to(dtype)(letters.unsqueeze(1))
+        torch.nn.Linear(2, 1).to(dtype)(torch.relu(torch.nn.functional.max_pool2d(image, 1))).sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def stand_in(level="O2"):
+    """Return the environment variables with which a level trains here: float32 and float64 where half cannot."""
+    if level == "O0" or (trains_in(torch.float16) and trains_in(torch.bfloat16)):
+        return {}
+    return {"AMPCOMPAT_DTYPES": "float32,float64"}
