@@ -31,6 +31,14 @@ def _capturing(weight):
     return asked is not None and asked()
 
 
+def _memory(tensor):
+    """Return the address of a tensor's memory, the same for all views of it; None where it has none."""
+    try:
+        return (tensor.untyped_storage if hasattr(tensor, "untyped_storage") else tensor.storage)().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse, fake and wrapped tensors
+        return None
+
+
 def is_weight(tensor):
     """Return whether a tensor is one whose casts are worth keeping: a plain parameter, or a leaf that is trained."""
     kind = type(tensor)
@@ -111,16 +119,23 @@ class WeightCache:
         self._aliases.pop(id(weight), None)
         return False
 
-    def evict(self, weight):
-        """Forget the casts of one weight."""
-        self._entries.pop(id(weight), None)
-
     def note_alias(self, weight, alias):
         """Remember that ``alias`` shares the weight's memory without sharing its version."""
         self._entries.pop(id(weight), None)
+        if not is_weight(weight):
+            return
         alive = [other for other in self._aliases.get(id(weight), ()) if other() is not None]
         # The reference to the alias ends the note: when it dies the list is pruned by the next look.
         self._aliases[id(weight)] = alive + [weakref.ref(alias)]
+
+    def note_replaced(self, weight, value):
+        """Remember that ``weight.data = value`` was done: what still shares the weight's memory is an alias."""
+        memory = _memory(weight)
+        old = [alias() for alias in self._aliases.pop(id(weight), ())]
+        for alias in old + [value, value._base]:
+            if alias is not None and _memory(alias) == memory:
+                self.note_alias(weight, alias)
+        self._entries.pop(id(weight), None)
 
     def clear(self):
         """Forget every cast. What is known of aliases stays."""
@@ -156,15 +171,14 @@ def watch_data(caches, patches):
 
     def get_data(self):
         alias = original.__get__(self, type(self))
-        if is_weight(self):
-            for cache in caches:
-                cache.note_alias(self, alias)
+        for cache in caches:
+            cache.note_alias(self, alias)
         return alias
 
     def set_data(self, value):
         original.__set__(self, value)
         for cache in caches:
-            cache.evict(self)
+            cache.note_replaced(self, value)
 
     def delete_data(self):
         original.__delete__(self)

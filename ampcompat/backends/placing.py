@@ -11,6 +11,7 @@ import inspect
 from collections import OrderedDict
 
 import torch
+from torch.nn.modules import rnn
 
 
 def find_owner(owner):
@@ -19,6 +20,8 @@ def find_owner(owner):
         return owner
     if owner == "torch.Tensor":
         return torch.Tensor
+    if owner == "torch._VF":  # torch < 1.4 or so keeps it elsewhere; recurrent layers know where
+        return rnn._VF
     try:
         return importlib.import_module(owner)
     except ImportError:

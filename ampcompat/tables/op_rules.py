@@ -149,8 +149,8 @@ _WRITTEN = (
     (TORCH, LEAVE, "trace", "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone"),
 )
 
-#: Functions whose insides would be cast against their rule: products of matrices within a promote or float row.
-_SEALED = frozenset("tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum".split())
+#: Functions whose insides would be cast against their rule: products of matrices, or a reciprocal, within another row.
+_SEALED = frozenset("tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split())
 _SEALED_OWNERS = frozenset([LINALG, FFT])
 
 #: Where torch's autocast already does what the table says (torch 2.13; a test probes the CPU). The
@@ -209,6 +209,15 @@ def expand(row):
     return expanded
 
 
+def _is_sealed(owner, name, rule, reason):
+    return (
+        name in _SEALED
+        or owner in _SEALED_OWNERS
+        or rule in (LEAVE, KEEP, BANNED)
+        or reason.startswith(_NO_HALF_KERNEL)  # many are compositions of products
+    )
+
+
 def written_rows():
     """Return the rows as they are written, before expansion."""
     return [
@@ -218,7 +227,7 @@ def written_rows():
             rule,
             native=tuple(device for device in sorted(_NATIVE) if name in _NATIVE[device]),
             reason=reason,
-            sealed=name in _SEALED or owner in _SEALED_OWNERS or rule in (LEAVE, KEEP, BANNED),
+            sealed=_is_sealed(owner, name, rule, reason),
         )
         for owner, rule, names, reason in _WRITTEN
         for name in names.split()

@@ -72,7 +72,8 @@ def _autocast_dtypes(device):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns about a dtype that it will not take
             try:
-                with torch.autocast(device, dtype=dtype) as context:
+                context = torch.autocast(device, dtype=dtype)
+                with context:
                     entered = getattr(context, "_enabled", False)
             except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError):
                 entered = False

@@ -207,7 +207,6 @@ BY_OWNER = {
     ("torch.linalg", "matmul"): CASES["matmul"],
     ("torch", "norm"): Case(lambda: (t(3, 4),)),
     ("torch", "poisson_nll_loss"): Case(lambda: (t(3, 4), t(3, 4, start=0.3), True, False, 1e-8, 1)),
-    ("torch", "l1_loss"): None,
     ("torch", "cosine_embedding_loss"): CASES["cosine_embedding_loss"],
 }
 

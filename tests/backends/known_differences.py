@@ -4,7 +4,3 @@ A row in here that agrees after all fails the test, so that the list cannot rot.
 """
 
 KNOWN_DIFFERENCES = {}
-
-#: Functions without a kernel for a low dtype on the CPU, with casts or without: nothing to compare.
-#: {(name, low dtype): what torch says}
-NO_KERNEL = {}

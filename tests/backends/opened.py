@@ -30,7 +30,14 @@ def _works(name, pair):
 
 SETTINGS = [(name, pair) for name in BACKENDS for pair in PAIRS if _works(name, PAIRS[pair])]
 NATIVE = [setting for setting in SETTINGS if setting[0] == "native"]
-each_setting = pytest.mark.parametrize("setting", SETTINGS, ids="-".join)
+
+
+def setting_id(setting):
+    return "-".join(setting) if isinstance(setting, tuple) else str(setting)
+
+
+each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=setting_id)
+each_native = pytest.mark.parametrize("setting", NATIVE, ids=setting_id)
 
 
 @contextlib.contextmanager
@@ -54,7 +61,7 @@ OWNERS = [
     torch.autograd.function.BackwardCFunction,
     torch.utils.checkpoint,
     torch.utils.checkpoint.CheckpointFunction,
-    torch._VF,
+    torch.nn.modules.rnn._VF,
     torch.linalg if hasattr(torch, "linalg") else torch,
     threading.Thread,
 ]

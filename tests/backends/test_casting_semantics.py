@@ -111,7 +111,10 @@ def test_power_operator_in_place_keeps_its_object(setting):
     low, high = PAIRS[setting[1]]
     with opened(setting):
         x = same = torch.full((3,), 3.0, dtype=low)
-        x **= 2
+        try:
+            x **= 2
+        except NotImplementedError:
+            pytest.skip("torch {} has no in-place power".format(torch.__version__))
         x += torch.ones(3, dtype=high)
         assert x is same and x.dtype is low and x.tolist() == [10.0] * 3
 

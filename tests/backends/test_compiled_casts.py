@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import NATIVE, PAIRS, opened
+from opened import NATIVE, PAIRS, each_native, opened, setting_id
 
 if not hasattr(torch, "compile"):
     pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
@@ -13,7 +13,6 @@ pytest.importorskip("torch._dynamo", reason="imported here because its import ch
 
 torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))  # here, because the first time changes torch too
 
-native = pytest.mark.parametrize("setting", NATIVE, ids="-".join)
 compilers = pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 
 
@@ -47,7 +46,7 @@ def inputs():
     return torch.randn(2, 4, 6), torch.tensor([0, 2])
 
 
-@native
+@each_native
 @compilers
 def test_compiled_model_is_one_graph_with_the_same_dtypes_and_values(setting, compiler):
     torch.manual_seed(0)
@@ -66,7 +65,7 @@ def test_compiled_model_is_one_graph_with_the_same_dtypes_and_values(setting, co
         assert torch.allclose(parameter.grad, grad, rtol=0.1, atol=0.05)
 
 
-@native
+@each_native
 def test_compiled_model_sees_changed_weights_and_pauses(setting):
     low, high = PAIRS[setting[1]]
     linear = torch.nn.Linear(4, 3)
@@ -81,7 +80,7 @@ def test_compiled_model_sees_changed_weights_and_pauses(setting):
             assert compiled(x).dtype is high
 
 
-@native
+@each_native
 def test_compiling_afterwards_knows_torchs_own_functions(setting):
     def work(x):
         return torch.matmul(x, x).exp() + F.softmax(F.linear(x, x), 1)
@@ -93,7 +92,7 @@ def test_compiling_afterwards_knows_torchs_own_functions(setting):
     assert torch.compile(work, fullgraph=True, backend="eager")(x).dtype is torch.float32
 
 
-@pytest.mark.parametrize("setting", NATIVE[-1:], ids="-".join)  # one is enough: it takes the C++ compiler's time
+@pytest.mark.parametrize("setting", NATIVE[-1:], ids=setting_id)  # one is enough: it takes the C++ compiler's time
 def test_compiled_by_inductor(setting):
     linear = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     with opened(setting):

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import NATIVE, PAIRS, each_setting, opened
+from opened import PAIRS, each_native, each_setting, opened
 
 
 def product_dtype(setting):
@@ -100,7 +100,7 @@ def test_subclass_of_thread_with_its_own_run_sees_the_casts(setting):
         assert worker.dtype is PAIRS[setting[1]].low and "run" not in vars(worker)
 
 
-@pytest.mark.parametrize("setting", NATIVE, ids="-".join)
+@each_native
 def test_autocast_region_of_the_user_that_is_off_stays_off(setting):
     low, high = PAIRS[setting[1]]
     linear = torch.nn.Linear(2, 2)
