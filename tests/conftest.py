@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import ampcompat
+import half_kernels
+import precision
 import snapshots
 from ampcompat import backends
 from ampcompat.errors import AmpValueError
@@ -20,6 +22,7 @@ def torch_is_left_untouched():
     """Fail a test that leaves a patch, a flag, a session, a registration or an override behind."""
     before = snapshots.snapshot()
     environment = dict(os.environ)
+    os.environ.update(half_kernels.stand_in())
     torch.manual_seed(0)
     yield
     ampcompat.reset()
@@ -42,7 +45,7 @@ def level(request):
 def backend(request):
     """Every cast backend that the installed torch can serve."""
     try:
-        backends.choose(torch_facts.read(), request.param, opt_levels.HALF)
+        backends.choose(torch_facts.read(), request.param, precision.PAIR)
     except AmpValueError as error:
         pytest.skip(str(error))
     return request.param

@@ -5,6 +5,7 @@ import threading
 import types
 
 import torch
+import torch.utils.checkpoint
 
 OWNERS = [
     torch,
@@ -52,7 +53,7 @@ def autocast_flags():
     if hasattr(torch, "autocast_increment_nesting"):
         torch.autocast_increment_nesting()
         flags["nesting"] = torch.autocast_decrement_nesting()
-    mha = getattr(torch.backends, "mha", None)
+    mha = getattr(getattr(torch, "backends", None), "mha", None)
     if mha is not None:
         flags["mha fast path"] = mha.get_fastpath_enabled()
     return flags

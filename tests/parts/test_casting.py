@@ -78,10 +78,17 @@ def tokens():
 
 
 def test_a_floating_tensor_is_cast_and_others_pass():
-    ids, flags, complex_numbers = tokens(), torch.tensor([True]), torch.ones(2).to(torch.complex64)
     assert cast_floating(half(), HIGH).dtype is HIGH
-    for passing in (ids, flags, complex_numbers):
+    for passing in (tokens(), torch.tensor([True]), torch.zeros(2, dtype=torch.int8)):
         assert cast_floating(passing, HIGH) is passing
+
+
+def test_a_complex_tensor_passes():
+    try:
+        passing = torch.zeros(2, dtype=torch.complex64)
+    except (AttributeError, RuntimeError) as error:
+        pytest.skip("this torch has no complex tensors: {}".format(error))
+    assert cast_floating(passing, HIGH) is passing
 
 
 @pytest.mark.parametrize("value", [None, 1, 2.5, "text", b"bytes", {1, 2}, object(), range(3), torch.float16, Point])
