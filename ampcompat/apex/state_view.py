@@ -49,18 +49,22 @@ class AmpStateModule(types.ModuleType):
 
     @property
     def opt_properties(self):
+        """What ``initialize`` decided; absent before it."""
         return OptionsView(_session("opt_properties"))
 
     @property
     def loss_scalers(self):
+        """The list of loss scalers; absent before ``initialize``."""
         return _session("loss_scalers").scalers
 
     @property
     def handle(self):
+        """What ``amp.init`` returned; absent before ``initialize``."""
         return _session("handle").handle
 
     @property
     def verbosity(self):
+        """How much is said; of the current session."""
         session = state.current()
         return 1 if session is None else session.verbosity
 
@@ -72,6 +76,7 @@ class AmpStateModule(types.ModuleType):
 
     @property
     def allow_incoming_model_not_fp32(self):
+        """Whether ``initialize`` takes models that are half already."""
         return state.allow_incoming_model_not_fp32
 
     @allow_incoming_model_not_fp32.setter
@@ -80,6 +85,7 @@ class AmpStateModule(types.ModuleType):
 
     @property
     def hard_override(self):
+        """Whether ``warn_or_err`` only warns."""
         return state.hard_override
 
     @hard_override.setter
