@@ -24,6 +24,8 @@ import torch
 
 from ..errors import AmpError, AmpValueError
 from . import tensors
+from .masters import Snapshot, make_master, recast
+from .stash_names import StashNames
 
 SLOT = "_amp_stash"
 
@@ -59,7 +61,7 @@ class Links(NamedTuple):
         return self
 
 
-class OptimizerAdapter:
+class OptimizerAdapter(StashNames):
     """What amp knows of one optimizer.
 
     Args:
@@ -80,9 +82,10 @@ class OptimizerAdapter:
         self.skipped = False
         self.replaced = {}  # the optimizer's methods as they were, by name
         self._pairs = OrderedDict()  # id(master) -> Pair
+        self._chunks = []  # the same as Pairs of lists, a device and a bounded size each
         self._verdicts = []  # (Verdict, loss_id, scaler)
         self._stashed = []  # (param, gradient)
-        self._before = _Snapshot(optimizer)
+        self._before = Snapshot(optimizer)
         for group in optimizer.param_groups:
             self.adopt(group, originals)
 
@@ -97,12 +100,15 @@ class OptimizerAdapter:
             raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
         for index, param in enumerate(params):
             if self.has_masters and tensors.is_narrower(param, self.dtypes.high):
-                master = _make_master(param, originals, self.dtypes.high)
+                master = make_master(param, originals, self.dtypes.high)
                 self._pairs[id(master)] = Pair(param, master)
                 params[index] = master
                 if param in state:
                     state[master] = state.pop(param)
-                _widen(state.get(master, {}), self.dtypes.high)
+                recast(state.get(master), master.shape, master.dtype)
+            elif id(param) in originals:
+                recast(state.get(param), param.shape, param.dtype)
+        self._chunks = [Pair(*map(list, zip(*chunk))) for chunk in tensors.chunked(self._pairs.values())]
 
     def settle_in(self):
         """Stop being able to ``abandon``: ``initialize`` has succeeded."""
@@ -112,12 +118,14 @@ class OptimizerAdapter:
         """Leave the optimizer exactly as it was: ``initialize`` has failed."""
         self._before.restore(self.optimizer)
         self._pairs.clear()
+        self._chunks = []
 
     def release(self):
-        """Give the optimizer its model's params back, with the masters' values; the state stays."""
+        """Give the optimizer its model's params back, with the masters' values; the state stays, in float32."""
         state = self.optimizer.state
         for group in self.optimizer.param_groups:
             for index, param in enumerate(group["params"]):
+                recast(state.get(param), param.shape, self.dtypes.high)
                 pair = self._pairs.get(id(param))
                 if pair is not None:
                     group["params"][index] = pair.model
@@ -128,10 +136,16 @@ class OptimizerAdapter:
             model.data = master.data
             model.grad = master.grad
         self._pairs.clear()
+        self._chunks = []
 
     def pairs(self):
         """Return the (model, master) pairs."""
         return list(self._pairs.values())
+
+    def pairs_by_group(self):
+        """Return the pairs, a list per param group."""
+        groups = self.optimizer.param_groups
+        return [[self._pairs[id(param)] for param in group["params"] if id(param) in self._pairs] for group in groups]
 
     def own_masters(self):
         """Return the params that are their own masters."""
@@ -168,7 +182,7 @@ class OptimizerAdapter:
         aside = [param for param in held if doomed or tensors.is_narrower(param.grad, self.dtypes.high)]
         ids = set(map(id, aside))
         # Multiplied rather than set aside: what DistributedDataParallel has not reduced yet must stay in ``.grad``.
-        tensors.multiply_([_dense(param.grad) for param in held if id(param) not in ids], scale)
+        tensors.multiply_([param.grad for param in held if id(param) not in ids], scale)
         for param in aside:  # a copy, since a view's memory may be reused
             self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
             param.grad = None
@@ -185,7 +199,7 @@ class OptimizerAdapter:
         for param in own:
             if param.grad.is_sparse and not param.grad.is_coalesced():
                 param.grad = param.grad.coalesce()
-        scaler.unscale_([_dense(param.grad) for param in own], scale)
+        scaler.unscale_([param.grad for param in own], scale)
         for param, grad in self._stashed:
             param.grad = grad if param.grad is None else param.grad.add_(grad)
         self._stashed = []
@@ -193,13 +207,18 @@ class OptimizerAdapter:
 
     def _move_to_masters(self, scaler, scale):
         """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved."""
-        waiting = [pair for pair in self._pairs.values() if pair.model.grad is not None]
-        for chunk in tensors.chunked(waiting, lambda pair: pair.model.grad):
-            grads = tensors.widened([pair.model.grad for pair in chunk], self.dtypes.high)
-            for pair in chunk:
-                pair.model.grad = None
-            scaler.unscale_([_dense(grad) for grad in grads], scale)
-            _add_to_masters(chunk, grads)
+        for models, masters in self._chunks:
+            grads = [model.grad for model in models]
+            if any(grad is None for grad in grads):
+                kept = [index for index, grad in enumerate(grads) if grad is not None]
+                models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
+            if grads:
+                wide = tensors.widened(grads, masters)
+                del grads
+                for model in models:
+                    model.grad = None
+                scaler.unscale_(wide, scale)
+                _add_to_masters(masters, wide)
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -221,6 +240,10 @@ class OptimizerAdapter:
             self.links.on_skip(loss_id, scaler)
         return self.skipped
 
+    def holds_scaled_gradients(self):
+        """Return whether a pass with ``delay_unscale`` has not been unscaled yet."""
+        return self.stage is Stage.SCALED
+
     def check_unscaled(self):
         """Raise where a step would use gradients that are still scaled."""
         if self.stage is Stage.SCALED:
@@ -233,13 +256,15 @@ class OptimizerAdapter:
         """Round the masters into the model if the optimizer ``stepped``, and free their gradients."""
         if stepped:
             self.masters_to_models()
-        for pair in self._pairs.values():
-            pair.master.grad = None
+        for _, masters in self._chunks:
+            for master in masters:
+                master.grad = None
 
     def masters_to_models(self):
         """Round the masters into the model's half params."""
         with torch.no_grad():
-            tensors.copy_([pair.model for pair in self._pairs.values()], [pair.master for pair in self._pairs.values()])
+            for models, masters in self._chunks:
+                tensors.copy_(models, masters)
 
     def forget_gradients(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` did for the masters, and drop what was waiting."""
@@ -251,49 +276,6 @@ class OptimizerAdapter:
         self._stashed = []
         self.stage = Stage.READY
 
-    # -- the names that clients of Apex read ---------------------------------------------------------------------------
-
-    lazy_init_called = True
-
-    @property
-    def already_patched(self):
-        """Whether the next step is going to be skipped."""
-        return self.skips_next_step()
-
-    @property
-    def params_have_scaled_gradients(self):
-        """Whether a pass with ``delay_unscale`` has not been unscaled yet."""
-        return self.stage is Stage.SCALED
-
-    @property
-    def all_fp16_params(self):
-        """The half params of the model."""
-        return [pair.model for pair in self._pairs.values()]
-
-    @property
-    def all_fp32_from_fp16_params(self):
-        """Their masters, in the same order."""
-        return [pair.master for pair in self._pairs.values()]
-
-    @property
-    def all_fp32_from_fp32_params(self):
-        """The params that are their own masters."""
-        return self.own_masters()
-
-    @property
-    def fp16_groups(self):
-        """The half params of the model, a list per param group."""
-        return [[pair.model for pair in group] for group in self._pairs_by_group()]
-
-    @property
-    def fp32_from_fp16_groups(self):
-        """Their masters, a list per param group."""
-        return [[pair.master for pair in group] for group in self._pairs_by_group()]
-
-    def _pairs_by_group(self):
-        groups = self.optimizer.param_groups
-        return [[self._pairs[id(param)] for param in group["params"] if id(param) in self._pairs] for group in groups]
-
     def __deepcopy__(self, memo):
         # Keys are identities, so the copy's table is built anew from the copied pairs.
         twin = type(self).__new__(type(self))
@@ -304,52 +286,14 @@ class OptimizerAdapter:
         return twin
 
 
-class _Snapshot:
-    """An optimizer's params, their gradients and their state, as they were before an adapter came."""
-
-    def __init__(self, optimizer):
-        self.groups = [list(group["params"]) for group in optimizer.param_groups]
-        self.grads = [(param, param.grad) for params in self.groups for param in params]
-        self.state = [(param, dict(state)) for param, state in optimizer.state.items()]
-
-    def restore(self, optimizer):
-        for group, params in zip(optimizer.param_groups, self.groups):
-            group["params"][:] = params
-        for param, grad in self.grads:
-            param.grad = grad
-        optimizer.state.clear()
-        for param, state in self.state:
-            optimizer.state[param] = state
-
-
-def _make_master(param, originals, dtype):
-    value = originals[id(param)] if id(param) in originals else param.detach().to(dtype)
-    master = torch.nn.Parameter(value.to(dtype), requires_grad=True)
-    vars(master).update(vars(param))  # marks that optimizers read, such as "no weight decay"
-    if param.grad is not None:
-        master.grad = param.grad.to(dtype)
-        param.grad = None
-    return master
-
-
-def _widen(state, dtype):
-    for name, value in state.items():
-        if isinstance(value, torch.Tensor) and tensors.is_narrower(value, dtype):
-            state[name] = value.to(dtype)
-
-
-def _dense(grad):
-    return grad._values() if grad.is_sparse else grad
-
-
-def _add_to_masters(pairs, grads):
+def _add_to_masters(masters, grads):
     sums, terms = [], []
-    for pair, grad in zip(pairs, grads):
-        held = pair.master.grad
+    for master, grad in zip(masters, grads):
+        held = master.grad
         if held is None:
-            pair.master.grad = grad
+            master.grad = grad
         elif held.is_sparse or grad.is_sparse:
-            pair.master.grad = held + grad
+            master.grad = held + grad
         else:
             sums.append(held)
             terms.append(grad)

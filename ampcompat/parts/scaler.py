@@ -124,10 +124,9 @@ class LossScaler:
         """
         if not self.dynamic and scale == 1.0:
             return
-        dense = [grad._values() if grad.is_sparse else grad for grad in grads]
-        for (device, _), alike in tensors.grouped(dense).items():
+        for alike in tensors.grouped(grads):
             if self.dynamic:
-                tensors.check_and_scale_(alike, 1.0 / scale, self._flag(device))
+                tensors.check_and_scale_(alike, 1.0 / scale, self._flag(alike[0].device))
             else:
                 tensors.multiply_(alike, 1.0 / scale)
 

@@ -2,8 +2,7 @@
 
 Owns: the choice between ``torch._foreach_*`` and a loop.
 Must not touch: which tensors, and why.
-The surprise: ``widened`` lays its results out in one allocation per chunk, so that the number of operations does not grow
-with the number of params.
+The surprise: what looks roundabout here keeps the number of dispatched operations from growing with the number of params.
 """
 
 import torch
@@ -20,21 +19,22 @@ def is_narrower(tensor, dtype):
 
 
 def grouped(tensors):
-    """Return ``{(device, dtype): tensors}``."""
+    """Return lists of tensors of one device and dtype each; of a sparse (coalesced) tensor, its values."""
     groups = {}
     for tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return groups
+        values = tensor._values() if tensor.is_sparse else tensor
+        groups.setdefault((values.device, values.dtype), []).append(values)
+    return list(groups.values())
 
 
 def multiply_(tensors, factor):
     """Multiply tensors by a number in place."""
-    if not torch_facts.has_foreach():
-        for tensor in tensors:
-            tensor.mul_(factor)
-        return
-    for alike in grouped(tensors).values():
-        torch._foreach_mul_(alike, factor)
+    for alike in grouped(tensors):
+        if torch_facts.has_foreach():
+            torch._foreach_mul_(alike, factor)
+        else:
+            for tensor in alike:
+                tensor.mul_(factor)
 
 
 def add_(sums, terms):
@@ -55,38 +55,34 @@ def copy_(targets, sources):
         torch._foreach_copy_(targets, sources)
 
 
-def chunked(items, tensor_of):
-    """Yield lists of items on one device whose tensors hold about ``CHUNK`` elements together."""
+def chunked(pairs):
+    """Return lists of (model, master) pairs on one device whose masters hold about ``CHUNK`` elements together."""
     by_device = {}
-    for item in items:
-        by_device.setdefault(tensor_of(item).device, []).append(item)
+    for pair in pairs:
+        by_device.setdefault(pair[1].device, []).append(pair)
+    chunks = []
     for alike in by_device.values():
-        chunk, size = [], 0
-        for item in alike:
-            chunk.append(item)
-            size += tensor_of(item).numel()
+        size = CHUNK
+        for pair in alike:
             if size >= CHUNK:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
+                chunks.append([])
+                size = 0
+            chunks[-1].append(pair)
+            size += pair[1].numel()
+    return chunks
 
 
-def widened(tensors, dtype):
-    """Return copies in ``dtype`` of tensors on one device; sparse ones come back coalesced."""
-    regular = [tensor for tensor in tensors if not tensor.is_sparse and tensor.is_contiguous()]
-    copies = {}
-    if regular:
-        memory = torch.empty(sum(tensor.numel() for tensor in regular), dtype=dtype, device=regular[0].device)
-        pieces = memory.split([tensor.numel() for tensor in regular])
-        pieces = [piece.view(tensor.shape) for piece, tensor in zip(pieces, regular)]
-        copy_(pieces, regular)
-        copies = {id(tensor): piece for tensor, piece in zip(regular, pieces)}
-    return [copies[id(tensor)] if id(tensor) in copies else _widened_alone(tensor, dtype) for tensor in tensors]
-
-
-def _widened_alone(tensor, dtype):
-    return (tensor.coalesce() if tensor.is_sparse else tensor).to(dtype)
+def widened(tensors, models):
+    """Return copies of tensors in the dtype and layout of ``models``, pairwise; sparse ones come back coalesced."""
+    if any(tensor.is_sparse for tensor in tensors) or not torch_facts.has_foreach_copy():
+        return [
+            (tensor.coalesce() if tensor.is_sparse else tensor).to(model.dtype)
+            for tensor, model in zip(tensors, models)
+        ]
+    # One operation makes all the copies; the negated values in them are never looked at.
+    copies = torch._foreach_neg(models)
+    torch._foreach_copy_(copies, tensors)
+    return list(copies)
 
 
 def check_and_scale_(tensors, factor, found):
