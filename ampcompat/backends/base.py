@@ -44,6 +44,10 @@ class CastBackend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def as_now(self, function):
+        """Return ``function`` running, whenever it is called, under the casts that are in force in this thread now."""
+
+    @abc.abstractmethod
     def clear_cache(self):
         """Forget every cast of a weight."""
 
@@ -75,6 +79,10 @@ class NoCasts(CastBackend):
         yield
 
     entered = paused
+
+    def as_now(self, function):
+        """Return ``function`` itself."""
+        return function
 
     def clear_cache(self):
         """Forget nothing."""

@@ -220,6 +220,7 @@ class Session:
     @contextmanager
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Yield the scaled loss; unscale, check and update the scale on the way out. See ``amp.scale_loss``."""
+        loss = _checked_loss(loss)
         scaler = self._scaler(loss_id)
         adapters = self._adapters(optimizers)
         scale = scaler.loss_scale()
@@ -228,7 +229,7 @@ class Session:
                 seen = set()
                 for adapter in adapters:
                     adapter.before_backward(scaler, scale, seen)
-            scaled = scaler.scale_loss(_checked_loss(loss), self.policy.dtypes.high)
+            scaled = scaler.scale_loss(loss, self.policy.dtypes.high)
         try:
             yield scaled
         except BaseException:
