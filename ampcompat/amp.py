@@ -16,13 +16,12 @@ A training step, at any level and on any device:
         optimizer.step()
 """
 
-import functools
 from collections import OrderedDict
 
 from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .apex.state_view import AmpStateModule
-from .errors import AmpError, AmpTypeError, AmpValueError
-from .runtime import requests, state
+from .errors import AmpError
+from .runtime import registration, requests, state
 from .runtime.disabled import DisabledSession
 from .runtime.handle import Handle
 from .runtime.session import new_session
@@ -242,36 +241,21 @@ def disable_casts():
 
 def half_function(fn):
     """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to half."""
-    return _obeying(fn, op_rules.HALF)
+    return registration.obeying(fn, op_rules.HALF)
 
 
 def float_function(fn):
     """Decorate ``fn``: while casts are active, its half tensor arguments are cast to float32."""
-    return _obeying(fn, op_rules.FLOAT)
+    return registration.obeying(fn, op_rules.FLOAT)
 
 
 def promote_function(fn):
     """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to the widest among them."""
-    return _obeying(fn, op_rules.PROMOTE)
+    return registration.obeying(fn, op_rules.PROMOTE)
 
 
 #: AMD's fork has a name of its own; here the session's low-precision dtype decides.
 bfloat16_function = half_function
-
-
-def _obeying(fn, rule):
-    last = [None, fn]  # a backend, and fn as that backend wraps it
-
-    @functools.wraps(fn)
-    def obeying(*args, **kwargs):
-        session = state.current()
-        if session is None or not session.casts.active():
-            return fn(*args, **kwargs)
-        if last[0] is not session.casts:
-            last[:] = session.casts, session.casts.wrap(fn, rule)
-        return last[1](*args, **kwargs)
-
-    return obeying
 
 
 def register_half_function(module, name):
@@ -284,31 +268,20 @@ def register_half_function(module, name):
     Raises:
         ValueError: ``module`` has no such name.
     """
-    _register(module, name, op_rules.HALF)
+    registration.register(module, name, op_rules.HALF)
 
 
 def register_float_function(module, name):
     """Let ``module.name`` cast its half tensor arguments to float32; otherwise as ``register_half_function``."""
-    _register(module, name, op_rules.FLOAT)
+    registration.register(module, name, op_rules.FLOAT)
 
 
 def register_promote_function(module, name):
     """Let ``module.name`` cast its arguments to the widest among them; otherwise as ``register_half_function``."""
-    _register(module, name, op_rules.PROMOTE)
+    registration.register(module, name, op_rules.PROMOTE)
 
 
 register_bfloat16_function = register_half_function
-
-
-def _register(module, name, rule):
-    if not hasattr(module, name):
-        raise AmpValueError("{} has no function {!r} to register.".format(getattr(module, "__name__", module), name))
-    if not callable(getattr(module, name)):
-        raise AmpTypeError("{}.{} is not a function.".format(getattr(module, "__name__", module), name))
-    state.registrations.append((module, name, rule))
-    session = state.current()
-    if session is not None and session.choice is not None:
-        session.open_casts(session.casts.dtypes)
 
 
 # -- the API of before 2019 --------------------------------------------------------------------------------------------
@@ -328,6 +301,6 @@ def init(enabled=True, loss_scale="dynamic", enable_caching=True, verbose=False,
     session = state.current()
     if session is None or not session.enabled:
         session = new_session(allow_banned=allow_banned)
-    session.open_casts(level_named("O1", session.dtypes).dtypes)
+    session.process_casts.open(level_named("O1", session.dtypes).dtypes)
     _enter(session)
     return session.handle

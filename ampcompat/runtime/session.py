@@ -7,20 +7,19 @@ before anything is kept, so that an ``initialize`` that raises leaves no trace.
 """
 
 import weakref
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import torch
 
-from .. import backends
-from ..backends.base import NoCasts
-from ..backends.switch import NOTHING
 from ..errors import AmpError, AmpTypeError
 from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, state_dicts, steps
 from ..parts.notices import Notices
 from ..parts.patching import PatchStack
 from ..parts.scaler import scaler_states
-from ..tables import op_rules, opt_levels, torch_facts
+from ..tables import opt_levels, torch_facts
 from . import requests, state
+from .backward import BackwardPass
+from .casts import ProcessCasts
 from .handle import Handle
 
 
@@ -55,16 +54,14 @@ class Session:
         self.overrides = dict(overrides or {})
         self._verbosity_is_given = verbosity is not None
         self.policy = None
-        self.choice = None
-        self.casts = NoCasts()
+        self.process_casts = ProcessCasts(backend, allow_banned)
         self.scalers = []
         self.masters = state_dicts.MasterTable()
-        self._wanted_backend = backend
-        self._allow_banned = allow_banned
         self._patches = PatchStack()
-        self._cast_patches = PatchStack()
         self._token = forwards.Token()
-        self._links = optimizer_parts.Links(self.paused, self.resumed, self._first_scaler, self._tell_skip)
+        self._links = optimizer_parts.Links(
+            self.process_casts.paused, self.process_casts.resumed, self._first_scaler, self._tell_skip
+        )
         self._model_casts = []
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
         self.handle = Handle(self)
@@ -92,7 +89,8 @@ class Session:
                 )
             )
         with PatchStack() as patches, ExitStack() as on_failure:
-            self._open_casts(policy, on_failure)
+            if policy.patch_torch_functions:
+                on_failure.callback(self.process_casts.open(policy.dtypes))
             cast = self._prepare_models(models, request, patches, on_failure)
             adapters = [self._adapt(each, policy, cast.originals, patches, on_failure) for each in optimizers]
             on_failure.pop_all()
@@ -108,6 +106,8 @@ class Session:
     def _prepare_models(self, models, request, patches, on_failure):
         """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
         policy = request.policy
+        casts = self.process_casts if policy.patch_torch_functions else None
+        paused, entered = (casts.paused, casts.context_of_forward) if casts else (None, None)
         cast = model_parts.ModelCast(policy.weights_dtype, policy.dtypes.high)
         on_failure.callback(cast.release)
         for model in models:
@@ -119,18 +119,14 @@ class Session:
             if policy.casts_model:
                 state_dicts.hook(model, policy.dtypes.high, self.masters, patches)
             for module in kept:
-                self._mark(module, patches, policy.dtypes.high, policy.cast_model_type, self._paused_if_casting(policy))
+                self._mark(module, patches, policy.dtypes.high, policy.cast_model_type, paused)
             if model not in kept:
-                context = self._context_of_forward if policy.patch_torch_functions else None
-                self._mark(model, patches, policy.cast_model_type, _output_dtype(request), context)
+                self._mark(model, patches, policy.cast_model_type, _output_dtype(request), entered)
         return cast
 
     def _mark(self, module, patches, input_dtype, output_dtype, context):
         casts = forwards.ForwardCasts(type(module), input_dtype, output_dtype, context, self._token)
         forwards.mark(module, casts, patches)
-
-    def _paused_if_casting(self, policy):
-        return self.paused if policy.patch_torch_functions else None
 
     def _adapt(self, optimizer, policy, originals, patches, on_failure):
         adapter = optimizer_parts.OptimizerAdapter(
@@ -158,9 +154,8 @@ class Session:
     def close(self):
         """Put everything back: torch, ``forward``, the optimizers' methods and params, float32 weights."""
         self._token.close()
-        self._cast_patches.undo()
+        self.process_casts.close()
         self._patches.undo()
-        self.casts = NoCasts()
         self._policies.clear()
         if self in state.sessions:
             state.sessions.remove(self)
@@ -174,86 +169,25 @@ class Session:
     def verbosity(self, verbosity):
         self.notices.verbosity = verbosity
 
-    # -- casts ---------------------------------------------------------------------------------------------------------
+    @property
+    def casts(self):
+        """The cast backend in force: a ``NoCasts`` at levels that cast no functions."""
+        return self.process_casts.backend
 
-    def open_casts(self, dtypes):
-        """Cast functions process-wide, under the op table with everything that users registered or edited."""
-        self._cast_patches.undo()
-        self.choice = backends.choose(torch_facts.read(), self._wanted_backend, dtypes)
-        rows = op_rules.merge(op_rules.rows(), state.lists.as_data(), state.registrations)
-        casts = self.choice.backend_class(dtypes, rows, self._allow_banned)
-        with PatchStack() as patches:
-            casts.open(patches)
-            self._cast_patches.absorb(patches)
-        self.casts = casts
-
-    def _open_casts(self, policy, on_failure):
-        if policy.patch_torch_functions:
-            before = self.casts
-            self.open_casts(policy.dtypes)
-            if not before.active():
-                on_failure.callback(self._close_casts)
-
-    def _close_casts(self):
-        self._cast_patches.undo()
-        self.casts = NoCasts()
-
-    def paused(self):
-        """Return a context manager with casts off in this thread."""
-        return self.casts.paused()
-
-    def entered(self):
-        """Return a context manager with casts on in this thread, unless it has paused them."""
-        return self.casts.entered()
-
-    def _context_of_forward(self):
-        """Return what ``forward`` must enter in this thread: None where that is nothing, which compilers can follow."""
-        context = self.casts.entered()
-        return None if context is NOTHING else context
-
-    def resumed(self, function):
-        """Return ``function`` running under the casts that are in force in this thread now."""
-        return self.casts.as_now(function)
+    @property
+    def choice(self):
+        """The ``backends.Choice`` of that backend, or None."""
+        return self.process_casts.choice
 
     # -- a backward pass -----------------------------------------------------------------------------------------------
 
-    @contextmanager
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
-        """Yield the scaled loss; unscale, check and update the scale on the way out. See ``amp.scale_loss``."""
-        loss = _checked_loss(loss)
-        scaler = self._scaler(loss_id)
-        adapters = self._adapters(optimizers)
-        scale = scaler.loss_scale()
-        with self.paused():
-            with torch.no_grad():
-                seen = set()
-                for adapter in adapters:
-                    adapter.before_backward(scaler, scale, seen)
-            scaled = scaler.scale_loss(loss, self.policy.dtypes.high)
-        try:
-            yield scaled
-        except BaseException:
-            # Whatever the pass has left is in true units again; what overflowed in it is nobody's verdict.
-            self._unscale(adapters, scaler, scale)
-            scaler.clear_overflow_state()
-            raise
-        finally:
-            self.casts.clear_cache()
-        if delay_unscale:
-            for adapter in adapters:
-                adapter.leave_scaled(scale)
-            return
-        self._unscale(adapters, scaler, scale)
-        if not delay_overflow_check:
-            verdict = scaler.judge()
-            for adapter in adapters if scaler.dynamic else ():
-                adapter.heed(verdict, loss_id, scaler)
-
-    def _unscale(self, adapters, scaler, scale):
-        with self.paused(), torch.no_grad():
-            seen = set()
-            for adapter in adapters:
-                adapter.after_backward(scaler, scale, seen)
+        """Return the context manager of one backward pass. See ``amp.scale_loss``."""
+        loss, scaler, adapters = _checked_loss(loss), self._scaler(loss_id), self._adapters(optimizers)
+        high = self.policy.dtypes.high
+        return BackwardPass(
+            loss, high, scaler, loss_id, adapters, self.process_casts, delay_unscale, delay_overflow_check
+        )
 
     def _scaler(self, loss_id):
         try:

@@ -1,0 +1,67 @@
+"""One ``with scale_loss(...)``: what happens to gradients on the way in and on the way out.
+
+Owns: ``BackwardPass``.
+Must not touch: gradients and scales directly; adapters and scalers do.
+The surprise: when the body raises, gradients still come out in true units, and what overflowed is nobody's verdict.
+"""
+
+import torch
+
+
+class BackwardPass:
+    """A context manager that yields the scaled loss.
+
+    Args:
+        loss: a tensor.
+        high: the dtype in which the loss is scaled.
+        scaler: the ``LossScaler`` of this loss.
+        loss_id: its number.
+        adapters: of the optimizers whose params the pass reaches.
+        casts: the ``ProcessCasts``.
+        delay_unscale, delay_overflow_check: see ``amp.scale_loss``.
+    """
+
+    def __init__(self, loss, high, scaler, loss_id, adapters, casts, delay_unscale, delay_overflow_check):
+        self.loss = loss
+        self.high = high
+        self.scaler = scaler
+        self.loss_id = loss_id
+        self.adapters = adapters
+        self.casts = casts
+        self.delay_unscale = delay_unscale
+        self.delay_overflow_check = delay_overflow_check
+        self.scale = None
+
+    def __enter__(self):
+        self.scale = self.scaler.loss_scale()
+        with self.casts.paused():
+            with torch.no_grad():
+                seen = set()
+                for adapter in self.adapters:
+                    adapter.before_backward(self.scaler, self.scale, seen)
+            return self.scaler.scale_loss(self.loss, self.high)
+
+    def __exit__(self, kind, error, trace):
+        self.casts.backend.clear_cache()
+        if kind is not None:
+            self._unscale()
+            self.scaler.clear_overflow_state()
+        elif self.delay_unscale:
+            for adapter in self.adapters:
+                adapter.leave_scaled(self.scale)
+        else:
+            self._unscale()
+            if not self.delay_overflow_check:
+                self._judge()
+
+    def _unscale(self):
+        with self.casts.paused(), torch.no_grad():
+            seen = set()
+            for adapter in self.adapters:
+                adapter.after_backward(self.scaler, self.scale, seen)
+
+    def _judge(self):
+        verdict = self.scaler.judge()
+        if self.scaler.dynamic:
+            for adapter in self.adapters:
+                adapter.heed(verdict, self.loss_id, self.scaler)

@@ -1,0 +1,76 @@
+"""The cast backend that is in force in this process, if one is.
+
+Owns: ``ProcessCasts``: the choice of a backend, its opening, its replacement by another.
+Must not touch: what a backend does.
+The surprise: registering a function opens the backend anew under the longer table. What holds ``entered`` or ``paused`` of this object
+follows; what held a backend's own would not.
+"""
+
+from .. import backends
+from ..backends.base import NoCasts
+from ..backends.switch import NOTHING
+from ..parts.patching import PatchStack
+from ..tables import op_rules, torch_facts
+from . import state
+
+
+class ProcessCasts:
+    """No casts at first; then those of one backend at a time.
+
+    Args:
+        wanted: "auto", "native" or "patched".
+        allow_banned: functions that are unsafe in half run in float32 instead of raising.
+    """
+
+    def __init__(self, wanted, allow_banned):
+        self.backend = NoCasts()
+        self.choice = None
+        self._wanted = wanted
+        self._allow_banned = allow_banned
+        self._patches = PatchStack()
+
+    def open(self, dtypes):
+        """Cast functions to these dtypes, under the op table with everything that users registered or edited.
+
+        Returns:
+            A function that puts back what was in force before.
+        """
+        choice = backends.choose(torch_facts.read(), self._wanted, dtypes)
+        rows = op_rules.merge(op_rules.rows(), state.lists.as_data(), state.registrations)
+        before = (self.backend, self.choice)
+        try:
+            self._replace(choice.backend_class(dtypes, rows, self._allow_banned), choice)
+        except BaseException:
+            self._replace(*before)
+            raise
+        return lambda: self._replace(*before)
+
+    def reopen(self):
+        """Open the backend anew, if one is open, under the table as it is by now."""
+        if self.choice is not None:
+            self.open(self.backend.dtypes)
+
+    def close(self):
+        """Cast nothing any more."""
+        self._replace(NoCasts(), None)
+
+    def _replace(self, backend, choice):
+        self._patches.undo()
+        self.backend, self.choice = NoCasts(), None
+        with PatchStack() as patches:
+            backend.open(patches)
+            self._patches.absorb(patches)
+        self.backend, self.choice = backend, choice
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        return self.backend.paused()
+
+    def context_of_forward(self):
+        """Return what ``forward`` must enter in this thread: None where that is nothing, which compilers can follow."""
+        context = self.backend.entered()
+        return None if context is NOTHING else context
+
+    def resumed(self, function):
+        """Return ``function`` running under the casts that are in force in this thread now."""
+        return self.backend.as_now(function)
