@@ -46,9 +46,13 @@ def replace(patches, owner, name, wrap):
         owner: a module, a class or any object with attributes.
         name: the attribute.
         wrap: function -> function.
+
+    Returns:
+        (owner, name, what was there), which set again would be the original.
     """
     raw = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
     patches.set(owner, name, _same_form(raw, wrap))
+    return owner, name, raw
 
 
 def _same_form(raw, wrap):

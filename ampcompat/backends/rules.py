@@ -18,6 +18,7 @@ from .compiling import MARK
 _Tensor = torch.Tensor
 _BYTES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
 _CONTAINERS = (tuple, list, dict)
+_MAY_HOLD_TENSORS = (_Tensor,) + _CONTAINERS
 
 
 class Casts:
@@ -158,6 +159,21 @@ def in_float(function, casts):
     return in_high
 
 
+def _is_alike(args):
+    """Return whether arguments surely hold floating tensors of no more than one dtype: the common case, made fast."""
+    first = None
+    for arg in args:
+        for value in arg if type(arg) in (list, tuple) else (arg,):
+            if isinstance(value, _Tensor):
+                if value.dtype is not first and value.dtype in _BYTES:
+                    if first is not None:
+                        return False
+                    first = value.dtype
+            elif isinstance(value, _CONTAINERS):
+                return False
+    return True
+
+
 def promoted(function, casts):
     """Every floating tensor to the widest dtype among them."""
     inactive = casts.inactive
@@ -166,18 +182,8 @@ def promoted(function, casts):
     def in_widest(*args, **kwargs):
         if inactive():
             return function(*args, **kwargs)
-        first, alike = None, True
-        for arg in args:
-            if isinstance(arg, _Tensor):
-                if arg.dtype is not first and arg.dtype in _BYTES:
-                    if first is not None:
-                        alike = False
-                        break
-                    first = arg.dtype
-            elif isinstance(arg, _CONTAINERS):
-                alike = False  # look closer
-        if alike and not kwargs:
-            return function(*args)
+        if _is_alike(args) and not any(isinstance(value, _MAY_HOLD_TENSORS) for value in kwargs.values()):
+            return function(*args, **kwargs)
         args, kwargs = _promote(args, kwargs)
         return function(*args, **kwargs)
 

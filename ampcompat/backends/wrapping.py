@@ -9,7 +9,7 @@ import torch
 
 from ..parts import half_math
 from ..tables import op_rules, torch_facts
-from . import autograd, norms, placing, rnn, rules
+from . import autograd, norms, placing, rnn, rules, scripting
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
 from .switch import NOTHING, Paused, Switch, Unpaused
@@ -58,9 +58,12 @@ class WrappingBackend(CastBackend):
 
     def open(self, patches):
         """Put the wrappers in place and turn them on."""
-        for owner, row in placing.place(self.rows):
-            if self._needs_wrapper(row):
-                placing.replace(patches, owner, row.name, self._wrapper_of(row))
+        originals = [
+            placing.replace(patches, owner, row.name, self._wrapper_of(row))
+            for owner, row in placing.place(self.rows)
+            if self._needs_wrapper(row)
+        ]
+        scripting.script_originals(originals, patches)
         rnn.accept_any_floating_input(self._casts, patches)
         norms.compute_wide(self._casts, torch_facts.available_devices(), patches)
         rnn.look_up_anew(patches)

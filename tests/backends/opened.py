@@ -58,6 +58,7 @@ OWNERS = [
     torch.nn.modules.rnn,
     torch.nn.RNNBase,
     torch.autograd,
+    torch.jit,
     torch.autograd.function.BackwardCFunction,
     torch.utils.checkpoint,
     torch.utils.checkpoint.CheckpointFunction,

@@ -267,3 +267,17 @@ def test_recurrent_cells_run_in_low_precision(setting, kind):
     with opened(setting):
         out = cell(torch.ones(2, 4, dtype=high))
         assert (out[0] if isinstance(out, tuple) else out).dtype is low
+
+
+@each_setting
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_functions_and_modules_can_be_scripted_while_open(setting):
+    def double_product(a: torch.Tensor) -> torch.Tensor:
+        return F.softmax(torch.matmul(a, a) + torch.exp(a), dim=1)
+
+    with opened(setting):
+        a = torch.ones(2, 2)
+        scripted = torch.jit.script(double_product)
+        assert scripted(a).shape == (2, 2)
+        assert torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU()))(a).shape == (2, 2)
+        assert F.linear(a, a).dtype is PAIRS[setting[1]].low
