@@ -5,6 +5,7 @@ import importlib
 import pytest
 import torch
 
+import precision
 from ampcompat import amp as ours
 from ampcompat.apex import install
 from ampcompat.runtime import state
@@ -48,7 +49,7 @@ def test_before_initialize_it_has_no_session_to_show(amp_state):
 def test_after_initialize_it_shows_the_session(amp_state):
     initialize(opt_level="O2", loss_scale=128.0, num_losses=2)
     options = amp_state.opt_properties
-    assert (options.enabled, options.opt_level, options.cast_model_type) == (True, "O2", torch.float16)
+    assert (options.enabled, options.opt_level, options.cast_model_type) == (True, "O2", precision.LOW)
     assert options.options["master_weights"] is True and options.options["keep_batchnorm_fp32"] is True
     assert options.loss_scale == 128.0 and options.patch_torch_functions is False
     assert [scaler.loss_scale() for scaler in amp_state.loss_scalers] == [128.0, 128.0]
@@ -119,4 +120,4 @@ def test_a_function_that_a_script_puts_on_a_list_is_cast():
 
     amp.lists.torch_overrides.FP32_FUNCS.append("abs")
     initialize(opt_level="O1")
-    assert torch.abs(torch.ones(1).half()).dtype is torch.float32
+    assert torch.abs(torch.ones(1, dtype=precision.LOW)).dtype is precision.HIGH
