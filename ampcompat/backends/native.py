@@ -12,8 +12,9 @@ import threading
 import torch
 
 from ..tables import op_rules, torch_facts
-from . import autocast_flags, compiling, rules
+from . import autocast_flags, compiling
 from .autocast_flags import Flags
+from .casts import Casts
 from .switch import NOTHING
 from .wrapping import WrappingBackend
 
@@ -46,8 +47,8 @@ class NativeBackend(WrappingBackend):
             rounded_weight=self._rounded_of,
             is_compiling=is_compiling,
         )
-        self._covered_casts = rules.Casts(self.dtypes, inactive=inactive_or_compiling, **shared)
-        return rules.Casts(self.dtypes, inactive=inactive, **shared)
+        self._covered_casts = Casts(self.dtypes, inactive=inactive_or_compiling, **shared)
+        return Casts(self.dtypes, inactive=inactive, **shared)
 
     def _low_of(self, tensor):
         if compiling.is_compiling():

@@ -12,6 +12,7 @@ from ..tables import op_rules, torch_facts
 from . import autograd, norms, placing, rnn, rules, scripting
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
+from .casts import Casts
 from .switch import NOTHING, Paused, Switch, Unpaused
 
 
@@ -39,7 +40,7 @@ class WrappingBackend(CastBackend):
 
     def _make_casts(self):
         local = self._switch.local
-        return rules.Casts(
+        return Casts(
             self.dtypes,
             inactive=lambda: local.off,
             paused=self.paused,
