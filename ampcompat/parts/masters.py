@@ -28,12 +28,12 @@ class Snapshot:
 
 
 def make_master(param, originals, dtype):
-    """Return a master of a half param: its original value if that is known, and its marks and gradient."""
-    value = originals[id(param)] if id(param) in originals else param.detach().to(dtype)
+    """Return a master of a half param, with its marks and its gradient; the original values if those are known."""
+    value, grad = originals[id(param)] if id(param) in originals else (param.detach(), param.grad)
     master = torch.nn.Parameter(value.to(dtype), requires_grad=True)
     vars(master).update(vars(param))  # marks that optimizers read, such as "no weight decay"
-    if param.grad is not None:
-        master.grad = param.grad.to(dtype)
+    if grad is not None:
+        master.grad = grad.to(dtype)
         param.grad = None
     return master
 

@@ -54,7 +54,7 @@ class ModelCast:
     def __init__(self, dtype, high):
         self.dtype = dtype
         self.high = high
-        self.originals = {}  # id(param) -> its data before the cast
+        self.originals = {}  # id(param) -> (its data, its gradient) before the cast
         self._tensors = []  # (weak reference, dtype before) of the params and buffers
         self._seen = set()
 
@@ -77,8 +77,8 @@ class ModelCast:
         self._tensors.append((weakref.ref(tensor), tensor.dtype))
         if tensor.dtype is dtype:
             return
-        self.originals[id(tensor)] = tensor.data
-        _set_data(tensor, tensor.data.to(dtype))
+        self.originals[id(tensor)] = tensor.data, tensor.grad
+        _set_data(tensor, dtype, tensor.data, tensor.grad)
 
     def settle_in(self):
         """Let go of the original values: ``initialize`` has succeeded, and the masters that need them have them."""
@@ -90,14 +90,14 @@ class ModelCast:
         for reference, dtype in self._tensors:
             tensor = reference()
             if tensor is not None and tensor.dtype is not dtype:
-                _set_data(tensor, self.originals.get(id(tensor), tensor.data).to(dtype))
+                _set_data(tensor, dtype, *self.originals.get(id(tensor), (tensor.data, tensor.grad)))
 
 
-def _set_data(tensor, data):
-    grad, tensor.grad = tensor.grad, None
-    tensor.data = data
+def _set_data(tensor, dtype, data, grad):
+    tensor.grad = None  # torch refuses data of another dtype than the gradient's
+    tensor.data = data.to(dtype)
     if grad is not None:
-        tensor.grad = grad.to(data.dtype)
+        tensor.grad = grad.to(dtype)
 
 
 def _own_tensors(module):

@@ -17,6 +17,7 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 
 import copy
 import enum
+import functools
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ import torch
 from ..errors import AmpError, AmpValueError
 from . import tensors
 from .masters import Snapshot, make_master, recast
+from .scaler import UNREAD, is_one
 from .stash_names import StashNames
 
 SLOT = "_amp_stash"
@@ -47,15 +49,16 @@ class Pair(NamedTuple):
 class Links(NamedTuple):
     """What an adapter shares with its session; a copy of an optimizer shares it too.
 
-    ``paused()`` makes a context manager in which no casts are active. ``resumed(function)`` makes ``function`` run under
-    the casts of now. ``first_scaler()`` is the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)``
-    hears of every skipped step.
+    ``paused()``: a context manager without casts. ``resumed(function)``: ``function``, to run under the casts of now.
+    ``first_scaler()``: the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)`` hears of every skipped
+    step, ``on_copy(adapter)`` of every copy of an optimizer, and puts it in force.
     """
 
     paused: object
     resumed: object
     first_scaler: object
     on_skip: object
+    on_copy: object
 
     def __deepcopy__(self, memo):
         return self
@@ -68,7 +71,7 @@ class OptimizerAdapter(StashNames):
         optimizer: has ``param_groups``, ``state``, ``step`` and ``zero_grad``.
         dtypes: the session's ``DtypePair``.
         has_masters: whether half params get masters.
-        originals: ``{id(param): tensor}``, the values before the model was cast; they become the masters.
+        originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
         links: the ``Links`` to the session.
     """
 
@@ -79,11 +82,11 @@ class OptimizerAdapter(StashNames):
         self.links = links
         self.stage = Stage.READY
         self.pending_scale = 1.0
-        self.skipped = False
         self.replaced = {}  # the optimizer's methods as they were, by name
         self._pairs = OrderedDict()  # id(master) -> Pair
         self._chunks = []  # the same as Pairs of lists, a device and a bounded size each
-        self._verdicts = []  # (Verdict, loss_id, scaler)
+        self._verdicts = []  # (Verdict, scaler) for the coming step
+        self._heeded = []  # the verdicts that the last step heeded
         self._stashed = []  # (param, gradient)
         self._before = Snapshot(optimizer)
         for group in optimizer.param_groups:
@@ -165,16 +168,16 @@ class OptimizerAdapter(StashNames):
 
         Args:
             scaler: the ``LossScaler`` of this pass.
-            scale: its scale, a float.
+            scale: its scale: a float, or a tensor of shape ().
             seen: a set of ids of params that optimizers share, so that the first adapter alone treats them; grows.
         """
         if self.stage is Stage.SCALED:
-            if scale == self.pending_scale:
+            if _is_same(scale, self.pending_scale):
                 return
             self.after_backward(scaler, self.pending_scale, set())
         self._move_to_masters(scaler, 1.0)
         doomed = self.skips_next_step()
-        if scale == 1.0 and not doomed:
+        if is_one(scale) and not doomed:
             return
         held = self._own_with_grad(seen)
         # Half gradients could overflow when multiplied, and those of an earlier loss that did overflow would condemn this
@@ -189,7 +192,7 @@ class OptimizerAdapter(StashNames):
 
     def leave_scaled(self, scale):
         """End a pass with ``delay_unscale``: a later one will unscale the sum."""
-        if scale != 1.0:
+        if not is_one(scale):
             self.stage, self.pending_scale = Stage.SCALED, scale
 
     def after_backward(self, scaler, scale, seen):
@@ -224,21 +227,42 @@ class OptimizerAdapter(StashNames):
 
     def heed(self, verdict, loss_id, scaler):
         """Skip the next step if ``verdict`` says so."""
-        self._verdicts = [heeded for heeded in self._verdicts if heeded[0].overflowed()]
-        self._verdicts.append((verdict, loss_id, scaler))
+        verdict.tell(functools.partial(self.links.on_skip, loss_id, scaler))
+        if len(self._verdicts) >= UNREAD:  # passes without steps: keep what matters
+            self._verdicts = [heeded for heeded in self._verdicts if heeded[0].overflowed()]
+        self._verdicts.append((verdict, scaler))
 
     def skips_next_step(self):
         """Return whether the next step would be skipped; waits for the device."""
-        return any(verdict.overflowed() for verdict, _, _ in self._verdicts)
+        return any(verdict.overflowed() for verdict, _ in self._verdicts)
+
+    def takes_found_inf(self):
+        """Return whether the optimizer skips by itself, on the device, when it is handed a flag (torch's fused ones)."""
+        return getattr(self.optimizer, "_step_supports_amp_scaling", False)
+
+    def take_flag(self):
+        """Return what to hand the optimizer as ``found_inf`` for the step that begins now, or None: ask ``take_skip``."""
+        verdicts = [verdict for verdict, _ in self._verdicts]
+        if not verdicts or not self.takes_found_inf() or not all(verdict.is_on_one_device() for verdict in verdicts):
+            return None
+        flags = [verdict.flags[0] for verdict in verdicts]
+        if len({flag.device for flag in flags}) > 1:
+            return None
+        self._verdicts, self._heeded = [], verdicts
+        return flags[0] if len(flags) == 1 else torch.stack(flags).max()
 
     def take_skip(self):
-        """Answer for the step that begins now: return whether to skip it, and tell the session if so."""
-        verdicts, self._verdicts = self._verdicts, []
-        overflowed = OrderedDict((loss_id, scaler) for verdict, loss_id, scaler in verdicts if verdict.overflowed())
-        self.skipped = bool(overflowed)
-        for loss_id, scaler in overflowed.items():
-            self.links.on_skip(loss_id, scaler)
+        """Return whether to skip the step that begins now; waits for the device, and lets the scalers change."""
+        taken, self._verdicts = self._verdicts, []
+        self._heeded = [verdict for verdict, _ in taken]
+        for _, scaler in taken:
+            scaler.settle()
         return self.skipped
+
+    @property
+    def skipped(self):
+        """Whether the last step was skipped; waits for the device."""
+        return any(verdict.overflowed() for verdict in self._heeded)
 
     def holds_scaled_gradients(self):
         """Return whether a pass with ``delay_unscale`` has not been unscaled yet."""
@@ -298,3 +322,10 @@ def _add_to_masters(masters, grads):
             sums.append(held)
             terms.append(grad)
     tensors.add_(sums, terms)
+
+
+def _is_same(scale, other):
+    """Return whether two scales are known to be the same; a tensor is a new one for every change of the scale."""
+    if isinstance(scale, torch.Tensor) or isinstance(other, torch.Tensor):
+        return scale is other
+    return scale == other

@@ -6,14 +6,17 @@ The surprise: the methods are bound, wrapped ones. Learning-rate schedulers look
 left on ``step``; any other form makes them warn or crash.
 """
 
+import copy
 import functools
 import inspect
+from contextlib import contextmanager
 from types import MethodType
 
 import torch
 
 from ..errors import AmpError, GradientOverflowError
 from .optimizers import SLOT
+from .patching import PatchStack
 
 
 class _Skip(Exception):
@@ -52,19 +55,36 @@ def _bound(optimizer, replacement, original):
 def _step(self, *args, **kwargs):
     adapter = self._amp_stash
     adapter.check_unscaled()
-    if adapter.take_skip():
+    flag = adapter.take_flag()
+    if flag is None and adapter.take_skip():
         _tell_schedulers(self)
         adapter.finish_step(stepped=False)
         return None
     args, kwargs = _watch_closure(adapter, args, kwargs)
     try:
-        with adapter.links.paused():
+        with adapter.links.paused(), _handed(self, flag):
             result = adapter.replaced["step"](*args, **kwargs)
     except _Skip as skip:
         adapter.finish_step(stepped=False)
         return skip.loss
+    except BaseException:
+        adapter.masters_to_models()  # what the optimizer changed before it failed is changed in the model too
+        raise
     adapter.finish_step(stepped=True)
     return result
+
+
+@contextmanager
+def _handed(optimizer, flag):
+    """Let the optimizer see ``flag`` as its ``found_inf``: it leaves the weights alone where that is 1."""
+    if flag is None:
+        yield
+        return
+    optimizer.grad_scale, optimizer.found_inf = None, flag
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
 
 
 def _tell_schedulers(optimizer):
@@ -144,6 +164,16 @@ def _add_param_group(self, *args, **kwargs):
     return result
 
 
+def _deepcopy(self, memo):
+    """Copy the adapter too, which torch leaves out of an optimizer's state: a copied model and optimizer train on alone."""
+    with PatchStack() as patches:
+        patches.set(self, "__deepcopy__", self._amp_stash.replaced.get("__deepcopy__"))
+        twin = copy.deepcopy(self, memo)
+    if SLOT not in vars(twin):
+        self._amp_stash.links.on_copy(copy.deepcopy(self._amp_stash, memo))
+    return twin
+
+
 # Apex's own names for the stages. Clients with training loops of their own call them (fairseq, NVIDIA's BERT).
 
 
@@ -171,6 +201,7 @@ _REPLACEMENTS = {
     "step": _step,
     "zero_grad": _zero_grad,
     "add_param_group": _add_param_group,
+    "__deepcopy__": _deepcopy,
     "_amp_lazy_init": _amp_lazy_init,
     "_lazy_init_maybe_master_weights": _amp_lazy_init,
     "_prepare_amp_backward": _prepare_amp_backward,

@@ -60,7 +60,7 @@ class Session:
         self._patches = PatchStack()
         self._token = forwards.Token()
         self._links = optimizer_parts.Links(
-            self.process_casts.paused, self.process_casts.resumed, self._first_scaler, self._tell_skip
+            self.process_casts.paused, self.process_casts.resumed, self._first_scaler, self._tell_skip, self._keep_copy
         )
         self._model_casts = []
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
@@ -151,6 +151,12 @@ class Session:
         adapter.settle_in()
         patches.defer_weakly(adapter.release)
 
+    def _keep_copy(self, adapter):
+        with PatchStack() as patches:
+            steps.attach(adapter, patches)
+            self._keep_adapter(adapter, patches)
+            self._patches.absorb(patches)
+
     def close(self):
         """Put everything back: torch, ``forward``, the optimizers' methods and params, float32 weights."""
         self._token.close()
@@ -227,10 +233,9 @@ class Session:
         return self.scalers[0]
 
     def _tell_skip(self, loss_id, scaler):
+        outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"
         self.notices.say(
-            "Gradient overflow.  Skipping step, loss scaler {} reducing loss scale to {}".format(
-                loss_id, scaler.loss_scale()
-            )
+            "Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome.format(scaler.loss_scale()))
         )
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
