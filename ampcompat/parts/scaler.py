@@ -2,8 +2,8 @@
 
 Owns: ``LossScaler`` (the automaton and its numbers), ``Verdict`` (one answer to "did it overflow?").
 Must not touch: optimizers, models; it is handed lists of gradients.
-The surprise: an update waits. ``judge`` asks the device whether a gradient was inf or nan, but the host reads the answer once, when
-somebody needs it: the next ``step``, the next scaled loss, ``loss_scale()``.
+The surprise: an update waits. ``judge`` leaves the answer on the device, and the host replays the automaton when somebody needs a number. Where
+every optimizer takes the answer on the device too, a mirror of the scale there goes ahead, and the host need never look.
 
 The automaton (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
 
@@ -18,26 +18,44 @@ import re
 import torch
 
 from ..errors import AmpError
+from ..tables import torch_facts
 from ..tables.opt_levels import DYNAMIC
 from . import tensors
 
 #: The smallest normal float32: below it a scale loses precision, and at 0 it would stay for ever.
 SMALLEST_SCALE = 2.0**-126
 
+#: Verdicts that may wait unread before the host reads them all at once: bounds memory, costs one wait in so many steps.
+UNREAD = 1000
+
 
 class Verdict:
     """Whether the gradients of one ``scale_loss`` overflowed. Read from the device once, on demand."""
 
-    def __init__(self, found):
-        self._found = found
-        self._overflowed = None if found else False
+    def __init__(self, flags):
+        self.flags = flags
+        self._overflowed = None if flags else False
+        self._listeners = []
 
     def overflowed(self):
         """Return the answer as a bool; the first call waits for the device."""
         if self._overflowed is None:
-            self._overflowed = any(flag.item() != 0 for flag in self._found)
-            self._found = ()
+            self._overflowed = any(flag.tolist() != 0.0 for flag in self.flags)
         return self._overflowed
+
+    def is_on_one_device(self):
+        """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
+        return len(self.flags) == 1
+
+    def tell(self, listener):
+        """Call ``listener()`` when the scale has been changed because of this verdict, if it is an overflow."""
+        self._listeners.append(listener)
+
+    def report(self):
+        """Call the listeners, once."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
 
 
 class LossScaler:
@@ -46,10 +64,13 @@ class LossScaler:
     Args:
         loss_scale: a float for a scale that stays, or ``"dynamic"``.
         init_scale: where a dynamic scale starts (at most ``max_loss_scale``).
-        scale_factor: the factor of a backoff and, without ``growth_factor``, of a growth.
+        scale_factor: the factor of growth, and its inverse that of backoff, unless these are given.
         scale_window: good steps in a row before the scale grows.
         min_loss_scale: a dynamic scale does not back off below this.
         max_loss_scale: nor grow above this.
+        growth_factor, backoff_factor: instead of ``scale_factor``.
+        hysteresis: overflows since the last growth before the scale backs off; every one of them skips its step.
+        checks_static: a static scale skips the steps that overflow, too.
     """
 
     def __init__(
@@ -60,17 +81,25 @@ class LossScaler:
         scale_window=2000,
         min_loss_scale=None,
         max_loss_scale=2.0**24,
+        growth_factor=None,
+        backoff_factor=None,
+        hysteresis=1,
+        checks_static=False,
     ):
         self.dynamic = loss_scale == DYNAMIC
+        self.checks = self.dynamic or checks_static
+        self.skips_in_a_row = 0
         self._scale = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
-        self._scale_factor = scale_factor
+        self._good_steps = 0
+        self._growth_factor = growth_factor or scale_factor
+        self._backoff_factor = backoff_factor or 1.0 / scale_factor
         self._scale_seq_len = scale_window
         self._min_loss_scale = min_loss_scale
         self._max_loss_scale = max_loss_scale
-        self._good_steps = 0
-        self.skips_in_a_row = 0
-        self._found = {}
-        self._pending = None
+        self._hysteresis = self._patience = hysteresis
+        self._flags = {}  # device -> float32 tensor of shape (), 1 where something was inf or nan
+        self._pending = []  # verdicts that the host has not replayed
+        self._mirror = None  # (scale, good steps) on the device, ahead of the host
 
     # -- the numbers, as clients of Apex read and write them -----------------------------------------------------------
 
@@ -109,63 +138,97 @@ class LossScaler:
 
     # -- one backward pass ---------------------------------------------------------------------------------------------
 
-    def scale_loss(self, loss, dtype):
-        """Return ``loss`` in ``dtype``, times the scale."""
-        scale = self._loss_scale
-        loss = loss.to(dtype)
-        return loss if scale == 1.0 else loss * scale
+    def scale_now(self):
+        """Return the current scale without waiting for the device: a float, or a tensor of shape () there."""
+        return self._mirror[0] if self._mirror is not None else self._loss_scale
 
     def unscale_(self, grads, scale):
-        """Divide gradients by ``scale`` in place; a dynamic scaler remembers whether one was inf or nan.
+        """Divide gradients by ``scale`` in place; remember whether one was inf or nan, if this scaler checks.
 
         Args:
             grads: floating tensors of any device and dtype; sparse ones must be coalesced.
-            scale: the float that the loss was multiplied by.
+            scale: what the loss was multiplied by: a float, or a tensor of shape ().
         """
-        if not self.dynamic and scale == 1.0:
+        if not self.checks and is_one(scale):
             return
+        factor = 1.0 / scale
         for alike in tensors.grouped(grads):
-            if self.dynamic:
-                tensors.check_and_scale_(alike, 1.0 / scale, self._flag(alike[0].device))
+            if self.checks:
+                tensors.check_and_scale_(alike, factor, self._flag(alike[0].device))
             else:
-                tensors.multiply_(alike, 1.0 / scale)
+                tensors.multiply_(alike, factor)
 
-    def judge(self):
-        """Close the books on what ``unscale_`` saw since the last time, and return the ``Verdict``."""
-        self.settle()
-        self._pending = Verdict(list(self._found.values()))
-        self._found = {}
-        return self._pending
+    def judge(self, on_device=False):
+        """Close the books on what ``unscale_`` saw since the last time, and return the ``Verdict``.
+
+        Args:
+            on_device: all that heed the verdict can do so on the device, so let the scale change there.
+        """
+        verdict = Verdict(list(self._flags.values()))
+        self._flags = {}
+        on_device = on_device and self._can_mirror(verdict)
+        if not on_device or len(self._pending) >= UNREAD:
+            self.settle()
+        self._pending.append(verdict)
+        if on_device:
+            self._advance_mirror(verdict.flags[0])
+        return verdict
 
     def settle(self):
-        """Let the last verdict change the scale, now that somebody wants to know."""
-        verdict, self._pending = self._pending, None
-        if verdict is not None:
-            self._advance(self.dynamic and verdict.overflowed())
+        """Replay what the verdicts since the last time did to the scale, now that somebody wants to know."""
+        pending, self._pending = self._pending, []
+        self._mirror = None
+        for verdict in pending:
+            overflowed = self.checks and verdict.overflowed()
+            self._advance(overflowed)
+            if overflowed:
+                verdict.report()
 
     def _advance(self, overflowed):
         if overflowed:
-            floor = self._min_loss_scale or SMALLEST_SCALE
-            self._scale = max(floor, self._scale / self._scale_factor)
-            self._good_steps = 0
             self.skips_in_a_row += 1
+            self._good_steps = 0
+            self._patience -= 1
+            if self.dynamic and self._patience <= 0:
+                self._scale = max(self._floor(), self._scale * self._backoff_factor)
             return
         self.skips_in_a_row = 0
         self._good_steps += 1
         if self.dynamic and self._good_steps == self._scale_seq_len:
-            self._scale = min(self._max_loss_scale, self._scale * self._scale_factor)
+            self._scale = min(self._max_loss_scale, self._scale * self._growth_factor)
             self._good_steps = 0
+            self._patience = self._hysteresis
+
+    def _floor(self):
+        return self._min_loss_scale or SMALLEST_SCALE
+
+    def _can_mirror(self, verdict):
+        plain = self.dynamic and self._hysteresis == 1 and self._floor() <= self._scale
+        return plain and verdict.is_on_one_device() and torch_facts.has_fused_scale_update(verdict.flags[0].device.type)
+
+    def _advance_mirror(self, flag):
+        if self._mirror is None:
+            self._mirror = (
+                torch.full((), self._scale, dtype=torch.float32, device=flag.device),
+                torch.full((), self._good_steps, dtype=torch.int32, device=flag.device),
+            )
+        # A new tensor for a new scale: gradients that are still scaled remember theirs by identity.
+        scale, good_steps = self._mirror[0].clone(), self._mirror[1]
+        torch._amp_update_scale_(
+            scale, good_steps, flag, self._growth_factor, self._backoff_factor, self._scale_seq_len
+        )
+        self._mirror = (scale.clamp_(self._floor(), self._max_loss_scale), good_steps)
 
     def _flag(self, device):
-        if device not in self._found:
-            self._found[device] = torch.zeros((), dtype=torch.float32, device=device)
-        return self._found[device]
+        if device not in self._flags:
+            self._flags[device] = torch.zeros((), dtype=torch.float32, device=device)
+        return self._flags[device]
 
     # -- what Apex's own loops call ------------------------------------------------------------------------------------
 
     def clear_overflow_state(self):
         """Forget what ``unscale`` has seen."""
-        self._found = {}
+        self._flags = {}
 
     def unscale(self, model_grads, master_grads, unused_scale, models_are_masters=False, scale_override=None):
         """Write ``model_grads`` divided by the scale into ``master_grads`` (the same tensors, or float32 copies).
@@ -191,15 +254,22 @@ class LossScaler:
         """Change the scale by what ``unscale`` has seen, and return whether the step should be skipped."""
         verdict = self.judge()
         self.settle()
-        return self.dynamic and verdict.overflowed()
+        return self.checks and verdict.overflowed()
+
+
+def is_one(scale):
+    """Return whether a scale is known, without waiting for a device, to change nothing."""
+    return not isinstance(scale, torch.Tensor) and scale == 1.0
 
 
 def scaler_states(state_dict):
-    """Return ``{index: state}`` of the scalers in a checkpoint.
+    """Return ``{index: state}`` of the scalers in a checkpoint of ``amp``, or in one of torch's GradScaler.
 
     Raises:
         AmpError: the dict has keys that are none of ours; the message names them.
     """
+    if "scale" in state_dict and "_growth_tracker" in state_dict:
+        return {0: {"loss_scale": state_dict["scale"], "unskipped": state_dict["_growth_tracker"]}}
     matches = {key: re.match(r"loss_scaler(\d+)$", str(key)) for key in state_dict}
     unknown = sorted(repr(key) for key, match in matches.items() if not match)
     if unknown:

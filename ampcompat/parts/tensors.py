@@ -28,8 +28,10 @@ def grouped(tensors):
 
 
 def multiply_(tensors, factor):
-    """Multiply tensors by a number in place."""
+    """Multiply tensors in place by a float, or a tensor of shape ()."""
     for alike in grouped(tensors):
+        if isinstance(factor, torch.Tensor):
+            factor = factor.to(alike[0].device)
         if torch_facts.has_foreach():
             torch._foreach_mul_(alike, factor)
         else:
@@ -90,11 +92,14 @@ def check_and_scale_(tensors, factor, found):
 
     Args:
         tensors: dense floating tensors.
-        factor: a float.
+        factor: a float, or a tensor of shape ().
         found: a float32 tensor of shape () on their device.
     """
     if torch_facts.has_foreach_unscale(found.device.type):
-        factor = torch.full((), factor, dtype=torch.float32, device=found.device)
+        if isinstance(factor, torch.Tensor):
+            factor = factor.to(found.device, torch.float32)
+        else:
+            factor = torch.full((), factor, dtype=torch.float32, device=found.device)
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, factor)
         return
     for tensor in tensors:

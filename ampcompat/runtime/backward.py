@@ -7,6 +7,8 @@ The surprise: when the body raises, gradients still come out in true units, and 
 
 import torch
 
+from ..parts.scaler import is_one
+
 
 class BackwardPass:
     """A context manager that yields the scaled loss.
@@ -33,13 +35,14 @@ class BackwardPass:
         self.scale = None
 
     def __enter__(self):
-        self.scale = self.scaler.loss_scale()
+        self.scale = self.scaler.scale_now()
         with self.casts.paused():
             with torch.no_grad():
                 seen = set()
                 for adapter in self.adapters:
                     adapter.before_backward(self.scaler, self.scale, seen)
-            return self.scaler.scale_loss(self.loss, self.high)
+            loss = self.loss.to(self.high)
+            return loss if is_one(self.scale) else loss * _beside(self.scale, loss)
 
     def __exit__(self, kind, error, trace):
         self.casts.backend.clear_cache()
@@ -61,7 +64,12 @@ class BackwardPass:
                 adapter.after_backward(self.scaler, self.scale, seen)
 
     def _judge(self):
-        verdict = self.scaler.judge()
-        if self.scaler.dynamic:
+        scaler = self.scaler
+        verdict = scaler.judge(on_device=all(adapter.takes_found_inf() for adapter in self.adapters))
+        if scaler.checks:
             for adapter in self.adapters:
-                adapter.heed(verdict, self.loss_id, self.scaler)
+                adapter.heed(verdict, self.loss_id, scaler)
+
+
+def _beside(scale, loss):
+    return scale.to(loss.device) if isinstance(scale, torch.Tensor) else scale

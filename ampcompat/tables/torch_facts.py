@@ -120,6 +120,18 @@ def has_foreach_unscale(device_type):
 
 
 @functools.lru_cache(maxsize=None)
+def has_fused_scale_update(device_type):
+    """Return whether torch changes a loss scale in one operation on this type of device."""
+    fused = getattr(torch, "_amp_update_scale_", None)
+    scale, flag = torch.ones((), device=device_type), torch.zeros((), device=device_type)
+    try:
+        fused(scale, torch.zeros((), dtype=torch.int32, device=device_type), flag, 2.0, 0.5, 2)
+    except (RuntimeError, NotImplementedError, TypeError):  # absent, no CPU kernel, or the signature of torch 1.6
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
 def has_mixed_batch_norm(device, low, high):
     """Return whether batch norm takes an input of dtype ``low`` with params and statistics of dtype ``high``."""
     wide = torch.ones(2, dtype=high, device=device)
