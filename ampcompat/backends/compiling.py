@@ -11,6 +11,8 @@ import sys
 
 import torch
 
+from .autocast_flags import IS_BY_DEVICE
+
 _compiler = getattr(torch, "compiler", None)
 
 #: The attribute by which a wrapper of ours is known.
@@ -27,6 +29,8 @@ is_compiling = getattr(_compiler, "is_compiling", _never)
 
 def is_autocast_enabled(devices):
     """Return whether autocast is on for any of the device types, in a form that the compiler guards on."""
+    if not IS_BY_DEVICE:
+        return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
     for device in devices:
         if torch.is_autocast_enabled(device):
             return True

@@ -124,7 +124,8 @@ def float_in_place(function, casts):
         # A copy of its own computes in place, so that the in-place form need not have another one beside it.
         wide = self.to(casts.high)
         with casts.paused():
-            return self.copy_(function(wide, *args, **kwargs))
+            result = function(wide, *args, **kwargs)
+            return result if result is NotImplemented else self.copy_(result)
 
     return written_back
 

@@ -192,6 +192,6 @@ def test_casts_are_restored_when_backward_raises(setting):
             raise ZeroDivisionError
 
     with opened(setting) as backend:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises((ZeroDivisionError, RuntimeError)):  # torch 1.5 hides which error it was
             Broken.apply(torch.ones(2, requires_grad=True)).sum().backward()
         assert backend.active()

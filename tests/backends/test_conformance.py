@@ -32,8 +32,23 @@ for _owner, _row in PLACED:
     BY_NAME.setdefault(_plain, []).append((_owner, _row, getattr(_owner, _row.name)))
 
 INPUTS = ("low", "high", "mixed")
+NOT_A_FORM = object()  # one tensor cannot be mixed
 EPS = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-22, torch.float64: 2.0**-50}
 SIZES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
+
+
+#: (backend, dtype) -> {"agree", "known different", "no kernel"} -> number of rows times forms times kinds of inputs.
+COUNTS = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counts_are_reported(request):
+    """Print one line per backend and dtype when the module is done."""
+    yield
+    with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
+        for (backend, dtype), counts in sorted(COUNTS.items()):
+            found = ", ".join("{} {}".format(number, what) for what, number in sorted(counts.items()))
+            print("\nconformance of {} in {}: {}".format(backend, dtype, found))
 
 
 def mapped(function, value):
@@ -146,13 +161,13 @@ def compare(setting, row, function, wrapper, case, kind, pair):
     """Return what is wrong with one form, or None."""
     inputs = Inputs(case, kind, pair)
     if kind == "mixed" and len(inputs.leaves) < 2:
-        return None
+        return NOT_A_FORM
     if row.rule == op_rules.BANNED and kind != "high":
         with pytest.raises(AmpNotImplementedError):
             called(wrapper, row, inputs)
         return None
     if row.rule == op_rules.LEAVE and kind == "mixed":
-        return None
+        return NOT_A_FORM
     exact = rounding_points(row, inputs, pair)
     result = called(wrapper, row, inputs)
     dtype = dtype_by_rule(row, inputs, pair)
@@ -204,6 +219,7 @@ def test_row_agrees_with_table(name, backend_name, pair_name):
     pair = PAIRS[pair_name]
     backend = BACKENDS[backend_name](pair)
     wrong, left_out = {}, []
+    counts = COUNTS.setdefault((backend_name, pair_name), collections.Counter())
     with PatchStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, on deprecated names
         backend.open(patches)
@@ -217,7 +233,11 @@ def test_row_agrees_with_table(name, backend_name, pair_name):
                     if not is_missing_kernel(error):
                         raise
                     left_out.append("{}: {}".format(key, error))
+                    counts["no kernel"] += 1
                     continue
+                if problem is NOT_A_FORM:
+                    continue
+                counts["known different" if problem else "agree"] += 1
                 if bool(problem) != (key in KNOWN_DIFFERENCES):
                     wrong[key] = problem or "agrees, but is listed as a known difference"
     if wrong:
