@@ -97,6 +97,12 @@ class AmpStateModule(types.ModuleType):
         if self.verbosity > 0 and (is_first_rank() or not rank0):
             print(msg, flush=True)
 
+    def master_params(self, optimizer):
+        """Yield the params in ``optimizer.param_groups``, as ``amp.master_params`` does."""
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                yield param
+
     def warn_or_err(self, msg):
         """Raise, or only warn if the script set ``hard_override``."""
         if not self.hard_override:

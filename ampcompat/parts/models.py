@@ -139,7 +139,7 @@ def _predicate(entry):
         return lambda name, module: isinstance(module, entry)
     if isinstance(entry, str):
         return lambda name, module: fnmatch.fnmatchcase(name, entry)
-    if callable(entry):
+    if callable(entry) and not isinstance(entry, type):
         return entry
     raise AmpTypeError(
         "keep_fp32 takes module types, modules, name patterns and predicates f(name, module), not {!r}.".format(entry)

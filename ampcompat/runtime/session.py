@@ -113,13 +113,16 @@ class Session:
         for model in models:
             kept = model_parts.matching(model, request.keep_fp32)
             if policy.weights_dtype is not None:
+                inner = [child for module in kept for child in module.modules()]
                 norms = model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
-                cast.cast(model, [inner for module in kept for inner in module.modules()] + norms)
+                norms = [norm for norm in norms if norm not in inner]
+                cast.cast(model, inner + norms)
                 kept += [norm for norm in norms if _needs_wide_input(norm, policy)]
             if policy.casts_model:
                 state_dicts.hook(model, policy.dtypes.high, self.masters, patches)
             for module in kept:
-                self._mark(module, patches, policy.dtypes.high, policy.cast_model_type, paused)
+                outwards = _output_dtype(request) if module is model else policy.cast_model_type
+                self._mark(module, patches, policy.dtypes.high, outwards, paused)
             if model not in kept:
                 self._mark(model, patches, policy.cast_model_type, _output_dtype(request), entered)
         return cast

@@ -1,0 +1,256 @@
+"""Contract 7.10 and 7.11: every way to call an optimizer, and params that come, go, freeze and thaw."""
+
+import pytest
+import torch
+from networks import INPUT, Product, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
+
+from ampcompat import amp
+
+X = 2.0**-4
+
+
+def begin(setting, make_optimizer=None, **options):
+    model = Product(1.0).to(setting.high)
+    optimizer = (make_optimizer or (lambda params: torch.optim.SGD(params, lr=0.25)))(model.parameters())
+    initialize(setting, model, optimizer, **dict({"loss_scale": 128.0}, **options))
+    return model, optimizer
+
+
+def backward(setting, model, optimizers, factor=X, **options):
+    with amp.scale_loss(factor * model(INPUT.to(setting.high)).sum(), optimizers, **options) as scaled_loss:
+        scaled_loss.backward()
+
+
+@each_setting
+def test_step_hooks_run_around_real_steps_only(setting):
+    if not hasattr(torch.optim.Optimizer, "register_step_post_hook"):
+        pytest.skip("this torch has no step hooks")
+    with session_of(setting):
+        model, optimizer = begin(setting, loss_scale="dynamic")
+        calls = []
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert calls == ["before", "after"]
+        backward(setting, model, optimizer, factor=float("inf"))
+        optimizer.step()
+        assert calls == ["before", "after"]
+
+
+@each_setting
+def test_a_tensor_learning_rate_works(setting):
+    with session_of(setting):
+        try:
+            model, optimizer = begin(setting, lambda params: torch.optim.Adam(params, lr=torch.tensor(0.25)))
+        except ValueError as error:
+            pytest.skip("this torch takes no tensor learning rate: {}".format(error))
+        before = [param.detach().clone() for param in amp.master_params(optimizer)]
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert not any(map(torch.equal, before, [p.detach() for p in amp.master_params(optimizer)]))
+
+
+@each_setting
+def test_sparse_gradients_are_unscaled_summed_and_stepped(setting):
+    if setting.level == "O3":
+        skip_unless_sparse_adds(setting.low)
+    with session_of(setting):
+        table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
+        table.weight.data.fill_(1.0)
+        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+        initialize(setting, table, optimizer, loss_scale=64.0)
+        for _ in range(2):
+            with amp.scale_loss(table(torch.tensor([1, 1, 3])).sum() * X, optimizer) as scaled_loss:
+                scaled_loss.backward()
+        grad = next(amp.master_params(optimizer)).grad
+        expected = torch.tensor([[0.0, 0.0], [4 * X, 4 * X], [0.0, 0.0], [2 * X, 2 * X]], dtype=grad.dtype)
+        assert grad.is_sparse and torch.equal(grad.to_dense(), expected)
+        optimizer.step()
+        assert torch.equal(table.weight.detach(), (1.0 - expected).to(table.weight.dtype))
+
+
+def skip_unless_sparse_adds(dtype):
+    """Skip where torch itself cannot accumulate sparse gradients of a dtype."""
+    try:
+        torch.eye(2).to(dtype).to_sparse() + torch.eye(2).to(dtype).to_sparse()
+    except RuntimeError as error:
+        pytest.skip("this torch cannot accumulate sparse gradients in {}: {}".format(dtype, error))
+
+
+@each_setting
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
+    with session_of(setting):
+        table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
+        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+        initialize(setting, table, optimizer, loss_scale="dynamic")
+        with amp.scale_loss(table(torch.tensor([1, 3])).sum() * value, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
+
+
+@each_setting
+def test_a_frozen_param_is_left_alone_and_trains_once_thawed(setting):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        model.a.requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        for thawed in (False, True):
+            model.a.requires_grad_(thawed)
+            before = model.a.detach().clone(), model.b.detach().clone()
+            optimizer.zero_grad()
+            backward(setting, model, optimizer)
+            optimizer.step()
+            assert torch.equal(model.a.detach(), before[0]) is not thawed
+            assert not torch.equal(model.b.detach(), before[1])
+
+
+@each_setting
+def test_a_param_frozen_later_keeps_its_value(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        backward(setting, model, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        model.a.requires_grad_(False)
+        before = model.a.detach().clone()
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert torch.equal(model.a.detach(), before)
+
+
+@each_setting
+def test_a_param_without_a_gradient_is_left_alone(setting):
+    with session_of(setting):
+        model = [Product(1.0).to(setting.high), Product(1.5).to(setting.high)]
+        params = list(model[0].parameters()) + list(model[1].parameters())
+        optimizer = torch.optim.SGD(params, lr=0.25, weight_decay=0.5)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        before = [param.detach().clone() for param in model[1].parameters()]
+        backward(setting, model[0], optimizer)
+        optimizer.step()
+        assert all(torch.equal(a, b.detach()) for a, b in zip(before, model[1].parameters()))
+
+
+@settings_at("O1", "O2")
+def test_a_group_given_twice_is_refused_and_changes_nothing(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        groups = len(optimizer.param_groups)
+        with pytest.raises(ValueError):
+            optimizer.add_param_group({"params": [model.a]})
+        assert len(optimizer.param_groups) == groups
+
+
+@each_setting
+def test_an_optimizer_that_amp_has_not_seen_is_adopted(setting, capsys):
+    with session_of(setting, verbosity=1):
+        model = Product(1.0).to(setting.high)
+        initialize(setting, model, loss_scale=128.0)
+        capsys.readouterr()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+        backward(setting, model, optimizer)
+        assert "amp.initialize" in capsys.readouterr().out
+        wide = setting.high if setting.has_masters or not setting.casts_weights else setting.low
+        assert {param.dtype for param in amp.master_params(optimizer)} == {wide}
+        expected = [param.detach() - 0.25 * param.grad for param in amp.master_params(optimizer)]
+        optimizer.step()
+        assert all(map(torch.equal, expected, [p.detach() for p in amp.master_params(optimizer)]))
+        backward(setting, model, optimizer)
+        assert capsys.readouterr().out == ""
+
+
+@each_setting
+def test_params_of_the_model_that_no_optimizer_owns_are_no_trouble(setting):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        optimizer = torch.optim.SGD([model.a], lr=0.25)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        before = model.b.detach().clone()
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert torch.equal(model.b.detach(), before)
+
+
+@each_setting
+def test_param_marks_of_the_users_are_on_the_masters(setting):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        model.a.no_weight_decay = True
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+        initialize(setting, model, optimizer)
+        assert [getattr(p, "no_weight_decay", False) for p in amp.master_params(optimizer)] == [True, False]
+
+
+@each_setting
+def test_two_optimizers_over_one_model_each_step_their_own(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizers = [
+            torch.optim.SGD(model[0].parameters(), lr=0.1),
+            torch.optim.Adam(model[1:].parameters(), lr=0.01, eps=1e-3),
+        ]
+        initialize(setting, model, optimizers, loss_scale=8.0)
+        x, target = make_batch(setting)
+        losses = []
+        for _ in range(8):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), target)
+            losses.append(loss.item())
+            with amp.scale_loss(loss, optimizers) as scaled_loss:
+                scaled_loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        assert losses[-1] < losses[0]
+
+
+@each_setting
+def test_an_optimizer_without_torchs_base_class_works(setting):
+    class Descent:
+        """The four names that every optimizer has, and nothing else."""
+
+        def __init__(self, params):
+            self.param_groups, self.state = [{"params": list(params)}], {}
+
+        def zero_grad(self):
+            for param in self.param_groups[0]["params"]:
+                param.grad = None
+
+        def step(self):
+            with torch.no_grad():
+                for param in self.param_groups[0]["params"]:
+                    param -= 0.25 * param.grad
+
+    with session_of(setting):
+        model, optimizer = begin(setting, Descent)
+        backward(setting, model, optimizer)
+        expected = [p.detach() - 0.25 * p.grad for p in amp.master_params(optimizer)]
+        optimizer.step()
+        assert all(map(torch.equal, expected, [p.detach() for p in amp.master_params(optimizer)]))
+        optimizer.zero_grad()
+        assert all(param.grad is None for param in model.parameters())
+
+
+@each_setting
+def test_train_step_learns_with_tied_weights(setting):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(5, 4)
+            self.head = torch.nn.Linear(4, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids):
+            return self.head(self.embed(ids))
+
+    with session_of(setting):
+        model = Tied().to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        batch = torch.arange(5), torch.arange(5).flip(0)
+        losses = [train_step(model, optimizer, batch) for _ in range(10)]
+        assert losses[-1] < losses[0] and model.head.weight is model.embed.weight
