@@ -153,6 +153,8 @@ class OptimizerAdapter(StashNames):
     def own_masters(self):
         """Return the params that are their own masters."""
         groups = self.optimizer.param_groups
+        if len(self._pairs) == sum(len(group["params"]) for group in groups):
+            return []
         return [param for group in groups for param in group["params"] if id(param) not in self._pairs]
 
     def _own_with_grad(self, seen):
@@ -185,7 +187,7 @@ class OptimizerAdapter(StashNames):
         aside = [param for param in held if doomed or tensors.is_narrower(param.grad, self.dtypes.high)]
         ids = set(map(id, aside))
         # Multiplied rather than set aside: what DistributedDataParallel has not reduced yet must stay in ``.grad``.
-        tensors.multiply_([param.grad for param in held if id(param) not in ids], scale)
+        tensors.multiply_(tensors.grouped([param.grad for param in held if id(param) not in ids]), scale)
         for param in aside:  # a copy, since a view's memory may be reused
             self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
             param.grad = None
@@ -202,7 +204,7 @@ class OptimizerAdapter(StashNames):
         for param in own:
             if param.grad.is_sparse and not param.grad.is_coalesced():
                 param.grad = param.grad.coalesce()
-        scaler.unscale_([param.grad for param in own], scale)
+        scaler.unscale_(tensors.grouped([param.grad for param in own]), scale)
         for param, grad in self._stashed:
             param.grad = grad if param.grad is None else param.grad.add_(grad)
         self._stashed = []
@@ -216,11 +218,11 @@ class OptimizerAdapter(StashNames):
                 kept = [index for index, grad in enumerate(grads) if grad is not None]
                 models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
             if grads:
-                wide = tensors.widened(grads, masters)
+                wide, groups = tensors.widened(grads, masters)
                 del grads
                 for model in models:
                     model.grad = None
-                scaler.unscale_(wide, scale)
+                scaler.unscale_(groups, scale)
                 _add_to_masters(masters, wide)
 
     # -- around a step -------------------------------------------------------------------------------------------------
@@ -321,7 +323,8 @@ def _add_to_masters(masters, grads):
         else:
             sums.append(held)
             terms.append(grad)
-    tensors.add_(sums, terms)
+    if sums:
+        tensors.add_(sums, terms)
 
 
 def _is_same(scale, other):

@@ -142,21 +142,21 @@ class LossScaler:
         """Return the current scale without waiting for the device: a float, or a tensor of shape () there."""
         return self._mirror[0] if self._mirror is not None else self._loss_scale
 
-    def unscale_(self, grads, scale):
+    def unscale_(self, groups, scale):
         """Divide gradients by ``scale`` in place; remember whether one was inf or nan, if this scaler checks.
 
         Args:
-            grads: floating tensors of any device and dtype; sparse ones must be coalesced.
+            groups: lists of dense floating tensors, of one device and dtype each (``tensors.grouped``).
             scale: what the loss was multiplied by: a float, or a tensor of shape ().
         """
         if not self.checks and is_one(scale):
             return
         factor = 1.0 / scale
-        for alike in tensors.grouped(grads):
-            if self.checks:
-                tensors.check_and_scale_(alike, factor, self._flag(alike[0].device))
-            else:
-                tensors.multiply_(alike, factor)
+        if not self.checks:
+            tensors.multiply_(groups, factor)
+            return
+        for alike in groups:
+            tensors.check_and_scale_(alike, factor, self._flag(alike[0].device))
 
     def judge(self, on_device=False):
         """Close the books on what ``unscale_`` saw since the last time, and return the ``Verdict``.
@@ -248,7 +248,7 @@ class LossScaler:
                 for model_grad, master_grad in pairs:
                     if model_grad is not master_grad:
                         master_grad.copy_(model_grad)
-            self.unscale_([master_grad for _, master_grad in pairs], scale)
+            self.unscale_(tensors.grouped([master_grad for _, master_grad in pairs]), scale)
 
     def update_scale(self):
         """Change the scale by what ``unscale`` has seen, and return whether the step should be skipped."""

@@ -22,14 +22,19 @@ def grouped(tensors):
     """Return lists of tensors of one device and dtype each; of a sparse (coalesced) tensor, its values."""
     groups = {}
     for tensor in tensors:
-        values = tensor._values() if tensor.is_sparse else tensor
-        groups.setdefault((values.device, values.dtype), []).append(values)
+        if tensor.is_sparse:
+            tensor = tensor._values()
+        key = (tensor.device, tensor.dtype)
+        if key in groups:
+            groups[key].append(tensor)
+        else:
+            groups[key] = [tensor]
     return list(groups.values())
 
 
-def multiply_(tensors, factor):
-    """Multiply tensors in place by a float, or a tensor of shape ()."""
-    for alike in grouped(tensors):
+def multiply_(groups, factor):
+    """Multiply groups of tensors (see ``grouped``) in place by a float, or a tensor of shape ()."""
+    for alike in groups:
         if isinstance(factor, torch.Tensor):
             factor = factor.to(alike[0].device)
         if torch_facts.has_foreach():
@@ -75,16 +80,18 @@ def chunked(pairs):
 
 
 def widened(tensors, models):
-    """Return copies of tensors in the dtype and layout of ``models``, pairwise; sparse ones come back coalesced."""
+    """Return copies of tensors in the dtype and layout of ``models`` (alike, pairwise), and the same copies as groups.
+
+    Sparse ones come back coalesced.
+    """
     if any(tensor.is_sparse for tensor in tensors) or not torch_facts.has_foreach_copy():
-        return [
-            (tensor.coalesce() if tensor.is_sparse else tensor).to(model.dtype)
-            for tensor, model in zip(tensors, models)
-        ]
+        dense = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in tensors]
+        copies = [tensor.to(model.dtype) for tensor, model in zip(dense, models)]
+        return copies, grouped(copies)
     # One operation makes all the copies; the negated values in them are never looked at.
     copies = torch._foreach_neg(models)
     torch._foreach_copy_(copies, tensors)
-    return list(copies)
+    return copies, [copies]
 
 
 def check_and_scale_(tensors, factor, found):

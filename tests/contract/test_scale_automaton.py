@@ -19,7 +19,7 @@ def numbers(scaler):
 
 
 def advance(scaler, overflowed):
-    scaler.unscale_([torch.tensor([1.0, float("inf") if overflowed else 2.0])], scaler.loss_scale())
+    scaler.unscale_([[torch.tensor([1.0, float("inf") if overflowed else 2.0])]], scaler.loss_scale())
     return scaler.update_scale()
 
 

@@ -22,7 +22,7 @@ def features(request, monkeypatch):
 
 def test_multiply_reaches_every_tensor_of_every_dtype(features):
     values = [torch.full((3,), 2.0, dtype=dtype) for dtype in DTYPES]
-    tensors.multiply_(values, 0.5)
+    tensors.multiply_(tensors.grouped(values), 0.5)
     assert [value.tolist() for value in values] == [[1.0] * 3] * 2
 
 
