@@ -1,12 +1,13 @@
 """Ask the installed torch whether it can train in half on this CPU, and what stands in where it cannot.
 
-Owns: the probe.
+Owns: the probes for arithmetic that a torch may lack.
 Must not touch: the environment; tests put ``stand_in`` there.
 The surprise: it trains a tiny network to find out, because torch versions gained half kernels one by one.
 """
 
 import functools
 
+import pytest
 import torch
 
 
@@ -27,3 +28,11 @@ def stand_in(level="O2"):
     if level == "O0" or (trains_in(torch.float16) and trains_in(torch.bfloat16)):
         return {}
     return {"AMPCOMPAT_DTYPES": "float32,float64"}
+
+
+def complex_tensor():
+    """Return a complex tensor as a parameter of a test, skipped with the reason where torch makes none."""
+    try:
+        return torch.zeros(2, dtype=torch.complex64)
+    except (AttributeError, RuntimeError):
+        return pytest.param(None, marks=pytest.mark.skip(reason="this torch has no complex tensors"))

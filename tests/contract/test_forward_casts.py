@@ -6,6 +6,8 @@ import dataclasses
 import numpy
 import pytest
 import torch
+
+import half_kernels
 from networks import initialize, session_of, settings_at
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")
@@ -171,7 +173,7 @@ def test_token_ids_names_and_other_contents_stay(setting):
         b"bytes",
         torch.arange(3),
         torch.tensor([True]),
-        torch.zeros(2, dtype=torch.complex64),
+        half_kernels.complex_tensor(),
         numpy.ones(3),
         [1, "a", torch.arange(2)],
         {"ids": torch.arange(2)},

@@ -86,8 +86,8 @@ def test_a_floating_tensor_is_cast_and_others_pass():
 def test_a_complex_tensor_passes():
     try:
         passing = torch.zeros(2, dtype=torch.complex64)
-    except (AttributeError, RuntimeError) as error:
-        pytest.skip("this torch has no complex tensors: {}".format(error))
+    except (AttributeError, RuntimeError):
+        pytest.skip("this torch has no complex tensors")
     assert cast_floating(passing, HIGH) is passing
 
 
