@@ -277,4 +277,8 @@ def scaler_states(state_dict):
             "amp.load_state_dict expects what amp.state_dict() returned (keys loss_scaler0, loss_scaler1, …) and "
             "found {}. Pass checkpoint['amp'], not the whole checkpoint.".format(", ".join(unknown))
         )
+    for key, state in state_dict.items():
+        missing = [name for name in ("loss_scale", "unskipped") if name not in state]
+        if missing:
+            raise AmpError("amp.load_state_dict found no {} in {!r}.".format(" and no ".join(missing), key))
     return {int(match.group(1)): state_dict[key] for key, match in matches.items()}

@@ -77,7 +77,9 @@ class Session:
         known = set(request.models) - set(models)
         optimizers = [each for each in request.optimizers if models or not self._is_ours(each, policy)]
         if known and not models and not optimizers:
-            return  # all of it is in force already: trainers that restore a run initialize twice
+            # All of it is in force already: trainers that restore a run initialize twice. More losses are welcome.
+            self.scalers += request.make_scalers()[len(self.scalers) :]
+            return
         self.notices.selected(request.defaults, policy)
         requests.check_models(models, state.allow_incoming_model_not_fp32)
         requests.check_optimizers(optimizers)

@@ -2,6 +2,7 @@
 
 import inspect
 import types
+import warnings
 
 import pytest
 import torch
@@ -405,6 +406,39 @@ def test_a_second_initialize_replaces_the_scalers():
     quiet(second, sgd(second), num_losses=3, max_loss_scale=2.0**8)
     expected = {"loss_scaler{}".format(i): {"loss_scale": 2.0**8, "unskipped": 0} for i in range(3)}
     assert amp.state_dict() == expected
+
+
+@each_setting
+def test_the_same_model_again_with_more_losses_gets_scalers_for_them(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        train_step(model, optimizer, batch)
+        initialize(setting, model, optimizer, loss_scale=8.0, num_losses=2)
+        assert [state["unskipped"] for state in amp.state_dict().values()] == [1, 0]
+        train_step(model, optimizer, batch, loss_id=1)
+
+
+def test_disabled_then_enabled_is_enabled_and_enabled_then_disabled_stays_so(capsys):
+    model = make_network()
+    amp.initialize(model, enabled=False)
+    amp.initialize(model, opt_level="O2", verbosity=0)
+    assert model[0].weight.dtype is torch.float16 and len(amp.state_dict()) == 1
+    other = make_network()
+    amp.initialize(other, enabled=False)
+    assert other[0].weight.dtype is torch.float32 and len(amp.state_dict()) == 1
+
+
+def test_lazy_params_are_refused_with_what_to_do(level):
+    lazy = getattr(torch.nn, "LazyLinear", None)
+    if lazy is None:
+        pytest.skip("this torch has no lazy modules")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that lazy modules are new
+        model = lazy(3)
+    with pytest.raises(RuntimeError, match="run one batch"):
+        quiet(model, opt_level=level)
 
 
 def test_a_session_option_wins_over_the_script():

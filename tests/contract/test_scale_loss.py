@@ -392,6 +392,15 @@ def test_fewer_or_more_scalers_than_now_are_tolerated_with_a_warning(written, us
     assert [state["loss_scale"] for state in amp.state_dict().values()] == expected
 
 
+@pytest.mark.parametrize("second", [{}, {"loss_scale": 2.0}, {"unskipped": 3}])
+def test_a_scaler_with_a_part_missing_is_an_error_that_changes_no_scaler(second):
+    amp.initialize(make_network(), num_losses=2, verbosity=0)
+    before = amp.state_dict()
+    with pytest.raises(RuntimeError, match="loss_scaler1"):
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 1}, "loss_scaler1": second})
+    assert amp.state_dict() == before
+
+
 @pytest.mark.parametrize("wrong", [{"model": {}}, {"loss_scaler0": {}, "optimizer": {}}, {"loss_scalerx": {}}])
 def test_other_keys_are_an_error_naming_them(wrong):
     amp.initialize(make_network(), verbosity=0)
