@@ -50,11 +50,6 @@ class NativeBackend(WrappingBackend):
         self._covered_casts = Casts(self.dtypes, inactive=inactive_or_compiling, **shared)
         return Casts(self.dtypes, inactive=inactive, **shared)
 
-    def _low_of(self, tensor):
-        if compiling.is_compiling():
-            return tensor.to(self.dtypes.low)
-        return super()._low_of(tensor)
-
     def _is_covered(self, row):
         if row.sealed or not autocast_flags.IS_BY_DEVICE:  # what older torch covers has not been probed: wrap it all
             return False
@@ -71,7 +66,6 @@ class NativeBackend(WrappingBackend):
         """Turn autocast on and put the wrappers in place."""
         patches.defer(self._flags.write, self._flags.read())
         super().open(patches)
-        compiling.teach_names(patches)
         patches.set(threading.Thread, "start", self._start_entered(threading.Thread.start))
         self._members = threading.local()
         self._members.entered = True

@@ -16,25 +16,46 @@ class Switch:
         # A class of its own for each switch: the process-wide answer is the class attribute.
         self._everywhere = type("Local", (threading.local,), {"off": True, "depth": 0})
         self.local = self._everywhere()
+        self._lock = threading.Lock()
+        self._pausing_threads = 0
+        #: What compiled code goes by, for compilers guard on plain attributes and not on thread-locals: whether casts
+        #: are off for the process or paused in any thread.
+        self.is_off_somewhere = True
 
     def turn_on(self):
         """Put casts in force in every thread that does not pause them."""
         self._everywhere.off = False
+        self._note(0)
 
     def turn_off(self):
         """Take casts out of force in every thread."""
         self._everywhere.off = True
+        self._note(0)
 
     def pause(self):
         """Turn casts off in this thread until the matching ``resume``."""
-        self.local.depth += 1
-        self.local.off = True
+        self.change_pauses(1)
 
     def resume(self):
         """End the newest ``pause`` of this thread."""
-        self.local.depth -= 1
-        if not self.local.depth:
-            del self.local.off
+        self.change_pauses(-1)
+
+    def change_pauses(self, change):
+        """Change the number of this thread's pauses; at none of them the process decides."""
+        local = self.local
+        before = local.depth
+        local.depth = after = before + change
+        if after and not before:
+            local.off = True
+            self._note(1)
+        elif before and not after:
+            del local.off
+            self._note(-1)
+
+    def _note(self, change):
+        with self._lock:
+            self._pausing_threads += change
+            self.is_off_somewhere = self._everywhere.off or self._pausing_threads > 0
 
     @property
     def is_paused(self):
@@ -66,17 +87,11 @@ class Unpaused:
         self._switch = switch
 
     def __enter__(self):
-        local = self._switch.local
-        self._depth = local.depth
-        if self._depth:
-            local.depth = 0
-            del local.off
+        self._depth = self._switch.local.depth
+        self._switch.change_pauses(-self._depth)
 
     def __exit__(self, *exc_info):
-        local = self._switch.local
-        local.depth += self._depth
-        if local.depth:
-            local.off = True
+        self._switch.change_pauses(self._depth)
 
 
 class Nothing:

@@ -5,11 +5,13 @@ Must not touch: torch's autocast, which is ``native``'s alone.
 The surprise: a backend may be opened and undone many times; what it caches never outlives one opening.
 """
 
+from contextlib import nullcontext
+
 import torch
 
 from ..parts import half_math
 from ..tables import op_rules, torch_facts
-from . import autograd, norms, placing, rnn, rules, scripting
+from . import autograd, compiling, norms, placing, rnn, rules, scripting
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
 from .casts import Casts
@@ -39,18 +41,24 @@ class WrappingBackend(CastBackend):
         self._casts = self._make_casts()
 
     def _make_casts(self):
-        local = self._switch.local
+        switch, local, is_compiling = self._switch, self._switch.local, compiling.is_compiling
         return Casts(
             self.dtypes,
-            inactive=lambda: local.off,
-            paused=self.paused,
+            inactive=lambda: switch.is_off_somewhere if is_compiling() else local.off,
+            paused=self._paused_inside,
             weight_cast=self._low_of,
             rounded_weight=self._rounded_of,
-            is_compiling=_never,
+            is_compiling=is_compiling,
         )
 
+    def _paused_inside(self):
+        # A compiler sees through a sealed function to kernels, which no wrapper casts here; and it cannot take a lock.
+        return nullcontext() if compiling.is_compiling() else Paused(self._switch)
+
     def _low_of(self, tensor):
-        return self._cache.cast(tensor) if is_weight(tensor) else tensor.to(self.dtypes.low)
+        if compiling.is_compiling() or not is_weight(tensor):  # a compiler must not meet caches
+            return tensor.to(self.dtypes.low)
+        return self._cache.cast(tensor)
 
     def _rounded_of(self, tensor):
         if is_weight(tensor):
@@ -71,6 +79,7 @@ class WrappingBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.recompute_alike(self, patches)
         watch_data((self._cache, self._rounded_cache), patches)
+        compiling.teach_names(patches)
         _turn_off_fast_paths(patches)
         self._switch.turn_on()
         patches.defer(self.clear_cache)
@@ -118,10 +127,6 @@ class WrappingBackend(CastBackend):
     def wrap(self, function, rule):
         """Return ``function`` obeying ``rule`` while casts are active."""
         return rules.wrapped(function, rule, self._casts)
-
-
-def _never():
-    return False
 
 
 def _turn_off_fast_paths(patches):

@@ -1,11 +1,11 @@
-"""torch.compile under the native backend: whole graphs, the same dtypes."""
+"""torch.compile under both backends: whole graphs, the same dtypes."""
 
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import NATIVE, PAIRS, each_native, opened, setting_id
+from opened import NATIVE, PAIRS, each_setting, opened, setting_id
 
 if not hasattr(torch, "compile"):
     pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
@@ -46,11 +46,13 @@ def inputs():
     return torch.randn(2, 4, 6), torch.tensor([0, 2])
 
 
-@each_native
+@each_setting
 @compilers
 def test_compiled_model_is_one_graph_with_the_same_dtypes_and_values(setting, compiler):
     torch.manual_seed(0)
-    net, args = Net(), inputs()
+    high = PAIRS[setting[1]].high
+    net, (x, target) = Net().to(high), inputs()
+    args = (x.to(high), target)
     with opened(setting):
         expected = net(*args)
         expected[1].backward()
@@ -61,26 +63,28 @@ def test_compiled_model_is_one_graph_with_the_same_dtypes_and_values(setting, co
     assert [t.dtype for t in found] == [t.dtype for t in expected]
     assert all(torch.allclose(a.float(), b.float(), rtol=0.05, atol=0.05) for a, b in zip(found, expected))
     for parameter, grad in zip((p for p in net.parameters() if p.grad is not None), wanted):
-        assert parameter.grad.dtype is torch.float32
+        assert parameter.grad.dtype is high
         assert torch.allclose(parameter.grad, grad, rtol=0.1, atol=0.05)
 
 
-@each_native
-def test_compiled_model_sees_changed_weights_and_pauses(setting):
+@each_setting
+def test_compiled_model_sees_changed_weights_pauses_and_the_end(setting):
     low, high = PAIRS[setting[1]]
-    linear = torch.nn.Linear(4, 3)
+    linear = torch.nn.Linear(4, 3).to(high)
+    compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
+    x = torch.ones(2, 4, dtype=high)
     with opened(setting) as backend, torch.no_grad():
-        compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
-        x = torch.ones(2, 4)
         assert compiled(x).dtype is low
         linear.weight.zero_()
         linear.bias.zero_()
         assert compiled(x).abs().sum() == 0
         with backend.paused():
             assert compiled(x).dtype is high
+        assert compiled(x).dtype is low
+    assert compiled(x).dtype is high
 
 
-@each_native
+@each_setting
 def test_compiling_afterwards_knows_torchs_own_functions(setting):
     def work(x):
         return torch.matmul(x, x).exp() + F.softmax(F.linear(x, x), 1)
