@@ -79,7 +79,15 @@ def initialize(
     max_loss_scale=2.0**24,
     *,
     patch_torch_functions_type=None,
-    keep_fp32=None
+    keep_fp32=None,
+    init_scale=None,
+    growth_factor=None,
+    backoff_factor=None,
+    growth_interval=None,
+    hysteresis=None,
+    skip_static_overflow=False,
+    max_skips=50,
+    raise_on_max_skips=False
 ):
     """Prepare models and optimizers for mixed-precision training, in place.
 
@@ -102,6 +110,14 @@ def initialize(
         patch_torch_functions_type: dtype that functions cast to at O1 and O4, instead of the level's.
         keep_fp32: module types, modules, name patterns (``fnmatch``) or predicates ``f(name, module)``; the layers that they
             match keep float32 weights and compute in float32.
+        init_scale: where dynamic scales start; Apex's 2**16 if None.
+        growth_factor: what a dynamic scale is multiplied by to grow; 2 if None.
+        backoff_factor: what it is multiplied by after an overflow; 0.5 if None.
+        growth_interval: good steps in a row before it grows; 2000 if None.
+        hysteresis: overflows, since it last grew, before it backs off; 1 if None.
+        skip_static_overflow: skip steps that overflow under a static scale too; Apex never did.
+        max_skips: after so many skipped steps in a row say once why lowering the scale does not help.
+        raise_on_max_skips: raise ``FloatingPointError`` (and ``RuntimeError``) there instead.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
@@ -136,6 +152,14 @@ def initialize(
         min_loss_scale=min_loss_scale,
         max_loss_scale=max_loss_scale,
         keep_fp32=keep_fp32,
+        init_scale=init_scale,
+        growth_factor=growth_factor,
+        backoff_factor=backoff_factor,
+        growth_interval=growth_interval,
+        hysteresis=hysteresis,
+        skip_static_overflow=skip_static_overflow,
+        max_skips=max_skips,
+        raise_on_max_skips=raise_on_max_skips,
     )
     session.initialize(request, verbosity)
     _enter(session)

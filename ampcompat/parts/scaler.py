@@ -199,6 +199,10 @@ class LossScaler:
             self._good_steps = 0
             self._patience = self._hysteresis
 
+    def is_at_floor(self):
+        """Return whether a dynamic scale has backed off as far as it may."""
+        return self.dynamic and self._scale <= self._floor()
+
     def _floor(self):
         return self._min_loss_scale or SMALLEST_SCALE
 

@@ -27,6 +27,8 @@ class Request(NamedTuple):
     keep_fp32: list
     scaler_options: dict
     num_losses: int
+    max_skips: int
+    raise_on_max_skips: bool
     return_value: Any
 
     def make_scalers(self):
@@ -46,6 +48,9 @@ def make_request(
     min_loss_scale=None,
     max_loss_scale=2.0**24,
     keep_fp32=None,
+    max_skips=50,
+    raise_on_max_skips=False,
+    **scaling
 ):
     """Return the ``Request`` of a call.
 
@@ -53,6 +58,7 @@ def make_request(
         options: the keywords that override the opt level.
         command_line: overrides of these and of the level, from ``python -m ampcompat run`` or a ``session``.
         dtypes: a ``DtypePair`` instead of the level's.
+        **scaling: keywords of ``LossScaler`` by their names in ``initialize``; None leaves Apex's.
 
     Raises:
         AmpTypeError, AmpValueError, AmpError: what was expected, what came.
@@ -67,8 +73,10 @@ def make_request(
         policy=policy,
         cast_model_outputs=_output_dtype(cast_model_outputs),
         keep_fp32=_entries(keep_fp32),
-        scaler_options=_scaler_options(min_loss_scale, max_loss_scale),
-        num_losses=_count(num_losses),
+        scaler_options=_scaler_options(min_loss_scale, max_loss_scale, **scaling),
+        num_losses=_count("num_losses", num_losses),
+        max_skips=_count("max_skips", max_skips),
+        raise_on_max_skips=raise_on_max_skips,
         return_value=models if optimizers is None else (models, optimizers),
     )
 
@@ -110,23 +118,48 @@ def _entries(keep_fp32):
     return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
 
 
-def _count(num_losses):
-    if not isinstance(num_losses, int) or isinstance(num_losses, bool) or num_losses < 1:
-        raise AmpValueError("num_losses must be a whole number from 1 up, not {!r}.".format(num_losses))
-    return num_losses
+def _count(name, number):
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, number))
+    return number
 
 
-def _scaler_options(min_loss_scale, max_loss_scale):
-    options = {"max_loss_scale": opt_levels.parse_scale("max_loss_scale", max_loss_scale)}
-    if min_loss_scale is not None:
-        options["min_loss_scale"] = opt_levels.parse_scale("min_loss_scale", min_loss_scale)
-        if options["min_loss_scale"] > options["max_loss_scale"]:
-            raise AmpValueError(
-                "min_loss_scale ({:g}) is greater than max_loss_scale ({:g}).".format(
-                    options["min_loss_scale"], options["max_loss_scale"]
-                )
-            )
+def _scaler_options(
+    min_loss_scale,
+    max_loss_scale,
+    init_scale=None,
+    growth_factor=None,
+    backoff_factor=None,
+    growth_interval=None,
+    hysteresis=None,
+    skip_static_overflow=False,
+):
+    parse = opt_levels.parse_scale
+    options = {"max_loss_scale": parse("max_loss_scale", max_loss_scale), "checks_static": bool(skip_static_overflow)}
+    for name, value in (
+        ("min_loss_scale", min_loss_scale),
+        ("init_scale", init_scale),
+        ("growth_factor", growth_factor),
+        ("backoff_factor", backoff_factor),
+    ):
+        if value is not None:
+            options[name] = parse(name, value)
+    if growth_interval is not None:
+        options["scale_window"] = _count("growth_interval", growth_interval)
+    if hysteresis is not None:
+        options["hysteresis"] = _count("hysteresis", hysteresis)
+    _check_order(options)
     return options
+
+
+def _check_order(options):
+    smallest, largest = options.get("min_loss_scale", 0.0), options["max_loss_scale"]
+    if smallest > largest:
+        raise AmpValueError("min_loss_scale ({:g}) is greater than max_loss_scale ({:g}).".format(smallest, largest))
+    if options.get("growth_factor", 2.0) <= 1.0:
+        raise AmpValueError("growth_factor must be greater than 1, not {:g}.".format(options["growth_factor"]))
+    if options.get("backoff_factor", 0.5) >= 1.0:
+        raise AmpValueError("backoff_factor must be less than 1, not {:g}.".format(options["backoff_factor"]))
 
 
 def check_models(models, allow_half):

@@ -21,6 +21,7 @@ from . import requests, state
 from .backward import BackwardPass
 from .casts import ProcessCasts
 from .handle import Handle
+from .hopeless import SkipWatch
 
 
 def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, overrides=None):
@@ -63,6 +64,8 @@ class Session:
             self.process_casts.paused, self.process_casts.resumed, self._first_scaler, self._tell_skip, self._keep_copy
         )
         self._model_casts = []
+        self._last_losses = {}  # loss_id -> the loss of its last pass, for whoever asks why it overflowed
+        self._skip_watch = None
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
         self.handle = Handle(self)
 
@@ -100,6 +103,11 @@ class Session:
         self._policies.update((model, policy) for model in models)
         self.policy = policy
         self.scalers = request.make_scalers()
+        if self._skip_watch is not None:
+            self._skip_watch.close()
+        self._skip_watch = SkipWatch(
+            self.notices, self._policies.keys, request.max_skips, request.raise_on_max_skips
+        )
 
     def _is_ours(self, optimizer, policy):
         adapter = getattr(optimizer, optimizer_parts.SLOT, None)
@@ -134,6 +142,10 @@ class Session:
         forwards.mark(module, casts, patches)
 
     def _adapt(self, optimizer, policy, originals, patches, on_failure):
+        for param in [param for group in optimizer.param_groups for param in group["params"]]:
+            master = self.masters.find(param)
+            if master is not None:  # of an optimizer that this one replaces, perhaps: its float32 value lives on
+                originals[id(param)] = (master.detach().clone(), param.grad)
         adapter = optimizer_parts.OptimizerAdapter(
             optimizer, policy.dtypes, bool(policy.master_weights), originals, self._links
         )
@@ -164,6 +176,8 @@ class Session:
 
     def close(self):
         """Put everything back: torch, ``forward``, the optimizers' methods and params, float32 weights."""
+        if self._skip_watch is not None:
+            self._skip_watch.close()
         self._token.close()
         self.process_casts.close()
         self._patches.undo()
@@ -196,6 +210,7 @@ class Session:
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
         loss, scaler, adapters = _checked_loss(loss), self._scaler(loss_id), self._adapters(optimizers)
         high = self.policy.dtypes.high
+        self._last_losses[loss_id] = loss.detach()
         return BackwardPass(
             loss, high, scaler, loss_id, adapters, self.process_casts, delay_unscale, delay_overflow_check
         )
@@ -242,6 +257,8 @@ class Session:
         self.notices.say(
             "Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome.format(scaler.loss_scale()))
         )
+        loss = self._last_losses.get(loss_id)
+        self._skip_watch.skipped(scaler, loss_id, loss, self.masters.find)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
