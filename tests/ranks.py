@@ -11,6 +11,8 @@ import traceback
 
 import torch
 
+import half_kernels
+
 
 def run(function, *args, **options):
     """Return ``[function(rank, *args)]`` of ``world_size`` (2) processes; an error in one is an error here."""
@@ -23,6 +25,7 @@ def run(function, *args, **options):
 
 def _rank(rank, function, args, world_size, folder):
     torch.set_num_threads(1)
+    os.environ.update(half_kernels.stand_in())
     # A machine with a host name that it cannot resolve is still a machine with a loopback device.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     address = "file://{}".format(os.path.join(folder, "meeting"))
