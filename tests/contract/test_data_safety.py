@@ -158,6 +158,22 @@ def test_an_error_in_scale_loss_leaves_gradients_unscaled_and_scale_and_step_alo
         assert not amp.step_was_skipped(optimizer) and master.item() == 1.0 - 2.0**-8
 
 
+@each_setting
+def test_an_overflow_in_a_pass_that_raised_is_not_held_against_the_next(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = momentum_sgd(model)
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        amp._amp_state.loss_scalers[0]._loss_scale = 64.0
+        with pytest.raises(ValueError):
+            with amp.scale_loss(model(batch[0]).sum() * float("inf"), optimizer) as scaled_loss:
+                scaled_loss.backward()
+                raise ValueError
+        train_step(model, optimizer, batch)
+        assert not amp.step_was_skipped(optimizer)
+        assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 64.0, "unskipped": 1}}
+
+
 @settings_at("O1", "O4")
 def test_an_error_in_disable_casts_puts_the_casts_back(setting):
     x = torch.ones(2, 2, dtype=setting.high)

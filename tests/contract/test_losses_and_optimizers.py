@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from networks import INPUT, MOMENTUM, RATE, Product, ProductReference, ScaleReference, each_setting, initialize, session_of
+from networks import (
+    INPUT,
+    MOMENTUM,
+    RATE,
+    Product,
+    ProductReference,
+    ScaleReference,
+    each_setting,
+    initialize,
+    session_of,
+    settings_at,
+)
 
 from ampcompat import amp
 
@@ -109,6 +120,22 @@ def test_overflows_of_several_losses_in_one_iteration_skip_one_step(setting):
                 lab.backward(index, index, how)
             lab.step({0} if any(ways) else set())
             lab.check()
+
+
+@settings_at("O0", "O1", "O3", "O4")
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        optimizers = [torch.optim.SGD([model.a, model.b], lr=0.0), torch.optim.SGD([model.b], lr=0.0)]
+        initialize(setting, model, optimizers, loss_scale="dynamic")
+        reference = ProductReference(setting, model)
+        for _ in range(passes):
+            with amp.scale_loss(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers) as scaled_loss:
+                scaled_loss.backward()
+            reference.backward(LOSSES[0][0])
+        assert torch.equal(model.a.grad.double(), reference.grads["a"])
+        assert torch.equal(model.b.grad.double(), reference.grads["b"])
 
 
 @each_setting
