@@ -91,6 +91,46 @@ def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
         assert amp.step_was_skipped(optimizer)
 
 
+@settings_at("O0", "O1", "O2")
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}], ids=str)
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_fused_and_foreach_optimizers_skip_as_others_do(setting, name, options, scheduled, capsys):
+    def make_optimizer(params):
+        return getattr(torch.optim, name)(params, lr=2.0**-4, **options)
+
+    try:
+        make_optimizer([torch.nn.Parameter(torch.ones(1))])
+    except (TypeError, RuntimeError) as error:
+        pytest.skip("this torch has no such {}: {}".format(name, error))
+    with session_of(setting, verbosity=1):
+        model, optimizer = begin(setting, make_optimizer, loss_scale="dynamic", num_losses=2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 1.0) if scheduled else None
+        capsys.readouterr()
+        said, told = "", 0
+        for overflows in ((False, False), (True, False), (False, True), (True, True), (False, False)):
+            before = [param.detach().clone() for param in amp.master_params(optimizer)]
+            steps = [float(optimizer.state[p].get("step", 0)) for p in amp.master_params(optimizer)]
+            optimizer.zero_grad()
+            for loss_id, overflow in enumerate(overflows):
+                backward(setting, model, optimizer, factor=float("inf") if overflow else X, loss_id=loss_id)
+            optimizer.step()
+            if scheduled:
+                scheduler.step()
+            now = [param.detach() for param in amp.master_params(optimizer)]
+            assert amp.step_was_skipped(optimizer) is any(overflows)
+            assert all(map(torch.equal, before, now)) is any(overflows)
+            said += capsys.readouterr().out
+            told += sum(overflows)
+            # Where the device decides whether to skip, the notice may come late.
+            assert said.count("Skipping step") == told or "fused" in options
+            if any(overflows):
+                assert steps == [float(optimizer.state[p].get("step", 0)) for p in amp.master_params(optimizer)]
+        scales = [(state["loss_scale"], state["unskipped"]) for state in amp.state_dict().values()]
+        assert scales == [(2.0**14, 1), (2.0**14, 1)]
+        assert (said + capsys.readouterr().out).count("Skipping step") == told
+
+
 @each_setting
 def test_a_frozen_param_is_left_alone_and_trains_once_thawed(setting):
     with session_of(setting):
