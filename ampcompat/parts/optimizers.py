@@ -49,12 +49,12 @@ class Pair(NamedTuple):
 class Links(NamedTuple):
     """What an adapter shares with its session; a copy of an optimizer shares it too.
 
-    ``paused()``: a context manager without casts. ``resumed(function)``: ``function``, to run under the casts of now.
+    ``stepping()``: the context of a step. ``resumed(function)``: ``function``, to run under the casts of now.
     ``first_scaler()``: the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)`` hears of every skipped
     step, ``on_copy(adapter)`` of every copy of an optimizer, and puts it in force.
     """
 
-    paused: object
+    stepping: object
     resumed: object
     first_scaler: object
     on_skip: object

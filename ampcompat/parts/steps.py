@@ -62,7 +62,7 @@ def _step(self, *args, **kwargs):
         return None
     args, kwargs = _watch_closure(adapter, args, kwargs)
     try:
-        with adapter.links.paused(), _handed(self, flag):
+        with adapter.links.stepping(), _handed(self, flag):
             result = adapter.replaced["step"](*args, **kwargs)
     except _Skip as skip:
         adapter.finish_step(stepped=False)

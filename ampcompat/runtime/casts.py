@@ -6,6 +6,8 @@ The surprise: registering a function opens the backend anew under the longer tab
 follows; what held a backend's own would not.
 """
 
+from contextlib import contextmanager
+
 from .. import backends
 from ..backends.base import NoCasts
 from ..backends.switch import NOTHING
@@ -36,10 +38,12 @@ class ProcessCasts:
             A function that puts back what was in force before.
         """
         choice = backends.choose(torch_facts.read(), self._wanted, dtypes)
-        rows = op_rules.merge(op_rules.rows(), state.lists.as_data(), state.registrations)
+        lists = state.lists.as_data()
+        rows = op_rules.merge(op_rules.rows(), lists, state.registrations)
+        messages = op_rules.banned_messages(lists)
         before = (self.backend, self.choice)
         try:
-            self._replace(choice.backend_class(dtypes, rows, self._allow_banned), choice)
+            self._replace(choice.backend_class(dtypes, rows, self._allow_banned, messages), choice)
         except BaseException:
             self._replace(*before)
             raise
@@ -70,6 +74,18 @@ class ProcessCasts:
         """Return what ``forward`` must enter in this thread: None where that is nothing, which compilers can follow."""
         context = self.backend.entered()
         return None if context is NOTHING else context
+
+    @contextmanager
+    def stepping(self):
+        """Return the context of an optimizer's step: no casts in it, and every cast of a weight forgotten after it.
+
+        Forgotten explicitly, because kernels that torch knows nothing of write weights without counting a version.
+        """
+        with self.paused():
+            try:
+                yield
+            finally:
+                self.backend.clear_cache()
 
     def resumed(self, function):
         """Return ``function`` running under the casts that are in force in this thread now."""

@@ -61,7 +61,7 @@ class Session:
         self._patches = PatchStack()
         self._token = forwards.Token()
         self._links = optimizer_parts.Links(
-            self.process_casts.paused, self.process_casts.resumed, self._first_scaler, self._tell_skip, self._keep_copy
+            self.process_casts.stepping, self.process_casts.resumed, self._first_scaler, self._tell_skip, self._keep_copy
         )
         self._model_casts = []
         self._last_losses = {}  # loss_id -> the loss of its last pass, for whoever asks why it overflowed
