@@ -1,9 +1,19 @@
-"""Nothing is lost and nothing is left behind: failing ``initialize``, errors inside contexts, ``enabled=False``, close."""
+"""Nothing is lost or left behind: failing ``initialize``, errors inside contexts, ``enabled=False``, close."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import differing, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step, weights_of
+from networks import (
+    differing,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+    weights_of,
+)
 
 import ampcompat
 from ampcompat import amp
@@ -79,8 +89,11 @@ def fail_late(setting, model, optimizer):
     return dict(optimizers=[optimizer, Stubborn(make_network(setting).parameters(), lr=0.1)])
 
 
+FLAWS = [another_half_model, another_stranger, another_used_optimizer, keep_nothing, fail_late]
+
+
 @each_setting
-@pytest.mark.parametrize("flaw", [another_half_model, another_stranger, another_used_optimizer, keep_nothing, fail_late])
+@pytest.mark.parametrize("flaw", FLAWS)
 def test_initialize_that_raises_changes_nothing(setting, flaw):
     with session_of(setting):
         model, optimizer = warmed_up(setting)
@@ -90,7 +103,8 @@ def test_initialize_that_raises_changes_nothing(setting, flaw):
             amp.initialize(opt_level=setting.level, **arguments)
         assert Portrait(model, optimizer).differences(before) == []
         assert not hasattr(optimizer, "_amp_stash")
-        assert torch.mm(torch.ones(1, 1, dtype=setting.high), torch.ones(1, 1, dtype=setting.high)).dtype is setting.high
+        one = torch.ones(1, 1, dtype=setting.high)
+        assert torch.mm(one, one).dtype is setting.high
         initialize(setting, model, optimizer)  # and the mended call works
 
 

@@ -29,7 +29,7 @@ class FrozenFrame:
 
 @dataclasses.dataclass
 class ModelOutput(collections.OrderedDict):
-    """As in Hugging Face's library: a dataclass that is an OrderedDict, whose items and attributes mirror each other."""
+    """As in Hugging Face's library: a dataclass and OrderedDict whose items and attributes mirror each other."""
 
     logits: torch.Tensor = None
     hidden: tuple = None
@@ -242,7 +242,8 @@ def test_packed_sequences_are_cast(setting):
     with session_of(setting):
         model = Echo().to(setting.high)
         initialize(setting, model)
-        packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2, dtype=setting.high), torch.ones(2, 2, dtype=setting.high)])
+        sequences = [torch.ones(length, 2, dtype=setting.high) for length in (3, 2)]
+        packed = torch.nn.utils.rnn.pack_sequence(sequences)
         output = model(packed)
         assert model.seen[0][0].data.dtype is setting.low
         assert model.seen[0][0].batch_sizes.dtype is torch.int64

@@ -18,7 +18,8 @@ class Probe(torch.nn.Linear):
 
 def make_model(setting):
     torch.manual_seed(0)
-    return torch.nn.Sequential(Probe(6, 6), torch.nn.Sequential(Probe(6, 6), torch.nn.ReLU()), Probe(6, 3)).to(setting.high)
+    block = torch.nn.Sequential(Probe(6, 6), torch.nn.ReLU())
+    return torch.nn.Sequential(Probe(6, 6), block, Probe(6, 3)).to(setting.high)
 
 
 ENTRIES = {
@@ -52,8 +53,8 @@ def test_the_layers_that_it_names_keep_weights_and_arithmetic(setting, entry):
 @settings_at("O2", "O3", "O5", "O1", "O4")
 def test_a_type_keeps_every_layer_of_it(setting):
     with session_of(setting):
-        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 3), torch.nn.LayerNorm(3))
-        model.to(setting.high)
+        layers = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 3), torch.nn.LayerNorm(3)
+        model = torch.nn.Sequential(*layers).to(setting.high)
         initialize(setting, model, keep_fp32=[torch.nn.LayerNorm])
         assert {model[1].weight.dtype, model[3].weight.dtype} == {setting.high}
         output = model(make_batch(setting)[0])

@@ -54,7 +54,9 @@ def test_params_and_buffers_become_half_batch_norm_apart(setting):
         assert model[3].ids.dtype is model[1].num_batches_tracked.dtype is torch.int64
 
 
-@pytest.mark.parametrize("norm", [torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm])
+@pytest.mark.parametrize(
+    "norm", [torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm]
+)
 @settings_at("O2", "O5")
 def test_every_affine_batch_norm_is_kept(setting, norm):
     class MyNorm(norm):
@@ -89,7 +91,8 @@ def test_functions_cast_everywhere_in_the_process(setting):
     def dtypes():
         x = torch.ones(2, 2, dtype=setting.high)
         y = x.to(setting.low)
-        return torch.mm(x, x).dtype, x.matmul(x).dtype, (x @ x).dtype, F.linear(x, x).dtype, F.softmax(y, -1).dtype, (x + y).dtype
+        results = torch.mm(x, x), x.matmul(x), x @ x, F.linear(x, x), F.softmax(y, -1), x + y
+        return tuple(result.dtype for result in results)
 
     expected = (setting.low,) * 4 + (setting.high,) * 2
     with session_of(setting):
@@ -155,7 +158,8 @@ def test_a_cast_is_never_stale(setting):
                 change()
                 new = model[0](batch[0])
                 assert not torch.equal(old, new)
-                expected = F.linear(batch[0].to(setting.low), model[0].weight.to(setting.low), model[0].bias.to(setting.low))
+                low = [tensor.to(setting.low) for tensor in (batch[0], model[0].weight, model[0].bias)]
+                expected = F.linear(*low)
                 assert torch.equal(new, expected)
         old = model[0](batch[0])
         train_step(model, optimizer, batch)

@@ -1,4 +1,4 @@
-"""Several losses, scalers, models and optimizers, with an overflow anywhere: against a loop written by hand in float64."""
+"""Several losses, scalers, models and optimizers, an overflow anywhere: against a loop written by hand in float64."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from ampcompat import amp
 ITERATIONS = 4
 #: Which models each loss reaches, and with what factor.
 LOSSES = [{0: 2.0**-4}, {0: 2.0**-5, 1: 2.0**-4}, {1: 2.0**-3}]
-#: (iteration, loss) of the overflow; None for none. In the first iteration a gradient overflows, later the loss itself does.
+#: (iteration, loss) of the overflow; None for none. In the first iteration a gradient overflows, later the loss itself.
 OVERFLOWS = {count: [None] + [(i, j) for i in (0, 2) for j in range(count)] for count in (1, 2, 3)}
 CASES = [(count, overflow) for count in OVERFLOWS for overflow in OVERFLOWS[count]]
 

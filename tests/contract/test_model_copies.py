@@ -1,4 +1,4 @@
-"""Contract 7.3: what ``initialize`` hangs on a model survives copies, pickles and replicas, each running its own weights."""
+"""Contract 7.3: an initialized model survives copies, pickles and replicas, each running its own weights."""
 
 import copy
 import inspect

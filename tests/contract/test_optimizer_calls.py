@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from networks import INPUT, Product, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
+from networks import (
+    INPUT,
+    Product,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
 
 from ampcompat import amp
 
@@ -215,7 +225,7 @@ def test_params_of_the_model_that_no_optimizer_owns_are_no_trouble(setting):
         assert torch.equal(model.b.detach(), before)
 
 
-@pytest.mark.xfail(strict=True, reason="contract 7.11: nobody looks at optimizers that were not given to scale_loss yet")
+@pytest.mark.xfail(strict=True, reason="contract 7.11: nobody looks yet at optimizers that were not given")
 @settings_at("O1", "O2")
 def test_gradients_of_an_optimizer_that_was_not_given_are_warned_about(setting, capsys):
     with session_of(setting, verbosity=1):

@@ -5,7 +5,17 @@ import io
 
 import pytest
 import torch
-from networks import differing, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step, weights_of
+from networks import (
+    differing,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+    weights_of,
+)
 
 from ampcompat import amp
 
@@ -13,7 +23,13 @@ OPTIMIZERS = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
     "Adam": lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-4),
 }
-ORDERS = ["load, initialize", "initialize, load", "initialize, train, load", "model, initialize, optimizer", "optimizer, initialize, model"]
+ORDERS = [
+    "load, initialize",
+    "initialize, load",
+    "initialize, train, load",
+    "model, initialize, optimizer",
+    "optimizer, initialize, model",
+]
 BATCHES = 3
 
 

@@ -4,7 +4,17 @@ import inspect
 
 import pytest
 import torch
-from networks import INPUT, Product, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
+from networks import (
+    INPUT,
+    Product,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
 
 from ampcompat import amp
 
