@@ -107,18 +107,21 @@ def _watched(adapter, closure):
     """Return a closure for the optimizer to call, which leaves the step if the gradients overflow.
 
     That is a clean skip as long as the optimizer has changed nothing. One that evaluates the closure again after moving the
-    weights (LBFGS, SAM) sees the moved weights in the model, but an overflow then cannot be skipped any more.
+    weights (LBFGS, SAM) sees the moved weights in the model, but an overflow then cannot be skipped any more. Versions tell
+    whether weights moved before the first evaluation; later ones count as moved, since ``param.data.add_`` leaves no trace.
     """
     params = [param for group in adapter.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
     closure = adapter.links.resumed(closure)
+    losses = []
 
     def watched():
-        moved = [param._version for param in params] != versions
+        moved = bool(losses) or [param._version for param in params] != versions
         if moved:
             adapter.masters_to_models()
         with torch.enable_grad():
             loss = closure()
+        losses.append(loss)
         adapter.check_unscaled()
         if adapter.take_skip():
             if moved:
