@@ -227,7 +227,7 @@ def master_params(optimizer):
 def step_was_skipped(optimizer):
     """Return whether the optimizer's last ``step()`` was skipped because of an overflow."""
     adapter = getattr(optimizer, "_amp_stash", None)
-    return adapter is not None and adapter.skipped
+    return adapter is not None and adapter.skips.was_last()
 
 
 def state_dict(destination=None):

@@ -1,11 +1,13 @@
 """Make float32 masters of half params, and keep what is needed to unmake them.
 
-Owns: ``make_master``, ``recast`` for an optimizer's state, ``Snapshot`` of an optimizer.
+Owns: ``make_master``, ``add_gradients``, ``recast`` for an optimizer's state, ``Snapshot`` of an optimizer.
 Must not touch: which params get masters, and when.
 The surprise: a master carries its param's Python attributes, because optimizers read marks there ("no weight decay").
 """
 
 import torch
+
+from . import tensors
 
 
 class Snapshot:
@@ -45,3 +47,19 @@ def recast(state, shape, dtype):
             continue
         if value.is_floating_point() and value.shape == shape:
             state[name] = value.to(dtype)
+
+
+def add_gradients(masters, grads):
+    """Add gradients to those that the masters have; one that has none takes its gradient as it is."""
+    sums, terms = [], []
+    for master, grad in zip(masters, grads):
+        held = master.grad
+        if held is None:
+            master.grad = grad
+        elif held.is_sparse or grad.is_sparse:
+            master.grad = held + grad
+        else:
+            sums.append(held)
+            terms.append(grad)
+    if sums:
+        tensors.add_(sums, terms)

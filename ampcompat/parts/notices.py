@@ -43,3 +43,38 @@ class Notices:
     def _options(self, policy):
         for name, value in policy.options.items():
             self.say("{:22} : {}".format(name, value))
+
+    def overflow(self, loss_id, scaler):
+        """Say that a step is skipped, in Apex's words, which scripts and log scrapers know."""
+        outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"
+        outcome = outcome.format(scaler.loss_scale())
+        self.say("Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome))
+
+    def foreign(self, adapter):
+        """Say that an optimizer steps on gradients of a pass that it was not part of."""
+        self.say_once(
+            ("foreign", id(adapter)),
+            "ampcompat: {} steps on gradients that came, scaled by {:g}, from a backward pass to whose amp.scale_loss it "
+            "was not given. Give it there too, or call its zero_grad() before its own backward pass.".format(
+                type(adapter.optimizer).__name__, float(adapter.foreign_scale)
+            ),
+        )
+
+    def adopted(self, optimizer):
+        """Say that an optimizer came to ``scale_loss`` without ``initialize``."""
+        self.say(
+            "ampcompat: {} did not go through amp.initialize; it is taken in now. Pass it to amp.initialize, so that its "
+            "masters start from the float32 weights.".format(type(optimizer).__name__)
+        )
+
+    def other_policy(self, policy, before):
+        """Say that a later ``initialize`` asks for something else."""
+        self.say(
+            "ampcompat: initialize was called with {} after {}. Earlier models keep what they were initialized with; casts "
+            "around functions hold for the whole process.".format(policy.opt_level, before.opt_level)
+        )
+
+    def scaler_counts(self, found, used):
+        """Say that a checkpoint has more or fewer loss scalers than there are."""
+        rest = "the rest of it is left out" if found > used else "the others start afresh"
+        self.say("Warning: the amp state dict has {} loss scalers, and {} are in use: {}.".format(found, used, rest))

@@ -25,8 +25,9 @@ import torch
 
 from ..errors import AmpError, AmpValueError
 from . import tensors
-from .masters import Snapshot, make_master, recast
-from .scaler import UNREAD, is_one
+from .masters import Snapshot, add_gradients, make_master, recast
+from .scaler import is_one, is_same
+from .skips import Skips
 from .stash_names import StashNames
 
 SLOT = "_amp_stash"
@@ -51,13 +52,15 @@ class Links(NamedTuple):
 
     ``stepping()``: the context of a step. ``resumed(function)``: ``function``, to run under the casts of now.
     ``first_scaler()``: the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)`` hears of every skipped
-    step, ``on_copy(adapter)`` of every copy of an optimizer, and puts it in force.
+    step, ``on_foreign(adapter)`` of a step on gradients that another optimizer's pass left scaled, ``on_copy(adapter)`` of every
+    copy of an optimizer, and puts it in force.
     """
 
     stepping: object
     resumed: object
     first_scaler: object
     on_skip: object
+    on_foreign: object
     on_copy: object
 
     def __deepcopy__(self, memo):
@@ -85,8 +88,9 @@ class OptimizerAdapter(StashNames):
         self.replaced = {}  # the optimizer's methods as they were, by name
         self._pairs = OrderedDict()  # id(master) -> Pair
         self._chunks = []  # the same as Pairs of lists, a device and a bounded size each
-        self._verdicts = []  # (Verdict, scaler) for the coming step
-        self._heeded = []  # the verdicts that the last step heeded
+        self.watched_passes = 0  # see parts.bystanders
+        self.foreign_scale = None  # of a pass that was not its own and that left gradients here
+        self.skips = Skips(optimizer)
         self._stashed = []  # (param, gradient)
         self._before = Snapshot(optimizer)
         for group in optimizer.param_groups:
@@ -157,6 +161,10 @@ class OptimizerAdapter(StashNames):
             return []
         return [param for group in groups for param in group["params"] if id(param) not in self._pairs]
 
+    def reached(self):
+        """Return the params that a backward pass leaves gradients in: the model's half ones, and the own masters."""
+        return [pair.model for pair in self._pairs.values()] + self.own_masters()
+
     def _own_with_grad(self, seen):
         """Return the own masters that have a gradient and that no other adapter of this pass has ``seen``."""
         own = [param for param in self.own_masters() if param.grad is not None and id(param) not in seen]
@@ -174,11 +182,13 @@ class OptimizerAdapter(StashNames):
             seen: a set of ids of params that optimizers share, so that the first adapter alone treats them; grows.
         """
         if self.stage is Stage.SCALED:
-            if _is_same(scale, self.pending_scale):
+            if is_same(scale, self.pending_scale):
                 return
             self.after_backward(scaler, self.pending_scale, set())
+        if self.foreign_scale is not None and all(param.grad is None for param in self.reached()):
+            self.foreign_scale = None
         self._move_to_masters(scaler, 1.0)
-        doomed = self.skips_next_step()
+        doomed = self.skips.are_coming()
         if is_one(scale) and not doomed:
             return
         held = self._own_with_grad(seen)
@@ -223,60 +233,29 @@ class OptimizerAdapter(StashNames):
                 for model in models:
                     model.grad = None
                 scaler.unscale_(groups, scale)
-                _add_to_masters(masters, wide)
+                add_gradients(masters, wide)
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
     def heed(self, verdict, loss_id, scaler):
         """Skip the next step if ``verdict`` says so."""
         verdict.tell(functools.partial(self.links.on_skip, loss_id, scaler))
-        if len(self._verdicts) >= UNREAD:  # passes without steps: keep what matters
-            self._verdicts = [heeded for heeded in self._verdicts if heeded[0].overflowed()]
-        self._verdicts.append((verdict, scaler))
-
-    def skips_next_step(self):
-        """Return whether the next step would be skipped; waits for the device."""
-        return any(verdict.overflowed() for verdict, _ in self._verdicts)
-
-    def takes_found_inf(self):
-        """Return whether the optimizer skips by itself, on the device, when it is handed a flag (torch's fused ones)."""
-        return getattr(self.optimizer, "_step_supports_amp_scaling", False)
-
-    def take_flag(self):
-        """Return what to hand the optimizer as ``found_inf`` for the step that begins now, or None: ask ``take_skip``."""
-        verdicts = [verdict for verdict, _ in self._verdicts]
-        if not verdicts or not self.takes_found_inf() or not all(verdict.is_on_one_device() for verdict in verdicts):
-            return None
-        flags = [verdict.flags[0] for verdict in verdicts]
-        if len({flag.device for flag in flags}) > 1:
-            return None
-        self._verdicts, self._heeded = [], verdicts
-        return flags[0] if len(flags) == 1 else torch.stack(flags).max()
-
-    def take_skip(self):
-        """Return whether to skip the step that begins now; waits for the device, and lets the scalers change."""
-        taken, self._verdicts = self._verdicts, []
-        self._heeded = [verdict for verdict, _ in taken]
-        for _, scaler in taken:
-            scaler.settle()
-        return self.skipped
-
-    @property
-    def skipped(self):
-        """Whether the last step was skipped; waits for the device."""
-        return any(verdict.overflowed() for verdict in self._heeded)
+        self.skips.heed(verdict, scaler)
 
     def holds_scaled_gradients(self):
         """Return whether a pass with ``delay_unscale`` has not been unscaled yet."""
         return self.stage is Stage.SCALED
 
     def check_unscaled(self):
-        """Raise where a step would use gradients that are still scaled."""
+        """Raise, or warn, where a step would use gradients that are still scaled."""
         if self.stage is Stage.SCALED:
             raise AmpError(
                 "optimizer.step() would use gradients that are still scaled by {:g}: the last amp.scale_loss had "
                 "delay_unscale=True. Leave it out in the last backward pass before step().".format(self.pending_scale)
             )
+        if self.foreign_scale is not None:
+            self.links.on_foreign(self)
+            self.foreign_scale = None
 
     def finish_step(self, stepped):
         """Round the masters into the model if the optimizer ``stepped``, and free their gradients."""
@@ -301,6 +280,7 @@ class OptimizerAdapter(StashNames):
                 pair.model.grad.detach_().zero_()
         self._stashed = []
         self.stage = Stage.READY
+        self.foreign_scale = None
 
     def __deepcopy__(self, memo):
         # Keys are identities, so the copy's table is built anew from the copied pairs.
@@ -310,25 +290,3 @@ class OptimizerAdapter(StashNames):
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
         return twin
-
-
-def _add_to_masters(masters, grads):
-    sums, terms = [], []
-    for master, grad in zip(masters, grads):
-        held = master.grad
-        if held is None:
-            master.grad = grad
-        elif held.is_sparse or grad.is_sparse:
-            master.grad = held + grad
-        else:
-            sums.append(held)
-            terms.append(grad)
-    if sums:
-        tensors.add_(sums, terms)
-
-
-def _is_same(scale, other):
-    """Return whether two scales are known to be the same; a tensor is a new one for every change of the scale."""
-    if isinstance(scale, torch.Tensor) or isinstance(other, torch.Tensor):
-        return scale is other
-    return scale == other

@@ -266,6 +266,13 @@ def is_one(scale):
     return not isinstance(scale, torch.Tensor) and scale == 1.0
 
 
+def is_same(scale, other):
+    """Return whether two scales are known to be the same; a tensor is a new one for every change of the scale."""
+    if isinstance(scale, torch.Tensor) or isinstance(other, torch.Tensor):
+        return scale is other
+    return scale == other
+
+
 def scaler_states(state_dict):
     """Return ``{index: state}`` of the scalers in a checkpoint of ``amp``, or in one of torch's GradScaler.
 

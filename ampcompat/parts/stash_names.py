@@ -15,7 +15,7 @@ class StashNames:
     @property
     def already_patched(self):
         """Whether the next step is going to be skipped."""
-        return self.skips_next_step()
+        return self.skips.are_coming()
 
     @property
     def params_have_scaled_gradients(self):

@@ -1,4 +1,4 @@
-"""Put an adapter in force: an optimizer's ``step``, ``zero_grad`` and ``add_param_group``, replaced once.
+"""Put an adapter in force: an optimizer's ``step``, ``zero_grad``, ``add_param_group`` and ``load_state_dict``, replaced once.
 
 Owns: the replaced methods, and how a closure runs inside a step.
 Must not touch: gradients and masters, which are the adapter's.
@@ -15,6 +15,7 @@ from types import MethodType
 import torch
 
 from ..errors import AmpError, GradientOverflowError
+from . import old_layouts
 from .optimizers import SLOT
 from .patching import PatchStack
 
@@ -55,8 +56,8 @@ def _bound(optimizer, replacement, original):
 def _step(self, *args, **kwargs):
     adapter = self._amp_stash
     adapter.check_unscaled()
-    flag = adapter.take_flag()
-    if flag is None and adapter.take_skip():
+    flag = adapter.skips.take_flag()
+    if flag is None and adapter.skips.take():
         _tell_schedulers(self)
         adapter.finish_step(stepped=False)
         return None
@@ -123,7 +124,7 @@ def _watched(adapter, closure):
             loss = closure()
         losses.append(loss)
         adapter.check_unscaled()
-        if adapter.take_skip():
+        if adapter.skips.take():
             if moved:
                 raise GradientOverflowError(
                     "the gradients overflowed when {} evaluated its closure again, after it had moved the weights: this "
@@ -167,6 +168,14 @@ def _add_param_group(self, *args, **kwargs):
     return result
 
 
+def _load_state_dict(self, state_dict, *args, **kwargs):
+    adapter = self._amp_stash
+    masters = old_layouts.targets(adapter, state_dict)
+    result = adapter.replaced["load_state_dict"](old_layouts.inner_state(state_dict), *args, **kwargs)
+    old_layouts.copy_masters(adapter, masters)
+    return result
+
+
 def _deepcopy(self, memo):
     """Copy the adapter too, which torch leaves out of an optimizer's state: a copied model and optimizer train on alone."""
     with PatchStack() as patches:
@@ -204,6 +213,7 @@ _REPLACEMENTS = {
     "step": _step,
     "zero_grad": _zero_grad,
     "add_param_group": _add_param_group,
+    "load_state_dict": _load_state_dict,
     "__deepcopy__": _deepcopy,
     "_amp_lazy_init": _amp_lazy_init,
     "_lazy_init_maybe_master_weights": _amp_lazy_init,

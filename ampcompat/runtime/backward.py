@@ -19,16 +19,18 @@ class BackwardPass:
         scaler: the ``LossScaler`` of this loss.
         loss_id: its number.
         adapters: of the optimizers whose params the pass reaches.
+        bystanders: ``Bystander`` of other optimizers, to see whether it reaches theirs too.
         casts: the ``ProcessCasts``.
         delay_unscale, delay_overflow_check: see ``amp.scale_loss``.
     """
 
-    def __init__(self, loss, high, scaler, loss_id, adapters, casts, delay_unscale, delay_overflow_check):
+    def __init__(self, loss, high, scaler, loss_id, adapters, bystanders, casts, delay_unscale, delay_overflow_check):
         self.loss = loss
         self.high = high
         self.scaler = scaler
         self.loss_id = loss_id
         self.adapters = adapters
+        self.bystanders = bystanders
         self.casts = casts
         self.delay_unscale = delay_unscale
         self.delay_overflow_check = delay_overflow_check
@@ -46,6 +48,8 @@ class BackwardPass:
 
     def __exit__(self, kind, error, trace):
         self.casts.backend.clear_cache()
+        for bystander in self.bystanders if not is_one(self.scale) else ():
+            bystander.compare(self.scale)
         if kind is not None:
             self._unscale()
             self.scaler.clear_overflow_state()
@@ -65,7 +69,7 @@ class BackwardPass:
 
     def _judge(self):
         scaler = self.scaler
-        verdict = scaler.judge(on_device=all(adapter.takes_found_inf() for adapter in self.adapters))
+        verdict = scaler.judge(on_device=all(adapter.skips.are_on_device() for adapter in self.adapters))
         if scaler.checks:
             for adapter in self.adapters:
                 adapter.heed(verdict, self.loss_id, scaler)

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import torch
 
 from ..errors import AmpError, AmpTypeError
+from ..parts.bystanders import Bystander, is_watched
 from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, state_dicts, steps
 from ..parts.notices import Notices
 from ..parts.patching import PatchStack
@@ -61,11 +62,17 @@ class Session:
         self._patches = PatchStack()
         self._token = forwards.Token()
         self._links = optimizer_parts.Links(
-            self.process_casts.stepping, self.process_casts.resumed, self._first_scaler, self._tell_skip, self._keep_copy
+            self.process_casts.stepping,
+            self.process_casts.resumed,
+            self._first_scaler,
+            self._tell_skip,
+            self.notices.foreign,
+            self._keep_copy,
         )
         self._model_casts = []
         self._last_losses = {}  # loss_id -> the loss of its last pass, for whoever asks why it overflowed
         self._skip_watch = None
+        self._adapters = weakref.WeakSet()
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
         self.handle = Handle(self)
 
@@ -87,12 +94,7 @@ class Session:
         requests.check_models(models, state.allow_incoming_model_not_fp32)
         requests.check_optimizers(optimizers)
         if self.policy not in (None, policy):
-            self.notices.say(
-                "ampcompat: initialize was called with {} after {}. Earlier models keep what they were initialized "
-                "with; casts around functions hold for the whole process.".format(
-                    policy.opt_level, self.policy.opt_level
-                )
-            )
+            self.notices.other_policy(policy, self.policy)
         with PatchStack() as patches, ExitStack() as on_failure:
             if policy.patch_torch_functions:
                 on_failure.callback(self.process_casts.open(policy.dtypes))
@@ -163,9 +165,9 @@ class Session:
             self._keep_adapter(adapter, patches)
         self._patches.absorb(patches)
 
-    @staticmethod
-    def _keep_adapter(adapter, patches):
+    def _keep_adapter(self, adapter, patches):
         adapter.settle_in()
+        self._adapters.add(adapter)
         patches.defer_weakly(adapter.release)
 
     def _keep_copy(self, adapter):
@@ -208,11 +210,13 @@ class Session:
 
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
-        loss, scaler, adapters = _checked_loss(loss), self._scaler(loss_id), self._adapters(optimizers)
+        loss, scaler = _checked_loss(loss), self._scaler(loss_id)
+        adapters = [self._adapter(optimizer) for optimizer in _listed(optimizers)]
+        others = [Bystander(each) for each in self._adapters if is_watched(each) and each not in adapters]
         high = self.policy.dtypes.high
         self._last_losses[loss_id] = loss.detach()
         return BackwardPass(
-            loss, high, scaler, loss_id, adapters, self.process_casts, delay_unscale, delay_overflow_check
+            loss, high, scaler, loss_id, adapters, others, self.process_casts, delay_unscale, delay_overflow_check
         )
 
     def _scaler(self, loss_id):
@@ -224,10 +228,6 @@ class Session:
                 "amp.initialize.".format(loss_id, len(self.scalers))
             ) from None
 
-    def _adapters(self, optimizers):
-        listed = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-        return [self._adapter(optimizer) for optimizer in listed]
-
     def _adapter(self, optimizer):
         adapter = getattr(optimizer, optimizer_parts.SLOT, None)
         if adapter is not None:
@@ -238,10 +238,7 @@ class Session:
                     type(optimizer).__name__
                 )
             )
-        self.notices.say(
-            "ampcompat: {} did not go through amp.initialize; it is taken in now. Pass it to amp.initialize, so that its "
-            "masters start from the float32 weights.".format(type(optimizer).__name__)
-        )
+        self.notices.adopted(optimizer)
         with PatchStack() as patches, ExitStack() as on_failure:
             adapter = self._adapt(optimizer, self.policy, {}, patches, on_failure)
             on_failure.pop_all()
@@ -253,10 +250,7 @@ class Session:
         return self.scalers[0]
 
     def _tell_skip(self, loss_id, scaler):
-        outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"
-        self.notices.say(
-            "Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome.format(scaler.loss_scale()))
-        )
+        self.notices.overflow(loss_id, scaler)
         loss = self._last_losses.get(loss_id)
         self._skip_watch.skipped(scaler, loss_id, loss, self.masters.find)
 
@@ -270,13 +264,7 @@ class Session:
         """Take over the state of every loss scaler that is in both places."""
         states = scaler_states(state_dict)
         if len(states) != len(self.scalers):
-            self.notices.say(
-                "Warning: the amp state dict has {} loss scalers, and {} are in use: {}.".format(
-                    len(states),
-                    len(self.scalers),
-                    "the rest of it is left out" if len(states) > len(self.scalers) else "the others start afresh",
-                )
-            )
+            self.notices.scaler_counts(len(states), len(self.scalers))
         for index, scaler in enumerate(self.scalers):
             if index in states:
                 scaler.load_state_dict(states[index])
@@ -291,6 +279,10 @@ def _output_dtype(request):
     if request.cast_model_outputs is not None:
         return request.cast_model_outputs
     return None if request.policy.cast_model_type is None else request.policy.dtypes.high
+
+
+def _listed(optimizers):
+    return list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
 
 
 def _checked_loss(loss):

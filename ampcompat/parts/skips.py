@@ -1,0 +1,60 @@
+"""What an optimizer's coming step must heed, and whether its last one was skipped.
+
+Owns: ``Skips``, one per adapter: a flag, never a replaced ``step``.
+Must not touch: gradients, the scale.
+The surprise: where the optimizer can skip by itself (torch's fused ones), it is handed the answer unread.
+"""
+
+import torch
+
+from .scaler import UNREAD
+
+
+class Skips:
+    """The verdicts over the gradients that an optimizer is about to step on.
+
+    Args:
+        optimizer: the optimizer.
+    """
+
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+        self._waiting = []  # (Verdict, scaler) for the coming step
+        self._heeded = []  # the verdicts that the last step heeded
+
+    def heed(self, verdict, scaler):
+        """Skip the coming step if ``verdict`` says so."""
+        if len(self._waiting) >= UNREAD:  # passes without steps: keep what matters
+            self._waiting = [waiting for waiting in self._waiting if waiting[0].overflowed()]
+        self._waiting.append((verdict, scaler))
+
+    def are_coming(self):
+        """Return whether the coming step would be skipped; waits for the device."""
+        return any(verdict.overflowed() for verdict, _ in self._waiting)
+
+    def are_on_device(self):
+        """Return whether the optimizer skips by itself, on the device, when it is handed a flag."""
+        return getattr(self._optimizer, "_step_supports_amp_scaling", False)
+
+    def take_flag(self):
+        """Return what to hand the optimizer as ``found_inf`` for the step that begins now, or None: ask ``take``."""
+        verdicts = [verdict for verdict, _ in self._waiting]
+        if not verdicts or not self.are_on_device() or not all(verdict.is_on_one_device() for verdict in verdicts):
+            return None
+        flags = [verdict.flags[0] for verdict in verdicts]
+        if len({flag.device for flag in flags}) > 1:
+            return None
+        self._waiting, self._heeded = [], verdicts
+        return flags[0] if len(flags) == 1 else torch.stack(flags).max()
+
+    def take(self):
+        """Return whether to skip the step that begins now; waits for the device, and lets the scalers change."""
+        taken, self._waiting = self._waiting, []
+        self._heeded = [verdict for verdict, _ in taken]
+        for _, scaler in taken:
+            scaler.settle()
+        return self.was_last()
+
+    def was_last(self):
+        """Return whether the last step was skipped; waits for the device."""
+        return any(verdict.overflowed() for verdict in self._heeded)
