@@ -225,7 +225,6 @@ def test_params_of_the_model_that_no_optimizer_owns_are_no_trouble(setting):
         assert torch.equal(model.b.detach(), before)
 
 
-@pytest.mark.xfail(strict=True, reason="contract 7.11: nobody looks yet at optimizers that were not given")
 @settings_at("O1", "O2")
 def test_gradients_of_an_optimizer_that_was_not_given_are_warned_about(setting, capsys):
     with session_of(setting, verbosity=1):
