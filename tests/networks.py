@@ -169,6 +169,11 @@ def differing(first, second):
     ]
 
 
+def holds_nonzero(tensor):
+    """Return whether any element is not 0; ``Tensor.any`` takes booleans only on torch before 1.7."""
+    return bool((tensor.detach() != 0).any())
+
+
 class Product(torch.nn.Module):
     """``f(x)[i] = x[i] * a[i] * b[i]``, by way of two matrix products, so that every level rounds both weights."""
 
@@ -178,7 +183,7 @@ class Product(torch.nn.Module):
         self.b = torch.nn.Parameter(torch.tensor([start + 0.5, start - 0.25]))
 
     def forward(self, x):
-        ones = torch.eye(2, dtype=x.dtype, device=x.device)
+        ones = torch.eye(2, device=x.device).to(x.dtype)  # torch 1.12 makes none in bfloat16
         return torch.mv(torch.diag(x), self.a) * torch.mv(ones, self.b)
 
 

@@ -15,6 +15,7 @@ from networks import (
     train_step,
 )
 
+import precision
 from ampcompat import amp
 from ampcompat.runtime import state
 from ampcompat.runtime.op_lists import OverrideLists
@@ -260,12 +261,12 @@ def test_properties_refuse_what_makes_no_sense():
 
 
 def test_init_casts_functions_and_its_handle_points_to_the_new_call():
-    x = torch.ones(2, 2)
+    x = torch.ones(2, 2, dtype=precision.HIGH)
     handle = amp.init()
-    assert torch.mm(x, x).dtype is torch.float16 and F.softmax(x.half(), -1).dtype is torch.float32
+    assert torch.mm(x, x).dtype is precision.LOW and F.softmax(x.to(precision.LOW), -1).dtype is precision.HIGH
     assert handle.is_active() is True
     with handle._disable_casts():
-        assert torch.mm(x, x).dtype is torch.float32 and handle.is_active() is False
+        assert torch.mm(x, x).dtype is precision.HIGH and handle.is_active() is False
     for call in (lambda: handle.scale_loss(x.sum(), None), lambda: handle.wrap_optimizer(None, num_loss=2)):
         with pytest.raises(RuntimeError, match=r"amp\.(initialize|scale_loss)"):
             with call():

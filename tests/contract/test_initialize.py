@@ -29,6 +29,9 @@ SIGNATURE = [
     ("max_loss_scale", 2.0**24),
 ]
 
+#: Options are told in the levels' own dtypes on any torch: nothing computes in them here.
+in_half = pytest.mark.usefixtures("levels_own_dtypes")
+
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 #: cast_model_type, patch_torch_functions, patch type, keep_batchnorm_fp32, master_weights, loss_scale
 DEFAULTS = {
@@ -135,6 +138,7 @@ def test_everything_happens_in_place_for_scripts_that_drop_the_return(setting):
 # -- levels and overrides ----------------------------------------------------------------------------------------------
 
 
+@in_half
 def test_defaults_of_a_level(level):
     quiet(make_network(), opt_level=level)
     properties = amp._amp_state.opt_properties
@@ -157,6 +161,7 @@ def test_loss_scale_overrides_the_level_also_as_a_string(level, given, expected)
 
 
 @pytest.mark.parametrize("given, kept", [("True", True), ("False", False), (True, True), (False, False)])
+@in_half
 @pytest.mark.parametrize("weights_level", ["O2", "O3", "O5"])
 def test_keep_batchnorm_overrides_the_level_also_as_a_string(weights_level, given, kept):
     model = make_network()
@@ -166,6 +171,7 @@ def test_keep_batchnorm_overrides_the_level_also_as_a_string(weights_level, give
     assert (model[1].running_mean.dtype is torch.float32) == kept
 
 
+@in_half
 @pytest.mark.parametrize("weights_level", ["O2", "O3", "O5"])
 @pytest.mark.parametrize("masters", [True, False])
 def test_master_weights_override_the_level(weights_level, masters):
@@ -260,6 +266,7 @@ def test_cast_model_outputs_casts_outputs_at_any_level(setting, dtype):
 # -- what it prints ----------------------------------------------------------------------------------------------------
 
 
+@in_half
 def test_prints_the_level_its_defaults_and_the_options_after_overrides(level, capsys):
     amp.initialize(make_network(), opt_level=level, loss_scale=32.0)
     lines = capsys.readouterr().out.splitlines()
@@ -287,10 +294,11 @@ def test_verbosity_0_prints_nothing_at_all(level, capfd):
 def test_other_ranks_than_the_first_are_silent(capsys, tmp_path):
     if not torch.distributed.is_available():
         pytest.skip("this torch has no torch.distributed")
-    store = torch.distributed.HashStore()
     # A group of two of which only the second exists: enough to have a rank, and nothing here communicates.
     backend = "fake"
-    pytest.importorskip("torch.testing._internal.distributed.fake_pg", reason="no process group without its peers")
+    reason = "this torch has no process group without its peers"
+    pytest.importorskip("torch.testing._internal.distributed.fake_pg", reason=reason)
+    store = torch.distributed.HashStore()
     torch.distributed.init_process_group(backend, rank=1, world_size=2, store=store)
     try:
         amp.initialize(make_network(), verbosity=1)
@@ -420,6 +428,7 @@ def test_the_same_model_again_with_more_losses_gets_scalers_for_them(setting):
         train_step(model, optimizer, batch, loss_id=1)
 
 
+@in_half
 def test_disabled_then_enabled_is_enabled_and_enabled_then_disabled_stays_so(capsys):
     model = make_network()
     amp.initialize(model, enabled=False)
