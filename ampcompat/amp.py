@@ -87,7 +87,8 @@ def initialize(
     hysteresis=None,
     skip_static_overflow=False,
     max_skips=50,
-    raise_on_max_skips=False
+    raise_on_max_skips=False,
+    process_group=None
 ):
     """Prepare models and optimizers for mixed-precision training, in place.
 
@@ -118,6 +119,9 @@ def initialize(
         skip_static_overflow: skip steps that overflow under a static scale too; Apex never did.
         max_skips: after so many skipped steps in a row say once why lowering the scale does not help.
         raise_on_max_skips: raise ``FloatingPointError`` (and ``RuntimeError``) there instead.
+        process_group: True (all ranks) or a ``torch.distributed`` group whose ranks skip a step together when the gradients of
+            one overflow. Needed where gradients differ between ranks, as those of sharded params do; all-reduced ones carry
+            the inf to every rank. Every rank of the group must leave ``scale_loss`` equally often.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
@@ -160,6 +164,7 @@ def initialize(
         skip_static_overflow=skip_static_overflow,
         max_skips=max_skips,
         raise_on_max_skips=raise_on_max_skips,
+        process_group=process_group,
     )
     session.initialize(request, verbosity)
     _enter(session)

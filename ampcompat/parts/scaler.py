@@ -20,7 +20,7 @@ import torch
 from ..errors import AmpError
 from ..tables import torch_facts
 from ..tables.opt_levels import DYNAMIC
-from . import tensors
+from . import agreement, tensors
 
 #: The smallest normal float32: below it a scale loses precision, and at 0 it would stay for ever.
 SMALLEST_SCALE = 2.0**-126
@@ -71,6 +71,7 @@ class LossScaler:
         growth_factor, backoff_factor: instead of ``scale_factor``.
         hysteresis: overflows since the last growth before the scale backs off; every one of them skips its step.
         checks_static: a static scale skips the steps that overflow, too.
+        process_group: ranks that skip together (``agreement.checked_group``), or None: each for itself.
     """
 
     def __init__(
@@ -85,9 +86,11 @@ class LossScaler:
         backoff_factor=None,
         hysteresis=1,
         checks_static=False,
+        process_group=None,
     ):
         self.dynamic = loss_scale == DYNAMIC
         self.checks = self.dynamic or checks_static
+        self.process_group = process_group if self.checks else None
         self.skips_in_a_row = 0
         self._scale = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
         self._good_steps = 0
@@ -164,7 +167,7 @@ class LossScaler:
         Args:
             on_device: all that heed the verdict can do so on the device, so let the scale change there.
         """
-        verdict = Verdict(list(self._flags.values()))
+        verdict = Verdict(agreement.agreed(list(self._flags.values()), self.process_group))
         self._flags = {}
         on_device = on_device and self._can_mirror(verdict)
         if not on_device or len(self._pending) >= UNREAD:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ..errors import AmpError, AmpTypeError, AmpValueError
-from ..parts import models as model_parts
+from ..parts import agreement, models as model_parts
 from ..parts.optimizers import SLOT
 from ..parts.scaler import LossScaler
 from ..tables import opt_levels
@@ -133,6 +133,7 @@ def _scaler_options(
     growth_interval=None,
     hysteresis=None,
     skip_static_overflow=False,
+    process_group=None,
 ):
     parse = opt_levels.parse_scale
     options = {"max_loss_scale": parse("max_loss_scale", max_loss_scale), "checks_static": bool(skip_static_overflow)}
@@ -149,6 +150,7 @@ def _scaler_options(
     if hysteresis is not None:
         options["hysteresis"] = _count("hysteresis", hysteresis)
     _check_order(options)
+    options["process_group"] = agreement.checked_group(process_group)
     return options
 
 

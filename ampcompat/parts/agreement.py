@@ -1,0 +1,55 @@
+"""Let the ranks of a process group come to one verdict.
+
+Owns: the all-reduce of found-inf flags; the check of what a user passes as ``process_group``.
+Must not touch: gradients. Whoever shards or averages them does that.
+The surprise: every rank takes part every time, also one whose pass touched no param: a collective that a rank leaves out hangs.
+"""
+
+import torch
+
+from ..errors import AmpError, AmpTypeError
+
+
+def checked_group(group):
+    """Return ``group`` if flags can be reduced over it: True (all ranks), a process group, or None for none.
+
+    Raises:
+        AmpTypeError: it is neither.
+        AmpError: torch.distributed has not been initialized.
+    """
+    if group is None or group is False:
+        return None
+    if isinstance(group, (str, int, float, list, tuple)) and group is not True:
+        raise AmpTypeError(
+            "process_group must be True (all ranks), a torch.distributed process group or None, not {!r}.".format(group)
+        )
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise AmpError("process_group needs torch.distributed.init_process_group(...) before amp.initialize.")
+    return group
+
+
+def agreed(flags, group):
+    """Return ``[flag]``, which is 1 on every rank of ``group`` if a flag of any of them was 1.
+
+    Args:
+        flags: float32 tensors of shape (), any number, on any devices; it may be another number on every rank.
+        group: what ``checked_group`` returned; None returns ``flags`` as they are.
+    """
+    if group is None:
+        return flags
+    device = flags[0].device if flags else _home(group)
+    flag = torch.zeros((), dtype=torch.float32, device=device)
+    for each in flags:
+        flag = torch.max(flag, each.to(device))
+    operation = torch.distributed.ReduceOp.MAX
+    if group is True:
+        torch.distributed.all_reduce(flag, op=operation)
+    else:
+        torch.distributed.all_reduce(flag, op=operation, group=group)
+    return [flag]
+
+
+def _home(group):
+    """Return a device on which the backend of ``group`` can reduce."""
+    named = torch.distributed.get_backend() if group is True else torch.distributed.get_backend(group)
+    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in str(named) else torch.device("cpu")
