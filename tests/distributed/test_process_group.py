@@ -1,0 +1,51 @@
+"""Found-inf over a process group: ranks whose gradients nobody averages skip together, and their scales agree."""
+
+import group_loops
+import pytest
+import ranks
+import torch
+
+from ampcompat import amp
+from ampcompat.errors import AmpError, AmpTypeError
+from ampcompat.tables import torch_facts
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+
+FIRST = 2.0**16
+#: With torch's fused optimizers, which take the flag on the device, the verdict must be the group's too.
+FUSED = (("fused", True),) if torch_facts.has_fused_scale_update("cpu") else ()
+CASES = [("O1", "all ranks", ()), ("O2", "all ranks", ()), ("O5", "a group", ()), ("O1", "a group", FUSED)]
+ALONE = ("O2", "none", ())
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return ranks.run(group_loops.every_case, CASES + [ALONE])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_overflow_on_one_rank_is_skipped_on_all(outcomes, case):
+    for outcome in outcomes:
+        assert [skipped for _, skipped in outcome[case][0]] == [False, True, True, False, False]
+        assert [scale for scale, _ in outcome[case][0]] == [FIRST, FIRST / 2, FIRST / 4, FIRST / 4, FIRST / 4]
+
+
+def test_without_a_group_each_rank_is_for_itself(outcomes):
+    first, second = (outcome[ALONE][0] for outcome in outcomes)
+    assert [skipped for _, skipped in first] == [False, False, True, False, False]
+    assert [skipped for _, skipped in second] == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("wrong", ["world", 3, [0, 1]])
+def test_a_group_is_true_or_a_group(wrong):
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(AmpTypeError, match="process_group"):
+        amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), process_group=wrong)
+    assert net.weight.dtype is torch.float32
+
+
+def test_a_group_needs_torch_distributed():
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(AmpError, match="init_process_group"):
+        amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), opt_level="O2", process_group=True)
+    assert net.weight.dtype is torch.float32
