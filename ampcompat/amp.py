@@ -20,7 +20,7 @@ from collections import OrderedDict
 
 from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .apex.state_view import AmpStateModule
-from .errors import AmpError
+from .errors import AmpError, told_plainly
 from .runtime import registration, requests, state
 from .runtime.disabled import DisabledSession
 from .runtime.handle import Handle
@@ -62,6 +62,7 @@ _amp_state = AmpStateModule("ampcompat.amp._amp_state")
 lists = state.lists
 
 
+@told_plainly
 def initialize(
     models,
     optimizers=None,
@@ -200,6 +201,7 @@ def _session(caller):
     return session
 
 
+@told_plainly
 def scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, delay_overflow_check=False):
     """Return a context manager that yields ``loss.float() * scale`` and sees to the gradients on the way out.
 
@@ -248,6 +250,7 @@ def state_dict(destination=None):
     return destination
 
 
+@told_plainly
 def load_state_dict(state_dict):
     """Restore the loss scalers from what ``state_dict`` returned, here or in Apex.
 
@@ -287,6 +290,7 @@ def promote_function(fn):
 bfloat16_function = half_function
 
 
+@told_plainly
 def register_half_function(module, name):
     """Let ``module.name`` cast its floating tensor arguments to half while casts are active.
 
@@ -300,11 +304,13 @@ def register_half_function(module, name):
     registration.register(module, name, op_rules.HALF)
 
 
+@told_plainly
 def register_float_function(module, name):
     """Let ``module.name`` cast its half tensor arguments to float32; otherwise as ``register_half_function``."""
     registration.register(module, name, op_rules.FLOAT)
 
 
+@told_plainly
 def register_promote_function(module, name):
     """Let ``module.name`` cast its arguments to the widest among them; otherwise as ``register_half_function``."""
     registration.register(module, name, op_rules.PROMOTE)

@@ -6,6 +6,8 @@ The surprise: every user error is also a ``RuntimeError``, because scripts writt
 and each more specific one is also the built-in that a Python programmer would expect.
 """
 
+import functools
+
 
 class AmpError(RuntimeError):
     """A mistake that the user can mend; the message says what was expected, what came, what to do."""
@@ -25,3 +27,16 @@ class AmpNotImplementedError(AmpError, NotImplementedError):
 
 class GradientOverflowError(AmpError, FloatingPointError):
     """Gradients were inf or nan where the step could not be skipped, or the user asked to be stopped."""
+
+
+def told_plainly(door):
+    """Decorate a door: an ``AmpError`` leaves it without the rooms that it came through, so the user's line stands last."""
+
+    @functools.wraps(door)
+    def plain(*args, **kwargs):
+        try:
+            return door(*args, **kwargs)
+        except AmpError as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    return plain
