@@ -2,8 +2,8 @@
 
 Owns: the layout of ``FP16_Optimizer``: the inner optimizer's state dict, and the masters as a list per group.
 Must not touch: the optimizer's own layout, which is torch's.
-The surprise: its masters are matched by their order within the groups, with the masters of now or, at levels without masters, with
-all params of the group; so a checkpoint from ``FP16_Optimizer`` goes on at any level.
+The surprise: its masters are matched by their order within the groups, with the masters of now or, at levels without
+masters, with all params of the group; so a checkpoint from ``FP16_Optimizer`` goes on at any level.
 """
 
 import torch

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ..errors import AmpError, AmpTypeError, AmpValueError
-from ..parts import agreement, models as model_parts
+from ..parts import agreement, models as model_parts, sharding
 from ..parts.optimizers import SLOT
 from ..parts.scaler import LossScaler
 from ..tables import opt_levels
@@ -164,9 +164,10 @@ def _check_order(options):
         raise AmpValueError("backoff_factor must be less than 1, not {:g}.".format(options["backoff_factor"]))
 
 
-def check_models(models, allow_half):
+def check_models(models, policy, allow_half):
     """Raise unless every model can be prepared."""
     for model in models:
+        sharding.check_whole(model, policy)
         model_parts.check_model(model, allow_half)
 
 

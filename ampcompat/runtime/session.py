@@ -13,7 +13,7 @@ import torch
 
 from ..errors import AmpError, AmpTypeError
 from ..parts.bystanders import Bystander, is_watched
-from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, state_dicts, steps
+from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, sharding, state_dicts, steps
 from ..parts.notices import Notices
 from ..parts.patching import PatchStack
 from ..parts.scaler import scaler_states
@@ -74,6 +74,7 @@ class Session:
         self._skip_watch = None
         self._adapters = weakref.WeakSet()
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
+        self._unseen = weakref.WeakSet()  # models that have not been through a pass yet
         self.handle = Handle(self)
 
     # -- initialize ----------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class Session:
             self.scalers += request.make_scalers()[len(self.scalers) :]
             return
         self.notices.selected(request.defaults, policy)
-        requests.check_models(models, state.allow_incoming_model_not_fp32)
+        requests.check_models(models, policy, state.allow_incoming_model_not_fp32)
         requests.check_optimizers(optimizers)
         if self.policy not in (None, policy):
             self.notices.other_policy(policy, self.policy)
@@ -103,6 +104,7 @@ class Session:
             on_failure.pop_all()
             self._keep(cast, adapters, patches)
         self._policies.update((model, policy) for model in models)
+        self._unseen.update(models)
         self.policy = policy
         self.scalers = request.make_scalers()
         if self._skip_watch is not None:
@@ -211,6 +213,9 @@ class Session:
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
         loss, scaler = _checked_loss(loss), self._scaler(loss_id)
+        for model in list(self._unseen):
+            sharding.check_whole(model, self._policies[model])
+            self._unseen.discard(model)
         adapters = [self._adapter(optimizer) for optimizer in _listed(optimizers)]
         others = [Bystander(each) for each in self._adapters if is_watched(each) and each not in adapters]
         high = self.policy.dtypes.high

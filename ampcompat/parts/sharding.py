@@ -1,0 +1,38 @@
+"""Recognise what torch's ``fully_shard`` has made of a model.
+
+Owns: the sentence that says what to do instead of casting sharded weights.
+Must not touch: the shards; torch gathers and scatters them.
+The surprise: sharded weights can train at the levels that leave weights float32, but never where we cast them. The shards
+are views into buffers of torch's, and ``fully_shard`` after ``initialize`` puts new params in the model, which the
+optimizer never sees.
+"""
+
+from ..errors import AmpError
+
+_INSTEAD = (
+    "{}: at {} amp would cast weights that torch keeps in shards. Use opt_level {}, which leaves the weights alone, with an "
+    "optimizer made from the sharded model: its float32 shards are the masters. For weights that are gathered in half, pass "
+    "fully_shard mp_policy=MixedPrecisionPolicy(param_dtype={}) at that level."
+)
+
+
+def check_whole(model, policy):
+    """Raise where ``policy`` casts weights that are sharded.
+
+    Raises:
+        AmpError: some params are DTensors, or a module went through ``fully_shard``.
+    """
+    if not policy.casts_model:
+        return
+    for name, module in model.named_modules():
+        if "FSDPModule" in [base.__name__ for base in type(module).__mro__]:
+            found = "fully_shard has sharded {}".format(repr(name) if name else "the model")
+            raise AmpError(_instead(found, policy))
+    for name, param in model.named_parameters():
+        if hasattr(param, "placements") and hasattr(param, "device_mesh"):
+            raise AmpError(_instead("param {} is a DTensor".format(name), policy))
+
+
+def _instead(found, policy):
+    level = "O4" if policy.opt_level == "O5" else "O1"
+    return _INSTEAD.format(found, policy.opt_level, level, policy.cast_model_type)

@@ -1,0 +1,103 @@
+"""Training of a model that torch's ``fully_shard`` has sharded over two processes. Importable by spawned processes."""
+
+import torch
+from ddp_loops import batches, make_net
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.errors import AmpError
+
+
+def shard(net, **options):
+    """Shard the first layer by itself and the rest with the whole, as is usual."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    fully_shard(net[0], mesh=mesh, **options)
+    return fully_shard(net, mesh=mesh, **options)
+
+
+def half_inside(net):
+    """Shard ``net`` so that it computes in half from float32 shards."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return shard(net, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16, output_dtype=torch.float32))
+
+
+WAYS = {
+    "O0": (shard, {"opt_level": "O0"}),
+    "O1": (shard, {"opt_level": "O1"}),
+    "O4": (shard, {"opt_level": "O4"}),
+    "instead of O2": (half_inside, {"opt_level": "O1"}),
+}
+
+
+def train(net, make_optimizer, inputs, overflow_at=None, **options):
+    """Train; return (evaluations before each step, skips, scale)."""
+    optimizer = make_optimizer(net.parameters())
+    amp.initialize(net, optimizer, verbosity=0, **options)
+    probe = batches()[0]
+    seen, skips = [], []
+    for step, batch in enumerate(inputs):
+        with torch.no_grad():
+            seen.append(net(probe).float())
+        optimizer.zero_grad()
+        loss = net(batch).float().pow(2).mean() * (float("inf") if step == overflow_at else 1.0)
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        skips.append(amp.step_was_skipped(optimizer))
+    return torch.stack(seen), skips, amp.state_dict()["loss_scaler0"]["loss_scale"]
+
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
+def one_process(**options):
+    """The reference: the joint batch in one process, without shards."""
+    try:
+        net = make_net()
+        return train(net, sgd, batches(), **options) + (net.state_dict(),)
+    finally:
+        ampcompat.reset()
+
+
+def every_way(rank, overflow_rank):
+    """Return the outcome by way."""
+    outcomes = {}
+    for way, (sharded, options) in WAYS.items():
+        net = sharded(make_net())
+        try:
+            overflow_at = 1 if rank == overflow_rank else None
+            halves = [batch[rank::2] for batch in batches()]
+            outcome = train(net, sgd, halves, overflow_at, **options)
+            weights = {name: value.full_tensor() for name, value in net.state_dict().items()}
+            outcomes[way] = outcome + (weights,)
+        finally:
+            ampcompat.reset()
+    return outcomes
+
+
+def refusals(rank, level):
+    """Return what is said at a level that casts weights: (sharded before initialize, after it), and the dtypes then."""
+    said = []
+    net = shard(make_net())
+    try:
+        amp.initialize(net, sgd(net.parameters()), opt_level=level, verbosity=0)
+    except AmpError as error:
+        said.append(str(error))
+    dtypes = {param.dtype for param in net.parameters()}
+    ampcompat.reset()
+    net = make_net()
+    optimizer = sgd(net.parameters())
+    amp.initialize(net, optimizer, opt_level=level, verbosity=0)
+    shard(net)
+    for _ in range(2):
+        try:
+            amp.scale_loss(net(batches()[0]).float().sum(), optimizer)
+        except AmpError as error:
+            said.append(str(error))
+    ampcompat.reset()
+    return said, dtypes

@@ -1,0 +1,53 @@
+"""Models sharded by torch's ``fully_shard`` (FSDP2) over two gloo processes."""
+
+import pytest
+import ranks
+import sharded_loops
+import torch
+
+try:
+    from torch.distributed.fsdp import fully_shard  # noqa: F401
+except ImportError:
+    pytest.skip("this torch has no torch.distributed.fsdp.fully_shard", allow_module_level=True)
+
+#: Of the largest weight. "instead of O2" is compared with O2 itself.
+TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O4": 1.6e-2, "instead of O2": 2e-3}
+REFERENCE = dict({way: options for way, (_, options) in sharded_loops.WAYS.items()}, **{"instead of O2": {"opt_level": "O2"}})
+SCALED = ("O1", "instead of O2")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return ranks.run(sharded_loops.every_way, None)
+
+
+@pytest.fixture(scope="module")
+def overflowed():
+    return ranks.run(sharded_loops.every_way, 1)
+
+
+@pytest.mark.parametrize("way", list(sharded_loops.WAYS))
+def test_shards_train_as_one_process_does_on_the_joint_batch(trained, way):
+    seen, _, scale, weights = sharded_loops.one_process(**REFERENCE[way])
+    for outcome in trained:
+        assert outcome[way][2] == scale
+        for name, value in weights.items():
+            assert (outcome[way][3][name] - value).abs().max() <= TOLERANCE[way] * value.abs().max()
+        # Evaluated between steps: gathered weights live in reused memory, and a cast of them must not outlive it.
+        assert (outcome[way][0] - seen).abs().max() <= 2 * TOLERANCE[way] * seen.abs().max()
+
+
+@pytest.mark.parametrize("way", SCALED)
+def test_an_overflow_on_one_rank_skips_on_both(overflowed, way):
+    first, second = (outcome[way] for outcome in overflowed)
+    assert first[1] == second[1] == [False, True, False, False]
+    assert first[2] == second[2] == 2.0**15
+    assert all(torch.equal(first[3][name], second[3][name]) for name in first[3])
+
+
+@pytest.mark.parametrize("each", ["O2", "O3", "O5"])
+def test_levels_that_cast_weights_say_what_to_use_instead(each):
+    for said, dtypes in ranks.run(sharded_loops.refusals, each):
+        assert len(said) == 3  # before initialize; in the first pass; and in the next one still
+        assert all("fully_shard has sharded the model" in text and "MixedPrecisionPolicy" in text for text in said)
+        assert dtypes == {torch.float32}
