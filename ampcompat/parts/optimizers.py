@@ -85,6 +85,7 @@ class OptimizerAdapter(StashNames):
         self.links = links
         self.stage = Stage.READY
         self.pending_scale = 1.0
+        self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's methods as they were, by name
         self._pairs = OrderedDict()  # id(master) -> Pair
         self._chunks = []  # the same as Pairs of lists, a device and a bounded size each

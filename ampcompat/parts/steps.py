@@ -9,7 +9,6 @@ left on ``step``; any other form makes them warn or crash.
 import copy
 import functools
 import inspect
-from contextlib import contextmanager
 from types import MethodType
 
 import torch
@@ -37,6 +36,7 @@ def attach(adapter, patches):
     """
     optimizer = adapter.optimizer
     patches.set(optimizer, SLOT, adapter)
+    adapter.sets_to_none = _default_of_set_to_none(optimizer.zero_grad)
     for name, replacement in _REPLACEMENTS.items():
         original = getattr(optimizer, name, None)
         if original is not None:
@@ -63,8 +63,12 @@ def _step(self, *args, **kwargs):
         return None
     args, kwargs = _watch_closure(adapter, args, kwargs)
     try:
-        with adapter.links.stepping(), _handed(self, flag):
-            result = adapter.replaced["step"](*args, **kwargs)
+        with adapter.links.stepping():
+            step = adapter.replaced["step"]
+            if flag is None:
+                result = step(*args, **kwargs)
+            else:
+                result = _stepped_with(self, flag, step, args, kwargs)
     except _Skip as skip:
         adapter.finish_step(stepped=False)
         return skip.loss
@@ -75,15 +79,11 @@ def _step(self, *args, **kwargs):
     return result
 
 
-@contextmanager
-def _handed(optimizer, flag):
-    """Let the optimizer see ``flag`` as its ``found_inf``: it leaves the weights alone where that is 1."""
-    if flag is None:
-        yield
-        return
+def _stepped_with(optimizer, flag, step, args, kwargs):
+    """Step with ``flag`` as the optimizer's ``found_inf``: it leaves the weights alone where that is 1."""
     optimizer.grad_scale, optimizer.found_inf = None, flag
     try:
-        yield
+        return step(*args, **kwargs)
     finally:
         del optimizer.grad_scale, optimizer.found_inf
 
@@ -140,19 +140,20 @@ def _watched(adapter, closure):
 
 
 def _zero_grad(self, *args, **kwargs):
-    original = self._amp_stash.replaced["zero_grad"]
-    result = original(*args, **kwargs)
-    self._amp_stash.forget_gradients(_sets_to_none(original, args, kwargs))
+    adapter = self._amp_stash
+    result = adapter.replaced["zero_grad"](*args, **kwargs)
+    stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else adapter.sets_to_none
+    adapter.forget_gradients(stated)
     return result
 
 
-def _sets_to_none(zero_grad, args, kwargs):
+def _default_of_set_to_none(zero_grad):
+    """Return what an optimizer's ``zero_grad`` does by default; those that cannot say set gradients to None."""
     try:
-        bound = inspect.signature(zero_grad).bind(*args, **kwargs)
+        parameter = inspect.signature(zero_grad).parameters.get("set_to_none")
     except (TypeError, ValueError):
         return True
-    bound.apply_defaults()
-    return bool(bound.arguments.get("set_to_none", True))
+    return True if parameter is None or parameter.default is parameter.empty else bool(parameter.default)
 
 
 def _add_param_group(self, *args, **kwargs):

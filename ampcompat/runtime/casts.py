@@ -6,8 +6,6 @@ The surprise: registering a function opens the backend anew under the longer tab
 follows; what held a backend's own would not.
 """
 
-from contextlib import contextmanager
-
 from .. import backends
 from ..backends.base import NoCasts
 from ..backends.switch import NOTHING
@@ -75,18 +73,25 @@ class ProcessCasts:
         context = self.backend.entered()
         return None if context is NOTHING else context
 
-    @contextmanager
     def stepping(self):
-        """Return the context of an optimizer's step: no casts in it, and every cast of a weight forgotten after it.
-
-        Forgotten explicitly, because kernels that torch knows nothing of write weights without counting a version.
-        """
-        with self.paused():
-            try:
-                yield
-            finally:
-                self.backend.clear_cache()
+        """Return the context of an optimizer's step: no casts in it, and every cast of a weight forgotten after it."""
+        return _Stepping(self.backend)
 
     def resumed(self, function):
         """Return ``function`` running under the casts that are in force in this thread now."""
         return self.backend.as_now(function)
+
+
+class _Stepping:
+    # Casts are forgotten explicitly: kernels that torch knows nothing of write weights without counting a version.
+
+    def __init__(self, backend):
+        self._backend = backend
+        self._paused = backend.paused()
+
+    def __enter__(self):
+        self._paused.__enter__()
+
+    def __exit__(self, *exc_info):
+        self._backend.clear_cache()
+        self._paused.__exit__(*exc_info)
