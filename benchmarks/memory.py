@@ -1,0 +1,166 @@
+"""Bytes per parameter that training holds, by level, at the stages of a step.
+
+Counts every live tensor's storage once (params, gradients, masters, optimizer state, casts, whatever it is), at
+
+    forward     before the backward pass: params, masters, state
+    backward    when it has ended, before scale_loss exits
+    unscale     the most that any operation inside the exit of scale_loss sees
+    gradients   after that exit
+    step        the most that any operation inside optimizer.step() sees
+    after       when zero_grad has run
+
+The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", section 3.1) is 16: half params 2 and gradients 2,
+float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at a time. Ours holds
+18 and two bytes for each element of a chunk (``parts.tensors.CHUNK``): float32 gradients, since any optimizer may read them,
+but half ones are freed chunk by chunk as they move. A second backward pass before the step (accumulation) holds 20.
+
+    python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--foreach]
+"""
+
+import argparse
+import gc
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.parts import tensors
+
+STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
+FORMULA = 16
+
+
+class Tower(torch.nn.Module):
+    """Linear layers without anything else, so that params are nearly all there is."""
+
+    def __init__(self, layers, width):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(width, width) for _ in range(layers)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def live_bytes():
+    """Return the bytes of all storages that live tensors hold, each counted once."""
+    return sum({storage._cdata: storage.nbytes() for storage in live_storages()}.values())
+
+
+def live_storages():
+    """Yield the storages of all live tensors, and of their gradients: Python does not know those that nobody has asked for."""
+    for each in gc.get_objects():
+        # Asked by type: isinstance would wake lazy objects and their properties.
+        if issubclass(type(each), torch.Tensor):
+            yield each.untyped_storage()
+            if each.is_leaf and each.grad is not None:
+                yield each.grad.untyped_storage()
+
+
+class HighWater(TorchDispatchMode):
+    """Remembers the most bytes that storages held as operations began or ended.
+
+    Counts what it has seen being made and has not seen die, on top of what was there before: walking all objects at every
+    operation would take minutes.
+    """
+
+    def __init__(self):
+        super().__init__()
+        gc.collect()
+        self.known = {}  # address -> (weak storage, bytes)
+        for storage in live_storages():
+            self._see(storage)
+        self.most = self._now()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(each, torch.Tensor):
+                self._see(each.untyped_storage())
+        self.most = max(self.most, self._now())
+        return result
+
+    def _see(self, storage):
+        self.known[storage._cdata] = torch.multiprocessing.reductions.StorageWeakRef(storage), storage.nbytes()
+
+    def _now(self):
+        self.known = {key: held for key, held in self.known.items() if not held[0].expired()}
+        return sum(size for _, size in self.known.values())
+
+
+def measure(level, layers, width, make_optimizer):
+    """Return {stage: bytes per param} of the third step of a level; the first two let state appear."""
+    gc.collect()
+    before = live_bytes()
+    model = Tower(layers, width)
+    params = sum(param.numel() for param in model.parameters())
+    optimizer = make_optimizer(model.parameters())
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
+    x = torch.zeros(1, width)
+    try:
+        for _ in range(2):
+            one_step(model, optimizer, x)
+        gc.collect()
+        return {stage: (held - before) / params for stage, held in one_step(model, optimizer, x, watched=True).items()}
+    finally:
+        ampcompat.reset()
+
+
+def one_step(model, optimizer, x, watched=False):
+    """Do one iteration; return {stage: bytes}."""
+    found = {}
+    found["forward"] = watched and live_bytes()
+    loss = model(x).float().sum()
+    context = amp.scale_loss(loss, optimizer)
+    with_scale = context.__enter__()
+    with_scale.backward()
+    del loss, with_scale
+    found["backward"] = watched and live_bytes()
+    found["unscale"] = most_during(lambda: context.__exit__(None, None, None), watched)
+    found["gradients"] = watched and live_bytes()
+    found["step"] = most_during(optimizer.step, watched)
+    optimizer.zero_grad()
+    found["after"] = watched and live_bytes()
+    return found
+
+
+def most_during(function, watched):
+    """Call ``function`` and return the most bytes that were held meanwhile."""
+    if not watched:
+        function()
+        return 0
+    with HighWater() as water:
+        function()
+    return water.most
+
+
+OPTIMIZERS = {
+    "adam": lambda params: torch.optim.Adam(params, foreach=False),
+    "adam-foreach": lambda params: torch.optim.Adam(params, foreach=True),
+    "fused-adam": lambda params: torch.optim.Adam(params, fused=True),
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, foreach=False),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5"])
+    parser.add_argument("--optimizers", nargs="+", default=["adam", "fused-adam"], choices=list(OPTIMIZERS))
+    stated = parser.parse_args()
+    params = stated.layers * (stated.width + 1) * stated.width
+    print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensors.CHUNK))
+    print("bytes per param; the formula for mixed precision with Adam is {}".format(FORMULA))
+    print("{:12} {:5}".format("optimizer", "level") + "".join("{:>10}".format(stage) for stage in STAGES) + "      peak")
+    for name in stated.optimizers:
+        for level in stated.levels:
+            held = measure(level, stated.layers, stated.width, OPTIMIZERS[name])
+            row = "".join("{:10.2f}".format(held[stage]) for stage in STAGES)
+            print("{:12} {:5}{}{:10.2f}".format(name, level, row, max(held.values())))
+
+
+if __name__ == "__main__":
+    main()

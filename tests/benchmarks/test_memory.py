@@ -1,0 +1,55 @@
+"""What training holds at the peak of a step, counted by the benchmark itself on a small tower of layers."""
+
+import importlib.util
+import pathlib
+
+import half_kernels
+import pytest
+import torch
+
+from ampcompat.parts import tensors
+
+if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
+    pytest.skip("this torch cannot be asked for storages, or has no half arithmetic", allow_module_level=True)
+
+LAYERS, WIDTH = 32, 32
+LAYER = WIDTH * (WIDTH + 1)
+#: Activations, the loss, flags and counters of steps, per param of so small a model.
+SMALL = 0.15
+
+
+@pytest.fixture(scope="module")
+def memory():
+    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "memory.py"
+    spec = importlib.util.spec_from_file_location("memory_benchmark", str(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def held(memory, level):
+    return memory.measure(level, LAYERS, WIDTH, memory.OPTIMIZERS["adam"])
+
+
+@pytest.mark.parametrize("each", ["O2", "O5"])
+def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
+    monkeypatch.setattr(tensors, "CHUNK", LAYER)
+    found = held(memory, each)
+    assert found["backward"] <= memory.FORMULA + SMALL
+    assert found["unscale"] <= 18 + 2 / LAYERS + SMALL
+    assert found["gradients"] <= 18 + SMALL
+    # Adam's own arithmetic on one weight: two tensors of that weight's size.
+    assert found["step"] <= 18 + 8 / LAYERS + SMALL
+    assert found["after"] <= 14 + SMALL
+
+
+def test_the_count_sees_what_chunks_save(memory, monkeypatch):
+    monkeypatch.setattr(tensors, "CHUNK", 10 * LAYERS * LAYER)
+    assert held(memory, "O2")["unscale"] >= 20
+
+
+@pytest.mark.parametrize("each,expected", [("O0", 16), ("O3", 8)])
+def test_the_count_agrees_with_arithmetic_where_there_is_nothing_to_save(memory, each, expected):
+    found = held(memory, each)
+    assert abs(found["gradients"] - expected) <= SMALL
+    assert abs(found["forward"] - expected * 3 / 4) <= SMALL
