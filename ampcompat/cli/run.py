@@ -20,6 +20,7 @@ from .parsing import LineParser
 #: Written out so that ``run`` need not import torch; a test compares it with ``tables.opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
+BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def run(arguments):
@@ -37,12 +38,19 @@ def run(arguments):
 def _parser():
     parser = LineParser(
         prog="ampcompat run",
-        usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] (SCRIPT | -m MODULE) [ARGS ...]",
+        usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
+        "(SCRIPT | -m MODULE) [ARGS ...]",
         description="Run a script that imports apex. What follows SCRIPT or MODULE belongs to it.",
     )
     parser.add_argument("--opt-level", type=_level, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
     parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
     parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 says nothing, 1 what the script expects")
+    parser.add_argument(
+        "--dtypes",
+        type=_dtypes,
+        metavar="LOW,HIGH",
+        help="for old torch and tests: float32,float64 lets any level run where this torch cannot compute in half",
+    )
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
@@ -64,8 +72,15 @@ def _verbosity(text):
     return int(text)
 
 
+def _dtypes(text):
+    low, _, high = text.partition(",")
+    if not 0 < BITS.get(low, 0) < BITS.get(high, 0):
+        raise argparse.ArgumentTypeError("{!r} is no low and wider high dtype, such as float32,float64".format(text))
+    return text
+
+
 def _overrides(stated):
-    return [(name, getattr(stated, name)) for name in ("opt_level", "backend", "verbosity")]
+    return [(name, getattr(stated, name)) for name in ("opt_level", "backend", "verbosity", "dtypes")]
 
 
 def _target(parser, stated):

@@ -91,6 +91,9 @@ def test_exit_codes_and_tracebacks_are_the_scripts_own(script, source):
         (["--backend", "cuda", "script.py"], "'patched'"),
         (["--verbosity", "loud", "script.py"], "not a whole number"),
         (["--verbosity", "-1", "script.py"], "--verbosity"),
+        (["--dtypes", "float32", "script.py"], "such as float32,float64"),
+        (["--dtypes", "float64,float32", "script.py"], "'float64,float32' is no low and wider high dtype"),
+        (["--dtypes", "half,float", "script.py"], "--dtypes"),
         (["--opt-levl", "O1", "script.py"], "--opt-levl"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -245,6 +248,21 @@ def test_overrides_reach_amp_and_silence_it(script):
     )
     done = python(*(RUN + ("--opt-level", "O2", "--backend", "patched", "--verbosity", "0", path)))
     assert done.stdout == "O2 0 torch.float16\n", done.stderr
+
+
+def test_another_pair_of_dtypes_lets_any_torch_show_every_level(script):
+    path = script(
+        """
+        import torch
+        from apex import amp
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+        print(model[0].weight.dtype, model[1].weight.dtype, {param.dtype for param in amp.master_params(optimizer)})
+        """
+    )
+    done = python(*(RUN + ("--dtypes", "float32,float64", path)))
+    assert done.stdout == "torch.float32 torch.float64 {torch.float64}\n", done.stderr
 
 
 def test_a_mistake_in_the_script_is_the_scripts_error(script):

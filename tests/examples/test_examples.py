@@ -11,6 +11,8 @@ from processes import ROOT, RUN, environment, python
 
 from ampcompat.apex import install
 
+#: A pair of dtypes in which every torch computes, in place of the level's own.
+WIDE = ("--dtypes", "float32,float64")
 DIGITS, TEXT = "digits_cnn.py", "char_transformer.py"
 
 
@@ -47,6 +49,17 @@ def test_the_digits_are_learnt_from_the_command_line():
     losses = numbers("loss", done.stdout)
     assert len(losses) == 6 and losses[-1] < 0.1 * losses[0]
     assert numbers("test accuracy:", done.stdout)[0] >= 97.0
+
+
+@pytest.mark.parametrize("level, dtypes", [("O0", ()), ("O1", WIDE), ("O2", WIDE)], ids=["O0", "O1", "O2"])
+def test_a_full_training_on_any_torch(level, dtypes):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    done = python(*(RUN + ("--opt-level", level) + dtypes + (example(DIGITS), "--epochs", "4")))
+    assert done.returncode == 0, done.stderr
+    assert "Selected opt level " + level in done.stdout
+    losses = numbers("loss", done.stdout)
+    assert len(losses) == 4 and losses[-1] < 0.1 * losses[0]
+    assert numbers("test accuracy:", done.stdout)[0] >= 96.0
 
 
 def test_digits_loss_falls_within_few_steps(train, level):
