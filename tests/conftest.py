@@ -27,7 +27,7 @@ def torch_is_left_untouched():
     yield
     ampcompat.reset()
     state.registrations.clear()
-    vars(state).pop("lists", None)
+    state.lists.restore()
     state.allow_incoming_model_not_fp32 = state.hard_override = False
     for name in set(os.environ) - set(environment):
         if name.startswith("AMPCOMPAT"):

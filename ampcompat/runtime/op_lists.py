@@ -22,8 +22,16 @@ class OverrideLists:
     """``functional_overrides``, ``torch_overrides`` and ``tensor_overrides``, each with ``MODULE`` and its lists."""
 
     def __init__(self):
+        for name in _OWNERS:
+            vars(self)[name] = SimpleNamespace()
+        self.restore()
+
+    def restore(self):
+        """Undo what users did to the lists; who holds one of the three modules sees it."""
         for name, lists in op_rules.default_lists().items():
-            vars(self)[name] = SimpleNamespace(MODULE=_OWNERS[name], **lists)
+            module = vars(vars(self)[name])
+            module.clear()
+            module.update(lists, MODULE=_OWNERS[name])
 
     def as_data(self):
         """Return the lists as they are now, in the shape of ``op_rules.default_lists()``."""

@@ -17,8 +17,6 @@ from networks import (
 
 import precision
 from ampcompat import amp
-from ampcompat.runtime import state
-from ampcompat.runtime.op_lists import OverrideLists
 
 STATE = amp._amp_state
 
@@ -218,18 +216,8 @@ def test_the_op_lists_have_apexs_names(name):
     assert "binary_cross_entropy" in [entry[0] for entry in amp.lists.functional_overrides.BANNED_FUNCS]
 
 
-@pytest.fixture
-def fresh_lists(monkeypatch):
-    """Let the test edit lists of its own; the common fixture drops those of the state, not the door's."""
-    lists = OverrideLists()
-    monkeypatch.setattr(amp, "lists", lists)
-    monkeypatch.setattr(state, "lists", lists, raising=False)
-    yield lists
-    monkeypatch.undo()
-
-
 @settings_at("O1", "O4")
-def test_what_users_do_to_the_lists_counts(setting, fresh_lists):
+def test_what_users_do_to_the_lists_counts(setting):
     amp.lists.torch_overrides.FP32_FUNCS.append("relu")
     amp.lists.torch_overrides.FP16_FUNCS.remove("mm")
     x = torch.ones(2, 2, dtype=setting.high)

@@ -178,16 +178,19 @@ def test_one_tensor_in_two_places_is_still_one():
 
 
 leaves = st.sampled_from(["half", "float", "ids", "text", "none"])
-trees = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
+
+
+def containers(inner):
+    """Return a strategy for containers of ``inner``. Hypothesis reads this source, and a lambda's is easily misread."""
+    return st.one_of(
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
         inner.map(lambda item: Point(item, "label")),
-    ),
-    max_leaves=8,
-)
+    )
+
+
+trees = st.recursive(leaves, containers, max_leaves=8)
 VALUES = {"half": half, "float": lambda: torch.ones(2), "ids": tokens, "text": lambda: "half", "none": lambda: None}
 
 
