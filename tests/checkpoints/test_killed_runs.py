@@ -1,0 +1,85 @@
+"""kill -9 in the middle of training: started again, a run ends where an undisturbed one ends, to the bit."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from half_kernels import stand_in
+from processes import ROOT, RUN, environment, python
+
+STEPS = 400
+EXAMPLE = os.path.join(ROOT, "examples", "resume.py")
+
+
+def arguments(level, path):
+    return RUN + (EXAMPLE, "--opt-level", level, "--checkpoint", str(path), "--steps", str(STEPS), "--every", "7")
+
+
+def killed(level, path, step):
+    """Start a run, kill it when it says that it has done ``step``, and return what it said."""
+    command = [sys.executable] + list(arguments(level, path))
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, universal_newlines=True, env=environment(**stand_in(level))
+    )
+    said = []
+    with process.stdout:
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("step {} ".format(step)):
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    assert process.wait() == -signal.SIGKILL
+    return "".join(said)
+
+
+def finished(level, path):
+    """Run to the end and return what it said."""
+    done = python(*arguments(level, path), env=environment(**stand_in(level)))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbered(checkpoint):
+    """Return the checkpoint with params of the optimizer by number; torch 1.3 names them by their addresses."""
+    optimizer = checkpoint["optimizer"]
+    addresses = [address for group in optimizer["param_groups"] for address in group.pop("params")]
+    optimizer["state"] = {addresses.index(address): state for address, state in optimizer["state"].items()}
+    return checkpoint
+
+
+def differing(first, second, name=""):
+    """Return where two nested states differ by a bit."""
+    if isinstance(first, torch.Tensor):
+        return [] if first.dtype is second.dtype and torch.equal(first, second) else [name]
+    if isinstance(first, dict):
+        if first.keys() != second.keys():
+            return [name]
+        return [found for key in first for found in differing(first[key], second[key], "{}.{}".format(name, key))]
+    if isinstance(first, (list, tuple)):
+        return differing(dict(enumerate(first)), dict(enumerate(second)), name)
+    return [] if first == second else [name]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+@pytest.mark.parametrize("each", ["O1", "O2"])
+def test_a_killed_run_ends_where_an_undisturbed_one_ends(each, tmp_path):
+    whole = finished(each, tmp_path / "whole.pt")
+    steps = [random.randrange(1, 60), random.randrange(60, 200)]
+    said = [killed(each, tmp_path / "killed.pt", step) for step in steps] + [finished(each, tmp_path / "killed.pt")]
+    assert "resumed after step" in said[-1], steps
+    last = [line for line in whole.splitlines() if line.startswith("step")]
+    resumed = int(re.search(r"resumed after step (\d+)", said[-1]).group(1))
+    assert [line for line in said[-1].splitlines() if line.startswith("step")] == last[resumed:], steps
+    ends = [numbered(torch.load(str(tmp_path / name))) for name in ("whole.pt", "killed.pt")]
+    assert ends[0]["step"] == STEPS
+    assert differing(*ends) == [], steps
+
+
+def test_the_example_learns(tmp_path):
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", finished("O2", tmp_path / "run.pt"))]
+    assert sum(losses[-20:]) < 0.5 * sum(losses[:20])
