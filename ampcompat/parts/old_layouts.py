@@ -11,6 +11,7 @@ import torch
 from ..errors import AmpError
 
 INNER, MASTERS = "optimizer_state_dict", "fp32_from_fp16"
+FLAT = "fp32_groups_flat"  # of the FP16_Optimizer of before 2019, which kept each group as one long vector
 
 
 def inner_state(state_dict):
@@ -24,6 +25,11 @@ def targets(adapter, state_dict):
     Raises:
         AmpError: the saved masters are of other params than those of the optimizer.
     """
+    if isinstance(state_dict, dict) and FLAT in state_dict:
+        raise AmpError(
+            "The checkpoint has {!r}: an FP16_Optimizer of before 2019 saved it, which kept all params of a group as one "
+            "vector. Load the model's weights from it, and let the optimizer start afresh.".format(FLAT)
+        )
     found = []
     groups = state_dict.get(MASTERS, ()) if inner_state(state_dict) is not state_dict else ()
     for saved, group, pairs in zip(groups, adapter.optimizer.param_groups, adapter.pairs_by_group()):

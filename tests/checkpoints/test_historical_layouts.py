@@ -113,6 +113,24 @@ def test_the_layout_of_bert_goes_on_to_the_bit(level, half_model):
     assert differing(resumed.portrait(), run.portrait()) == []
 
 
+# -- the keys of parallel wrappers -------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_a_parallel_wrapper_goes_on_to_the_bit(level):
+    run = Run(level, "Adam").initialize()
+    run.model = torch.nn.DataParallel(run.model)
+    run.train(0, SAVED_AT)
+    checkpoint = read(written(run.checkpoint()))
+    losses = run.train(SAVED_AT, STEPS)
+    assert all(name.startswith("module.") for name in checkpoint["model"])
+    assert {value.dtype for value in checkpoint["model"].values() if value.is_floating_point()} == {HIGH}
+    resumed = Run(level, "Adam", seed=7).initialize()
+    resumed.model = torch.nn.DataParallel(resumed.model)
+    resumed.load(checkpoint)
+    assert resumed.train(SAVED_AT, STEPS) == losses
+    assert differing(resumed.portrait(), run.portrait()) == []
+
+
 # -- FP16_Optimizer ----------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +181,14 @@ def test_masters_of_another_model_are_refused_and_change_nothing(level):
     checkpoint["fp32_from_fp16"] = [[torch.zeros(3, 3)]]
     with pytest.raises(AmpError, match="optimizer_state_dict"):
         run.optimizer.load_state_dict(checkpoint)
+    assert differing(run.portrait(), before) == []
+
+
+def test_the_flat_layout_of_before_2019_is_refused_with_the_way_out(level):
+    run = Run(level, "Adam", seed=7).initialize()
+    before = run.portrait()
+    with pytest.raises(AmpError, match="fp32_groups_flat"):
+        run.optimizer.load_state_dict({"optimizer_state_dict": {}, "fp32_groups_flat": [torch.zeros(9)], "cur_scale": 2.0})
     assert differing(run.portrait(), before) == []
 
 
