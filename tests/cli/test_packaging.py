@@ -1,5 +1,6 @@
 """What is shipped, and what the README promises about it."""
 
+import collections
 import glob
 import os
 import re
@@ -14,6 +15,7 @@ from half_kernels import trains_in
 from processes import ROOT, python
 
 import ampcompat
+from ampcompat import amp
 from ampcompat.tables.opt_levels import OPT_LEVELS
 
 ALIAS = os.path.join("ampcompat", "apex", "site")
@@ -106,6 +108,17 @@ def test_the_readmes_example_runs():
     exec(source, names)
     assert torch.isfinite(names["loss"])
     assert names["model"].weight.dtype is torch.float16
+
+
+@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
+def test_the_readmes_keywords_are_taken():
+    _, source = re.findall(r"```python\n(.*?)```", read("README.md"), re.DOTALL)
+    layers = [("body", torch.nn.Linear(2, 2)), ("norm", torch.nn.LayerNorm(2)), ("head", torch.nn.Linear(2, 1))]
+    model = torch.nn.Sequential(collections.OrderedDict(layers))
+    names = {"torch": torch, "amp": amp, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    exec(source, names)
+    low, high = torch.float16, torch.float32
+    assert [param.dtype for param in model.parameters()] == [low] * 2 + [high] * 4
 
 
 def test_the_readmes_levels_are_those_of_the_table():
