@@ -5,16 +5,47 @@ Owns: the names that users import: ``amp`` is the door that scripts written for 
 Must not touch: anything. Importing changes nothing: no patch, no alias, no print.
 The surprise: torch is not imported until one of these names is used, so that the command line starts at once.
 
-The rooms, a layer importing only from those above it in this list:
+The rooms. A layer imports only from itself and from those above it in this list:
 
-    errors      one small tree; user errors are also RuntimeError
-    tables      data, no behaviour: opt levels, op rules, facts about the installed torch
-    parts       mechanisms, each usable alone: casting, patching, scaler, models, optimizers, …
-    backends    who makes a function run in the right dtype: native autocast, or our own wrappers
-    runtime     sessions, and what is open now
-    apex        the annex: what ``apex`` means, nowhere else
+    errors              one small tree; user errors are also RuntimeError
+
+    tables/             data, no behaviour
+      opt_levels        Policy and O0 … O5 as rows; the only place where options merge
+      op_rows, op_rules the op table as written; its expansion, the user's edits and registrations
+      torch_facts       the only reader of torch's version and features
+
+    parts/              mechanisms, each usable alone
+      casting           floating tensors in nested arguments and outputs
+      patching          PatchStack: set, undo in reverse
+      notices           everything a user reads while training
+      scaler            the loss scale and its automaton; the answer may stay on the device
+      agreement         ranks of a process group come to one verdict
+      tensors           arithmetic over lists of tensors
+      models, forwards, state_dicts   a model's weights; what goes in and out; float32 checkpoints
+      optimizers, masters, skips, steps, stash_names, old_layouts, bystanders
+                        the adapter of an optimizer: its masters, what its step heeds, its replaced methods,
+                        Apex's names for all that, its older checkpoints, passes that it was not given to
+      sharding          models that fully_shard has sharded
+      diagnosis         why a run overflows for ever
+      half_math         half arithmetic at float32 speed on a CPU without half units
+
+    backends/           who makes a function run in the right dtype
+      base              CastBackend, the contract; NoCasts, the null object
+      native, patched   torch's autocast made to agree with the table; wrappers alone
+      wrapping, rules, casts, placing   what both share: a wrapper per row, and where it goes
+      cache             casts of weights, never stale
+      switch, autocast_flags, autograd, rnn, norms, compiling, scripting
+                        pauses; autocast's flags; backward without casts; what torch's other parts need
+
+    runtime/            what is open now
+      session           initialize, scale_loss, close; requests and backward are its two halves
+      casts             the backend in force; registration and op_lists are the user's say in it
+      hopeless, handle, disabled
+      state             the only mutable module-level values
+
+    apex/               the annex: what ``apex`` means, nowhere else: install, state_view, properties, and site/, the alias
     amp, sessions       the doors
-    cli         the desk: python -m ampcompat
+    cli/                the desk: run, install, info, parsing; __main__ opens it
 """
 
 import importlib

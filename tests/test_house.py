@@ -99,3 +99,8 @@ def test_only_torch_facts_reads_versions():
     assert [name for name, path in zip(IDS, MODULES) if "torch.__version__" in path.read_text()] == [
         "tables/torch_facts.py"
     ]
+
+
+def test_the_package_docstring_names_every_room():
+    words = set(ampcompat.__doc__.replace(",", " ").replace(":", " ").replace("/", " ").replace(";", " ").split())
+    assert [name for name, path in zip(IDS, MODULES) if path.stem not in words | {"__init__"}] == []
