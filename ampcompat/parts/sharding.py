@@ -2,17 +2,17 @@
 
 Owns: the sentence that says what to do instead of casting sharded weights.
 Must not touch: the shards; torch gathers and scatters them.
-The surprise: sharded weights can train at the levels that leave weights float32, but never where we cast them. The shards
-are views into buffers of torch's, and ``fully_shard`` after ``initialize`` puts new params in the model, which the
-optimizer never sees.
+The surprise: sharded weights can train at the levels that leave weights float32, but never where we cast them. Shards are
+views into buffers of torch's, and ``fully_shard`` after ``initialize`` puts new params in the model, which the optimizer
+never sees.
 """
 
 from ..errors import AmpError
 
 _INSTEAD = (
-    "{}: at {} amp would cast weights that torch keeps in shards. Use opt_level {}, which leaves the weights alone, with an "
-    "optimizer made from the sharded model: its float32 shards are the masters. For weights that are gathered in half, pass "
-    "fully_shard mp_policy=MixedPrecisionPolicy(param_dtype={}) at that level."
+    "{}: at {} amp would cast weights that torch keeps in shards. Use opt_level {}, which leaves the weights alone, with "
+    "an optimizer made from the sharded model: its float32 shards are the masters. For weights that are gathered in half, "
+    "pass fully_shard mp_policy=MixedPrecisionPolicy(param_dtype={}) at that level."
 )
 
 
@@ -29,8 +29,25 @@ def check_whole(model, policy):
             found = "fully_shard has sharded {}".format(repr(name) if name else "the model")
             raise AmpError(_instead(found, policy))
     for name, param in model.named_parameters():
-        if hasattr(param, "placements") and hasattr(param, "device_mesh"):
+        if _is_sharded(param):
             raise AmpError(_instead("param {} is a DTensor".format(name), policy))
+
+
+def check_optimizers(model, optimizers, notices):
+    """Say so if a model is sharded and no optimizer owns shards: it was made before ``fully_shard``."""
+    owned = [param for each in optimizers for group in each.param_groups for param in group["params"]]
+    trainable = [param for param in model.parameters() if param.requires_grad]
+    if any(map(_is_sharded, trainable)) and not any(map(_is_sharded, owned)):
+        notices.say(
+            "ampcompat: {} is sharded, and no optimizer that amp knows has shards: the model does not train. Call "
+            " fully_shard first, make the optimizer from the sharded model, then call amp.initialize.".format(
+                type(model).__name__
+            )
+        )
+
+
+def _is_sharded(param):
+    return hasattr(param, "placements") and hasattr(param, "device_mesh")
 
 
 def _instead(found, policy):

@@ -120,8 +120,7 @@ class Session:
     def _prepare_models(self, models, request, patches, on_failure):
         """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
         policy = request.policy
-        casts = self.process_casts if policy.patch_torch_functions else None
-        paused, entered = (casts.paused, casts.context_of_forward) if casts else (None, None)
+        paused, entered = self.process_casts.contexts_of_forward(policy, models)
         cast = model_parts.ModelCast(policy.weights_dtype, policy.dtypes.high)
         on_failure.callback(cast.release)
         for model in models:
@@ -213,10 +212,11 @@ class Session:
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
         loss, scaler = _checked_loss(loss), self._scaler(loss_id)
+        adapters = [self._adapter(optimizer) for optimizer in _listed(optimizers)]
         for model in list(self._unseen):
             sharding.check_whole(model, self._policies[model])
+            sharding.check_optimizers(model, [adapter.optimizer for adapter in self._adapters], self.notices)
             self._unseen.discard(model)
-        adapters = [self._adapter(optimizer) for optimizer in _listed(optimizers)]
         others = [Bystander(each) for each in self._adapters if is_watched(each) and each not in adapters]
         high = self.policy.dtypes.high
         self._last_losses[loss_id] = loss.detach()

@@ -1,5 +1,8 @@
 """Training of a model that torch's ``fully_shard`` has sharded over two processes. Importable by spawned processes."""
 
+import contextlib
+import io
+
 import torch
 from ddp_loops import batches, make_net
 
@@ -78,6 +81,22 @@ def every_way(rank, overflow_rank):
         finally:
             ampcompat.reset()
     return outcomes
+
+
+def late_shards(rank):
+    """Return what is printed by two passes of a model that is sharded after its optimizer was made."""
+    net = make_net()
+    optimizer = sgd(net.parameters())
+    amp.initialize(net, optimizer, opt_level="O1", verbosity=0)
+    shard(net)
+    amp._amp_state._amp_state.verbosity = 1
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for _ in range(2):
+            with amp.scale_loss(net(batches()[0]).float().sum(), optimizer) as scaled:
+                scaled.backward()
+    ampcompat.reset()
+    return printed.getvalue()
 
 
 def refusals(rank, level):

@@ -51,3 +51,9 @@ def test_levels_that_cast_weights_say_what_to_use_instead(each):
         assert len(said) == 3  # before initialize; in the first pass; and in the next one still
         assert all("fully_shard has sharded the model" in text and "MixedPrecisionPolicy" in text for text in said)
         assert dtypes == {torch.float32}
+
+
+def test_an_optimizer_that_was_made_before_sharding_is_pointed_out_once():
+    first, second = ranks.run(sharded_loops.late_shards)
+    assert first.count("the model does not train") == 1
+    assert second == ""  # rank 0 speaks
