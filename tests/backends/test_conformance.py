@@ -7,7 +7,7 @@ import pytest
 import torch
 from conformance_cases import BY_OWNER, case_of
 from known_differences import KNOWN_DIFFERENCES
-from opened import PAIRS, SETTINGS
+from opened import NATIVE, NO_NATIVE, PAIRS, SETTINGS
 
 from ampcompat.backends import BACKENDS, placing
 from ampcompat.errors import AmpNotImplementedError
@@ -264,7 +264,7 @@ def autocasts_alike(row, function, pair):
     return True
 
 
-@pytest.mark.parametrize("pair_name", [pair for name, pair in SETTINGS if name == "native"])
+@pytest.mark.parametrize("pair_name", [pair for _, pair in NATIVE] or [NO_NATIVE])
 def test_rows_said_to_be_covered_by_cpu_autocast_are(pair_name):
     if not hasattr(torch, "get_autocast_dtype"):
         pytest.skip("before torch 2.4 the native backend trusts no coverage and wraps every row")
