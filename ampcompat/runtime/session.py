@@ -120,7 +120,8 @@ class Session:
     def _prepare_models(self, models, request, patches, on_failure):
         """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
         policy = request.policy
-        paused, entered = self.process_casts.contexts_of_forward(policy, models)
+        casts = self.process_casts if policy.patch_torch_functions else None
+        paused, entered = (casts.paused, casts.context_of_forward) if casts else (None, None)
         cast = model_parts.ModelCast(policy.weights_dtype, policy.dtypes.high)
         on_failure.callback(cast.release)
         for model in models:
