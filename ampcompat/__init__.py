@@ -33,6 +33,7 @@ The rooms. A layer imports only from itself and from those above it in this list
       base              CastBackend, the contract; NoCasts, the null object
       native, patched   torch's autocast made to agree with the table; wrappers alone
       wrapping, rules, casts, placing   what both share: a wrapper per row, and where it goes
+      half_mode         products of half tensors on a slow CPU, in models whose weights are half
       cache             casts of weights, never stale
       switch, autocast_flags, autograd, rnn, norms, compiling, scripting
                         pauses; autocast's flags; backward without casts; what torch's other parts need

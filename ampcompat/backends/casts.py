@@ -21,7 +21,7 @@ class Casts:
         inactive: a function of no arguments: whether casts are out of force here and now.
         paused: a function that returns a context manager with casts off.
         weight_cast: casts a tensor to the low dtype, once for a weight.
-        rounded_weight: as ``weight_cast``, rounded to the low dtype and back.
+        rounded_weight: rounds a tensor to the low dtype and back for a ``half_math.WideCall``, once for a weight.
         is_compiling: whether a compiler is tracing; it must not meet caches.
     """
 
@@ -47,11 +47,19 @@ class Casts:
             return value.to(self.high) if value.dtype in self.narrow else value
         return nested(self.to_high, value) if isinstance(value, CONTAINERS) else value
 
-    def rounded(self, value):
-        """Return a value with its floating tensors rounded to the low dtype, in the high dtype."""
-        if isinstance(value, _Tensor):
-            return self.rounded_weight(value) if value.dtype in BYTES else value
-        return nested(self.rounded, value) if isinstance(value, CONTAINERS) else value
+    def rounding(self, call):
+        """Return a function: value -> the value with its floating tensors rounded to the low dtype, in the high one.
+
+        Args:
+            call: the ``half_math.WideCall`` that they are for.
+        """
+
+        def rounded(value):
+            if isinstance(value, _Tensor):
+                return self.rounded_weight(value, call) if value.dtype in BYTES else value
+            return nested(rounded, value) if isinstance(value, CONTAINERS) else value
+
+        return rounded
 
 
 def nested(cast, value):

@@ -47,9 +47,10 @@ def half_emulated(function, casts):
         if is_compiling() or "out" in kwargs or not half_math.is_for(args):
             args, kwargs = cast_all(casts.to_low, args, kwargs)
             return function(*args, **kwargs)
-        args, kwargs = cast_all(casts.rounded, args, kwargs)
+        call = half_math.WideCall(casts.low, casts.high)
+        args, kwargs = cast_all(casts.rounding(call), args, kwargs)
         with paused():
-            return half_math.round_results(function(*args, **kwargs), casts.low)
+            return call.run(function, args, kwargs)
 
     return in_half
 

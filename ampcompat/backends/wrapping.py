@@ -37,7 +37,7 @@ class WrappingBackend(CastBackend):
         low, high = dtypes
         self._cache = WeightCache(lambda weight: weight.to(low))
         self._rounded_cache = WeightCache(lambda weight: half_math.rounded(weight, low, high))
-        self._emulate = low in torch_facts.read().slow_low_on_cpu
+        self._emulate = half_math.is_wanted(low)
         self._casts = self._make_casts()
 
     def _make_casts(self):
@@ -60,10 +60,8 @@ class WrappingBackend(CastBackend):
             return tensor.to(self.dtypes.low)
         return self._cache.cast(tensor)
 
-    def _rounded_of(self, tensor):
-        if is_weight(tensor):
-            return self._rounded_cache.cast(tensor)
-        return half_math.rounded(tensor, self.dtypes.low, self.dtypes.high)
+    def _rounded_of(self, tensor, call):
+        return self._rounded_cache.cast(tensor) if is_weight(tensor) else call.rounded(tensor)
 
     def open(self, patches):
         """Put the wrappers in place and turn them on."""

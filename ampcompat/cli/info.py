@@ -7,8 +7,11 @@ The surprise: it chooses exactly as ``initialize`` would, for each pair of dtype
 
 import platform
 
+import torch
+
 from .. import __version__, backends
 from ..errors import AmpError
+from ..parts import half_math
 from ..tables import op_rules, torch_facts
 from ..tables.opt_levels import OPT_LEVELS
 from .parsing import LineParser
@@ -33,7 +36,9 @@ def _facts(facts):
     lines = ["{:22} : {}".format("ampcompat", __version__), "{:22} : {}".format("python", platform.python_version())]
     for name, value in facts._asdict().items():
         lines.append("{:22} : {}".format("torch" if name == "version" else name.replace("_", " "), _readable(value)))
-    return lines
+    emulated = [dtype for dtype in (torch.float16, torch.bfloat16) if half_math.is_wanted(dtype)]
+    setting = "{} ({}={})".format(_readable(emulated), half_math.VARIABLE, half_math.setting())
+    return lines + ["{:22} : {}".format("half math on CPU for", setting)]
 
 
 def _readable(value):

@@ -7,6 +7,7 @@ follows; what held a backend's own would not.
 """
 
 from .. import backends
+from ..backends import half_mode
 from ..backends.base import NoCasts
 from ..backends.switch import NOTHING
 from ..parts.patching import PatchStack
@@ -28,6 +29,7 @@ class ProcessCasts:
         self._wanted = wanted
         self._allow_banned = allow_banned
         self._patches = PatchStack()
+        self._half_math = None
 
     def open(self, dtypes):
         """Cast functions to these dtypes, under the op table with everything that users registered or edited.
@@ -54,6 +56,7 @@ class ProcessCasts:
 
     def close(self):
         """Cast nothing any more."""
+        self._half_math = None
         self._replace(NoCasts(), None)
 
     def _replace(self, backend, choice):
@@ -72,6 +75,21 @@ class ProcessCasts:
         """Return what ``forward`` must enter in this thread: None where that is nothing, which compilers can follow."""
         context = self.backend.entered()
         return None if context is NOTHING else context
+
+    def contexts_of_forward(self, policy, models):
+        """Return two functions, or None for either: the contexts of modules kept in float32, and of whole models."""
+        if policy.patch_torch_functions:
+            return self.paused, self.context_of_forward
+        if not policy.casts_model:
+            return None, None
+        context = half_mode.context(policy.dtypes, models)
+        self._half_math = context or self._half_math
+        return None, context
+
+    def context_of_backward(self):
+        """Return a context manager in which checkpoints recompute as they computed, in this thread."""
+        context = None if self._half_math is None else self._half_math()
+        return NOTHING if context is None else context
 
     def stepping(self):
         """Return the context of an optimizer's step: no casts in it, and every cast of a weight forgotten after it."""

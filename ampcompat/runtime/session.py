@@ -92,6 +92,7 @@ class Session:
             self.scalers += request.make_scalers()[len(self.scalers) :]
             return
         self.notices.selected(request.defaults, policy)
+        requests.check_again([self._policies[model] for model in models if model in self._policies], policy)
         requests.check_models(models, policy, state.allow_incoming_model_not_fp32)
         requests.check_optimizers(optimizers)
         if self.policy not in (None, policy):
@@ -120,8 +121,7 @@ class Session:
     def _prepare_models(self, models, request, patches, on_failure):
         """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
         policy = request.policy
-        casts = self.process_casts if policy.patch_torch_functions else None
-        paused, entered = (casts.paused, casts.context_of_forward) if casts else (None, None)
+        paused, entered = self.process_casts.contexts_of_forward(policy, models)
         cast = model_parts.ModelCast(policy.weights_dtype, policy.dtypes.high)
         on_failure.callback(cast.release)
         for model in models:
