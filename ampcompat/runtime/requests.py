@@ -164,6 +164,22 @@ def _check_order(options):
         raise AmpValueError("backoff_factor must be less than 1, not {:g}.".format(options["backoff_factor"]))
 
 
+def check_again(earlier, policy):
+    """Raise if a model comes again, with another policy, whose weights were cast: their float32 values are the masters'.
+
+    Args:
+        earlier: the policies of the models that come again.
+    """
+    for before in earlier:
+        if before.casts_model:
+            raise AmpError(
+                "A model went through amp.initialize before, at {} with other options (now {}). Close that session with "
+                "ampcompat.reset() first: it gives the model float32 weights again.".format(
+                    before.opt_level, policy.opt_level
+                )
+            )
+
+
 def check_models(models, policy, allow_half):
     """Raise unless every model can be prepared."""
     for model in models:

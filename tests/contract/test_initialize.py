@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from networks import each_setting, initialize, make_batch, make_network, session_of, train_step, weights_of
+from networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step, weights_of
 
 import ampcompat
 from ampcompat import amp
@@ -460,3 +460,13 @@ def test_a_session_in_a_session_is_refused():
     with ampcompat.session(verbosity=0), pytest.raises(AmpError, match="open already"):
         with ampcompat.session():
             pass
+
+
+@settings_at("O2", "O3", "O5")
+def test_a_cast_model_that_comes_again_with_other_options_is_told_what_to_do(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        initialize(setting, model)
+        with pytest.raises(RuntimeError, match="reset"):
+            initialize(setting, model, loss_scale=64.0)
+        assert next(model.parameters()).dtype is setting.low
