@@ -12,6 +12,9 @@ from ..tables import torch_facts
 #: Elements that are widened at a time. Large enough to keep a device busy, small beside a model.
 CHUNK = 1 << 22
 
+#: Fewer are not worth operations of their own.
+SMALLEST_CHUNK = 1 << 17
+
 
 def is_narrower(tensor, dtype):
     """Return whether ``tensor`` is floating and takes fewer bytes per element than ``dtype``."""
@@ -63,19 +66,27 @@ def copy_(targets, sources):
 
 
 def chunked(pairs):
-    """Return lists of (model, master) pairs on one device whose masters hold about ``CHUNK`` elements together."""
+    """Return lists of (model, master) pairs on one device, to be widened one list at a time.
+
+    A list holds at most ``CHUNK`` elements, or half of what is still to come. While it is widened its tensors exist twice, so
+    with long lists first and short ones last, the peak is no higher than what the wide tensors take in the end.
+    """
     by_device = {}
-    for pair in pairs:
+    for pair in sorted(pairs, key=lambda pair: pair[1].numel(), reverse=True):
         by_device.setdefault(pair[1].device, []).append(pair)
-    chunks = []
-    for alike in by_device.values():
-        size = CHUNK
-        for pair in alike:
-            if size >= CHUNK:
-                chunks.append([])
-                size = 0
-            chunks[-1].append(pair)
-            size += pair[1].numel()
+    return [chunk for alike in by_device.values() for chunk in _tapering(alike)]
+
+
+def _tapering(pairs):
+    remaining = sum(master.numel() for _, master in pairs)
+    chunks, size, limit = [], 0, 0
+    for pair in pairs:
+        if size >= limit:
+            chunks.append([])
+            size, limit = 0, min(CHUNK, max(remaining // 2, SMALLEST_CHUNK))
+        chunks[-1].append(pair)
+        size += pair[1].numel()
+        remaining -= pair[1].numel()
     return chunks
 
 
