@@ -1,0 +1,138 @@
+"""LARC: a learning rate for each param, by the ratio of its norm to its gradient's (You, Gitman and Ginsburg, 2017).
+
+Owns: ``LARC``.
+Must not touch: the wrapped optimizer's update. LARC rescales gradients before it, and nothing else.
+The surprise: to torch this is an ``Optimizer`` (so that learning-rate schedulers take it) without any state: params, state,
+hooks and, if amp prepared it, amp's adapter are those of the wrapped optimizer.
+"""
+
+import torch
+
+from ...parts import tensors
+from ...parts.optimizers import SLOT
+
+#: What else schedulers, hooks and amp look for on an optimizer; all of it belongs to the wrapped one.
+_SHARED = ("defaults", SLOT)
+
+
+class LARC(torch.optim.Optimizer):
+    """Wraps an optimizer; see contract section 6 for the formula.
+
+    For each param whose norm and whose gradient's norm are not 0, with ``rate = trust_coefficient * |w| / (|g| + wd * |w| + eps)``
+    (if ``clip``, ``min(rate / lr, 1)``), the gradient becomes ``(g + wd * w) * rate``. The optimizer then steps with a weight
+    decay of 0.
+
+    Args:
+        optimizer: any optimizer; the rates of its groups may change at any time.
+        trust_coefficient: how much a param may move relative to its norm.
+        clip: whether ``lr`` is an upper bound of the adapted rate (LARC) or a factor of it (LARS).
+        eps: keeps the denominator from 0.
+    """
+
+    def __init__(self, optimizer, trust_coefficient=0.02, clip=True, eps=1e-8):
+        self.optim = optimizer
+        self.trust_coefficient = trust_coefficient
+        self.eps = eps
+        self.clip = clip
+
+    def __getattr__(self, name):
+        if name in _SHARED or name.startswith("_optimizer_"):
+            return getattr(self.optim, name)
+        raise AttributeError("LARC has no attribute {!r}; that of the optimizer it wraps is .optim".format(name))
+
+    def __getstate__(self):
+        return {name: self.__dict__[name] for name in ("optim", "trust_coefficient", "eps", "clip")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+
+    def __repr__(self):
+        return "LARC({!r}, trust_coefficient={}, clip={}, eps={})".format(
+            self.optim, self.trust_coefficient, self.clip, self.eps
+        )
+
+    @property
+    def state(self):
+        """The wrapped optimizer's state."""
+        return self.optim.state
+
+    @property
+    def param_groups(self):
+        """The wrapped optimizer's param groups."""
+        return self.optim.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.optim.param_groups = groups
+
+    def state_dict(self):
+        """Return the wrapped optimizer's state dict: LARC has nothing to add."""
+        return self.optim.state_dict()
+
+    def load_state_dict(self, state_dict):
+        """Load a state dict of the wrapped optimizer, saved with or without LARC."""
+        self.optim.load_state_dict(state_dict)
+
+    def zero_grad(self, *args, **kwargs):
+        """Clear the gradients as the wrapped optimizer does."""
+        self.optim.zero_grad(*args, **kwargs)
+
+    def add_param_group(self, param_group):
+        """Add a group to the wrapped optimizer."""
+        self.optim.add_param_group(param_group)
+
+    def step(self, closure=None):
+        """Rescale the gradients, step, and return the loss that ``closure``, if there is one, computed before that."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        decays = [group.get("weight_decay") for group in self.param_groups]
+        try:
+            with torch.no_grad():
+                for group in self.param_groups:
+                    self._rescale(group)
+            for group in self.param_groups:
+                if "weight_decay" in group:
+                    group["weight_decay"] = 0
+            self.optim.step()
+        finally:
+            for group, decay in zip(self.param_groups, decays):
+                if "weight_decay" in group:
+                    group["weight_decay"] = decay
+        return loss
+
+    def _rescale(self, group):
+        """Rescale the gradients of a group; nothing is read back from the device."""
+        decay = group.get("weight_decay") or 0.0
+        for params in tensors.grouped([param for param in group["params"] if param.grad is not None]):
+            grads = [param.grad for param in params]
+            weight, grad = _norms(params), _norms(grads)
+            rate = self.trust_coefficient * weight / (grad + decay * weight + self.eps)
+            if self.clip:
+                rate = (rate / group["lr"]).clamp(max=1.0)
+            adapts = (weight != 0) & (grad != 0)
+            rates = torch.where(adapts, rate, torch.ones_like(rate))
+            if decay:
+                decays = torch.where(adapts, torch.full_like(rate, decay), torch.zeros_like(rate))
+                _add_products_(grads, params, decays.to(params[0].dtype))
+            _multiply_(grads, rates.to(params[0].dtype))
+
+
+def _norms(alike):
+    """Return the 2-norms of tensors of one device and dtype as one tensor, float32 at least."""
+    if tensors.is_narrower(alike[0], torch.float32):
+        return torch.stack([tensor.float().norm() for tensor in alike])
+    if hasattr(torch, "_foreach_norm") and not any(tensor.is_sparse for tensor in alike):
+        return torch.stack(list(torch._foreach_norm(alike)))
+    return torch.stack([tensor.norm() for tensor in alike])
+
+
+def _add_products_(sums, factors, others):
+    for total, factor, other in zip(sums, factors, others.unbind()):
+        total.add_(factor * other)
+
+
+def _multiply_(alike, factors):
+    for tensor, factor in zip(alike, factors.unbind()):
+        tensor.mul_(factor)
