@@ -140,7 +140,7 @@ def test_it_is_what_it_wraps_to_everybody_who_asks():
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     assert len(inner.param_groups) == 3
     optimizer.zero_grad()
-    assert all(param.grad is None or not param.grad.any() for params in groups for param in params)
+    assert all(param.grad is None or not param.grad.abs().sum() for params in groups for param in params)
     with pytest.raises(AttributeError, match="no_such"):
         optimizer.no_such
     assert "SGD" in repr(optimizer)
@@ -202,7 +202,7 @@ def test_it_may_also_wrap_what_initialize_returned(level):
     for factor in (1.0, float("inf")):
         before = [master.detach().clone() for master in masters]
         optimizer.zero_grad()
-        with amp.scale_loss(net(torch.ones(4, 3)).mean() * factor, optimizer) as scaled:
+        with amp.scale_loss(net(torch.ones(4, 3)).mean() * 0.25 * factor, optimizer) as scaled:
             scaled.backward()
         optimizer.step()
         changed = any(not torch.equal(old, master) for old, master in zip(before, masters))
