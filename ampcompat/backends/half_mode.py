@@ -3,7 +3,8 @@
 Owns: the list of functions that are products, and ``HalfMode``, which computes them by ``parts.half_math``.
 Must not touch: torch's namespaces; these levels patch no function.
 The surprise: a torch function mode is out of force in what it calls itself. So functions of torch's in Python that it
-must see the inside of are run as copies that do not ask for modes.
+must see the inside of are run as copies that do not ask for modes. And autograd's engine leaves every mode behind, so a
+checkpoint that is recomputed in backward has to enter it again.
 """
 
 import types
@@ -21,28 +22,41 @@ _tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
 
 #: Promoted rows that are products all the same.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
-#: Functions of torch's in Python that products are hidden in, the recomputation of a checkpoint among them.
-_LOOKED_INTO = frozenset(
-    [torch.nn.functional.multi_head_attention_forward, torch.Tensor.backward, torch.autograd.grad]
-)
+#: Functions of torch's in Python that products are hidden in.
+_LOOKED_INTO = frozenset([torch.nn.functional.multi_head_attention_forward])
 _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
-def context(dtypes, models):
-    """Return a function that returns the context of a ``forward``: a ``HalfMode``, or None while a compiler traces.
+_modes_in_force = getattr(getattr(torch, "overrides", None), "_get_current_function_mode_stack", list)
+
+
+def choose(dtypes, models):
+    """Return a ``HalfMode`` for the ``forward`` of models, or None where they do not need one.
 
     Args:
         dtypes: the ``DtypePair``.
         models: whose weights were cast to the low dtype.
 
     Returns:
-        That function; None where the dtype is fast, or no weight is on the CPU, or this torch has no function modes.
+        None where the dtype is fast, or no weight is on the CPU, or this torch has no function modes.
     """
     is_on_cpu = any(param.device.type == "cpu" for model in models for param in model.parameters())
     if not is_on_cpu or not torch_facts.has_function_modes() or not half_math.is_wanted(dtypes.low):
         return None
-    mode = HalfMode(dtypes)
-    return lambda: None if compiling.is_compiling() or _tracing_state() is not None else mode
+    return HalfMode(dtypes)
+
+
+def as_now(function):
+    """Return ``function`` running in the ``HalfMode`` that is in force in this thread now, if one is."""
+    found = [] if compiling.is_compiling() else [mode for mode in _modes_in_force() if isinstance(mode, HalfMode)]
+    if not found:
+        return function
+
+    def as_then(*args, **kwargs):
+        with found[-1]:
+            return function(*args, **kwargs)
+
+    return as_then
 
 
 class HalfMode(_Mode):
@@ -57,18 +71,24 @@ class HalfMode(_Mode):
         self.low, self.high = dtypes
         self._products = _products()
 
+    def context(self):
+        """Return the mode itself, or None while a compiler or a tracer looks on."""
+        return None if compiling.is_compiling() or _tracing_state() is not None else self
+
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, in the high dtype if it is a product."""
         kwargs = kwargs or {}
+        if compiling.is_compiling():  # first of all: a compiler traces this too, and cannot follow the rest
+            return function(*args, **kwargs)
         if function in self._products and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
-        if function in _LOOKED_INTO and not compiling.is_compiling():
+        if function in _LOOKED_INTO:
             with self:
                 return _without_questions(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
     def _is_for(self, args, kwargs):
-        if compiling.is_compiling() or "out" in kwargs or "out_dtype" in kwargs:
+        if "out" in kwargs or "out_dtype" in kwargs:
             return False
         found = floating_tensors(kwargs, floating_tensors(args, []))
         low = self.low

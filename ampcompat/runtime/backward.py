@@ -44,13 +44,9 @@ class BackwardPass:
                 for adapter in self.adapters:
                     adapter.before_backward(self.scaler, self.scale, seen)
             loss = self.loss.to(self.high)
-            scaled = loss if is_one(self.scale) else loss * _beside(self.scale, loss)
-        self._recomputing = self.casts.context_of_backward()
-        self._recomputing.__enter__()
-        return scaled
+            return loss if is_one(self.scale) else loss * _beside(self.scale, loss)
 
     def __exit__(self, kind, error, trace):
-        self._recomputing.__exit__(kind, error, trace)
         self.casts.backend.clear_cache()
         for bystander in self.bystanders if not is_one(self.scale) else ():
             bystander.compare(self.scale)

@@ -7,7 +7,7 @@ follows; what held a backend's own would not.
 """
 
 from .. import backends
-from ..backends import half_mode
+from ..backends import autograd, half_mode
 from ..backends.base import NoCasts
 from ..backends.switch import NOTHING
 from ..parts.patching import PatchStack
@@ -29,7 +29,8 @@ class ProcessCasts:
         self._wanted = wanted
         self._allow_banned = allow_banned
         self._patches = PatchStack()
-        self._half_math = None
+        self._half_mode = None
+        self._recomputes_alike = False
 
     def open(self, dtypes):
         """Cast functions to these dtypes, under the op table with everything that users registered or edited.
@@ -56,7 +57,7 @@ class ProcessCasts:
 
     def close(self):
         """Cast nothing any more."""
-        self._half_math = None
+        self._half_mode, self._recomputes_alike = None, False
         self._replace(NoCasts(), None)
 
     def _replace(self, backend, choice):
@@ -64,6 +65,8 @@ class ProcessCasts:
         self.backend, self.choice = NoCasts(), None
         with PatchStack() as patches:
             backend.open(patches)
+            if self._recomputes_alike:
+                autograd.recompute_alike(half_mode, patches)
             self._patches.absorb(patches)
         self.backend, self.choice = backend, choice
 
@@ -82,14 +85,15 @@ class ProcessCasts:
             return self.paused, self.context_of_forward
         if not policy.casts_model:
             return None, None
-        context = half_mode.context(policy.dtypes, models)
-        self._half_math = context or self._half_math
-        return None, context
+        mode = half_mode.choose(policy.dtypes, models)
+        self._half_mode = mode or self._half_mode
+        return None, mode and mode.context
 
-    def context_of_backward(self):
-        """Return a context manager in which checkpoints recompute as they computed, in this thread."""
-        context = None if self._half_math is None else self._half_math()
-        return NOTHING if context is None else context
+    def settle_in(self):
+        """Let checkpoints recompute as they computed, now that nothing can fail any more."""
+        if self._half_mode is not None and not self._recomputes_alike:
+            self._recomputes_alike = True
+            self._replace(self.backend, self.choice)  # anew, so that all patches come off in the order they went on
 
     def stepping(self):
         """Return the context of an optimizer's step: no casts in it, and every cast of a weight forgotten after it."""

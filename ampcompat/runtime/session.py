@@ -104,6 +104,7 @@ class Session:
             adapters = [self._adapt(each, policy, cast.originals, patches, on_failure) for each in optimizers]
             on_failure.pop_all()
             self._keep(cast, adapters, patches)
+        self.process_casts.settle_in()
         self._policies.update((model, policy) for model in models)
         self._unseen.update(models)
         self.policy = policy
