@@ -202,7 +202,7 @@ def test_it_may_also_wrap_what_initialize_returned(level):
     for factor in (1.0, float("inf")):
         before = [master.detach().clone() for master in masters]
         optimizer.zero_grad()
-        with amp.scale_loss(net(torch.ones(4, 3)).mean() * 0.25 * factor, optimizer) as scaled:
+        with amp.scale_loss(net(torch.ones(4, 3)).double().mean() * 0.25 * factor, optimizer) as scaled:
             scaled.backward()
         optimizer.step()
         changed = any(not torch.equal(old, master) for old, master in zip(before, masters))
