@@ -141,19 +141,26 @@ def _watched(adapter, closure):
 
 def _zero_grad(self, *args, **kwargs):
     adapter = self._amp_stash
-    result = adapter.replaced["zero_grad"](*args, **kwargs)
-    stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else adapter.sets_to_none
+    zero_grad = adapter.replaced["zero_grad"]
+    if adapter.sets_to_none is not None:
+        result = zero_grad(*args, **kwargs)
+        stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else adapter.sets_to_none
+    else:  # torch before 1.7, and wrappers: theirs knows no choice, so the choice is ours
+        stated = kwargs.pop("set_to_none", args[0] if args else False)
+        result = zero_grad(**kwargs)
+        for param in [param for group in self.param_groups for param in group["params"]] if stated else ():
+            param.grad = None
     adapter.forget_gradients(stated)
     return result
 
 
 def _default_of_set_to_none(zero_grad):
-    """Return what an optimizer's ``zero_grad`` does by default; those that cannot say set gradients to None."""
+    """Return what an optimizer's ``zero_grad`` does by default, or None if it takes no such argument."""
     try:
         parameter = inspect.signature(zero_grad).parameters.get("set_to_none")
     except (TypeError, ValueError):
-        return True
-    return True if parameter is None or parameter.default is parameter.empty else bool(parameter.default)
+        return None
+    return None if parameter is None else bool(parameter.default)
 
 
 def _add_param_group(self, *args, **kwargs):

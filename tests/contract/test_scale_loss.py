@@ -294,8 +294,7 @@ def test_a_static_scale_never_skips(setting):
 def test_zero_grad_clears_model_and_master_gradients(setting):
     with session_of(setting):
         bench = Bench(setting)
-        knows = "set_to_none" in inspect.signature(torch.optim.Optimizer.zero_grad).parameters  # torch 1.7 and later
-        for options in ({}, {"set_to_none": True}, {"set_to_none": False}) if knows else ({},):
+        for options in ({}, {"set_to_none": True}, {"set_to_none": False}):
             bench.backward()
             bench.optimizer.zero_grad(**options)
             for param in list(bench.model.parameters()) + list(amp.master_params(bench.optimizer)):
