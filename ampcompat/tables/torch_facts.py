@@ -91,16 +91,20 @@ def _autocast_dtypes(device):
 def fast_on_cpu(dtype):
     """Return whether products in this dtype take less than 3 times as long on the CPU as in float32: tried, once.
 
-    Without units for a half dtype they take 5 to 160 times as long, with units no longer, so a busy machine does not
-    change the answer.
+    Without units for a half dtype they take 5 to 160 times as long, with units no longer. One thread tries it: on a busy
+    machine threads that wait for each other make everything equally slow.
     """
     if dtype not in (torch.float16, torch.bfloat16):
         return True
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         with _no_autocast_on_cpu(), torch.no_grad():
             return all(_time_ratio(product, dtype) < 3.0 for product in (_matrix_product, _convolution))
     except (RuntimeError, NotImplementedError):  # torch < 1.10 or so has no such kernels at all
         return False
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _matrix_product(dtype):
@@ -117,8 +121,9 @@ def _convolution(dtype):
 def _time_ratio(product, dtype):
     """Return how many times as long a product takes in ``dtype`` as in float32: the best of a few tries of each."""
     best = [float("inf"), float("inf")]
-    for attempt in range(7):
-        for index, run in enumerate((product(dtype), product(torch.float32))):
+    runs = product(dtype), product(torch.float32)
+    for _ in range(10):
+        for index, run in enumerate(runs):
             start = time.perf_counter()
             run()
             best[index] = min(best[index], time.perf_counter() - start)
