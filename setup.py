@@ -18,7 +18,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"),
 EXAMPLES = ["scikit-learn"]
 TEST = ["pytest", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES
 REPORT = ["numpy"]
-ALIAS = ["site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
+ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
     name="ampcompat",
