@@ -91,7 +91,8 @@ def test_products_within_the_model_are_wide_and_the_rest_is_low(prepared, level)
     with Recorder() as seen:
         model(torch.randn(2, 3, 6))
     assert seen.dtypes["linear"] == {HIGH}
-    assert seen.dtypes["scaled_dot_product_attention"] == {HIGH}
+    attention = [seen.dtypes.get(name, set()) for name in ("scaled_dot_product_attention", "bmm", "baddbmm")]
+    assert set().union(*attention) == {HIGH}  # one function or two, depending on the torch
     assert seen.dtypes["relu"] == {LOW}
 
 

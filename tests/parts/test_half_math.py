@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies
 from precision import HIGH, LOW, PAIR
+from torch.nn.modules import rnn
 
 from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.parts import half_math
@@ -83,7 +84,7 @@ def test_a_recurrent_layer_and_its_gradients_are_those_of_float64_rounded_once(k
         target.data.copy_(weight.data)
     series = torch.randn(4, 3, 6).to(LOW)
     call = half_math.WideCall(*PAIR)
-    function = getattr(torch._VF, {"RNN": "rnn_tanh"}.get(kind, kind.lower()))
+    function = getattr(rnn._VF, {"RNN": "rnn_tanh"}.get(kind, kind.lower()))
     state = torch.zeros(2, 3, 5, dtype=HIGH)
     wide = [call.widened(weight) for weight in weights]
     states = (state, state) if kind == "LSTM" else state
