@@ -1,0 +1,252 @@
+"""Reduce gradients over processes, a bucket of them at a time, while a backward pass is still running.
+
+Owns: ``Arithmetic`` (what is done to a bucket before and after), ``Bucket``, ``BackwardReduction`` (when).
+Must not touch: the module's forward; params, but for their gradients.
+The surprise: ranks need not agree on which params a pass has used. Behind its gradients each bucket carries a mark per param,
+summed with them: a param that some rank used gets its gradient on all of them, one that no rank used keeps None.
+
+One backward pass (a bucket is launched when its last gradient has arrived, but never before the buckets in front of it, so that
+every rank sends them in the same order):
+
+    a gradient reaches an output, or a param    this pass is ours: call ``finish`` at its end
+    a param has its gradient                    launch the buckets at the front that are complete
+    finish                                      launch the others; wait for all; copy back
+"""
+
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ...errors import AmpError
+from ...parts import tensors
+from .flat import flatten, unflatten
+
+
+class Arithmetic(NamedTuple):
+    """What is done to a bucket: divided by ``predivide``, summed (in float32 if ``wide``), then multiplied by
+    ``predivide / world_size`` if ``average``."""
+
+    average: bool
+    predivide: float
+    wide: bool
+
+    def before(self, flat):
+        """Return what is to be summed over the processes; may be ``flat`` itself."""
+        # gloo has bfloat16 in recent torch only, and summing it in float32 loses nothing.
+        needs_wide = flat.dtype is getattr(torch, "bfloat16", None) and flat.device.type == "cpu"
+        sent = flat.float() if (self.wide or needs_wide) and tensors.is_narrower(flat, torch.float32) else flat
+        return sent if self.predivide == 1.0 else sent.div_(self.predivide)
+
+    def after(self, sent, world_size):
+        """Make an average of the sum, in place."""
+        if self.average and self.predivide != world_size:
+            sent.mul_(self.predivide / world_size)
+
+
+class Bucket:
+    """Some params of one dtype and device.
+
+    Args:
+        params: the params.
+        group: the process group that reduces them, or None for all processes.
+    """
+
+    def __init__(self, params, group):
+        self.params = params
+        self.group = group
+        self.flat = None  # the reduced gradients, for whoever wants to keep them
+        self.restart()
+
+    def restart(self):
+        """Forget a pass."""
+        self.arrived = set()
+        self._sent = self._work = self._lacking = None
+
+    def is_complete(self):
+        """Return whether every gradient of this pass has arrived."""
+        return len(self.arrived) == len(self.params)
+
+    def is_launched(self):
+        """Return whether it is on its way."""
+        return self._work is not None
+
+    def launch(self, arithmetic):
+        """Send the gradients as they are now."""
+        for param in self.params:
+            if param.grad is not None and param.grad.is_sparse:
+                param.grad = param.grad.to_dense()
+        grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in self.params]
+        self._lacking = [index for index, param in enumerate(self.params) if param.grad is None]
+        marks = torch.ones(len(self.params), dtype=self.params[0].dtype, device=self.params[0].device)
+        for index in self._lacking:
+            marks[index] = 0
+        self.flat = flatten([grad.detach() for grad in grads] + [marks])
+        self._sent = arithmetic.before(self.flat)
+        self._work = dist.all_reduce(self._sent, async_op=True, **({} if self.group is None else {"group": self.group}))
+
+    def land(self, arithmetic, keeps_flat):
+        """Wait for it and give the params their gradients: copies, or views of ``flat`` if ``keeps_flat``."""
+        self._work.wait()
+        arithmetic.after(self._sent, dist.get_world_size())
+        if self._sent is not self.flat:
+            self.flat.copy_(self._sent)
+        lacking = self._unused_everywhere()
+        used = [(index, param) for index, param in enumerate(self.params) if index not in lacking]
+        views = unflatten(self.flat, self.params)
+        targets = []
+        for index, param in used:
+            if keeps_flat:
+                param.grad = views[index].data  # the same memory, but to autograd no view: those refuse detach_()
+            elif param.grad is None:
+                param.grad = views[index].clone()
+            else:
+                targets.append((param.grad.detach(), views[index]))
+        if targets:
+            tensors.copy_(*map(list, zip(*targets)))
+        if not keeps_flat:
+            self.flat = None
+        self.restart()
+
+    def _unused_everywhere(self):
+        """Return the indices of the params that no rank has used; reads from the device only if there may be any."""
+        if not self._lacking:
+            return set()
+        marks = self.flat[-len(self.params) :].tolist()
+        return {index for index in self._lacking if marks[index] == 0}
+
+
+class Plan(NamedTuple):
+    """How to divide params into buckets and when to send them.
+
+    ``size``: elements after which a bucket is closed. ``triggers``: ids of the params that close one instead, if any.
+    ``delays``: send nothing before the end of a pass. ``keeps_flat``: keep the reduced buffers. ``groups``: process groups that
+    take turns.
+    """
+
+    size: int
+    triggers: frozenset
+    delays: bool
+    keeps_flat: bool
+    groups: Any
+
+
+def make_buckets(params, plan):
+    """Return buckets of ``params`` in the order in which backward is expected to reach them: the last come first."""
+    runs, open_runs = [], {}
+    for param in reversed(params):
+        key = (param.dtype, param.device)
+        run = open_runs.setdefault(key, [])
+        run.append(param)
+        full = id(param) in plan.triggers if plan.triggers else sum(each.numel() for each in run) >= plan.size
+        if full:
+            runs.append(open_runs.pop(key))
+    runs.extend(open_runs.values())
+    return [Bucket(run, plan.groups[index % len(plan.groups)]) for index, run in enumerate(runs)]
+
+
+class BackwardReduction:
+    """Reduces the gradients of ``params`` in every backward pass that reaches one of them.
+
+    Args:
+        params: the params, in the module's order.
+        plan: a ``Plan``.
+        arithmetic: an ``Arithmetic``.
+    """
+
+    def __init__(self, params, plan, arithmetic):
+        self.buckets = make_buckets(params, plan)
+        self.enabled = True
+        self._plan = plan
+        self._arithmetic = arithmetic
+        self._is_awaited = False
+        self._nodes = []
+        self._handles = []
+        self._lock = threading.Lock()  # autograd has a thread for each device
+        this = weakref.ref(self)
+        for bucket in self.buckets:
+            for param in bucket.params:
+                self._watch(param, _arrival(this, bucket, id(param)))
+
+    def close(self):
+        """Stop watching."""
+        for hook in self._handles:
+            hook.remove()
+        self._handles, self._nodes = [], []
+
+    def restart(self):
+        """Forget a backward pass that did not come to its end."""
+        self._is_awaited = False
+        for bucket in self.buckets:
+            bucket.restart()
+
+    def _watch(self, param, arrived):
+        if hasattr(param, "register_post_accumulate_grad_hook"):  # torch 2.1 and later
+            self._handles.append(param.register_post_accumulate_grad_hook(arrived))
+            return
+        with torch.enable_grad():
+            node = param.expand_as(param).grad_fn.next_functions[0][0]
+        self._nodes.append(node)  # torch holds it weakly
+        self._handles.append(node.register_hook(arrived))
+
+    def watch_output(self, output):
+        """Call ``finish`` at the end of the pass that reaches ``output`` first.
+
+        The params' own hooks would do, if checkpointing did not run backward passes inside of that pass, with ends of their own.
+        """
+
+        def reached(grad):
+            if self.enabled:  # the output keeps this alive, even if the wrapper is dropped before backward
+                self.expect_end()
+
+        output.register_hook(reached)
+
+    def expect_end(self):
+        """Call ``finish`` at the end of the pass that is running now, once."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)
+
+    def arrived(self, bucket, key):
+        """Note a gradient, and launch what is complete."""
+        if bucket.is_launched():
+            raise AmpError(
+                "A param received a second gradient in one backward pass, after the first had been sent to the other "
+                "processes: reentrant checkpointing of shared layers does that. Construct DistributedDataParallel with "
+                "delay_allreduce=True."
+            )
+        bucket.arrived.add(key)
+        self.expect_end()
+        if not self._plan.delays:
+            for front in self.buckets:
+                if not front.is_complete():
+                    break
+                if not front.is_launched():
+                    front.launch(self._arithmetic)
+
+    def finish(self):
+        """Reduce what has not been sent yet, wait for all, and copy back."""
+        try:
+            if any(bucket.arrived for bucket in self.buckets):  # torch.autograd.grad reaches outputs, but no param
+                with torch.no_grad():
+                    for bucket in self.buckets:
+                        if not bucket.is_launched():
+                            bucket.launch(self._arithmetic)
+                    for bucket in self.buckets:
+                        bucket.land(self._arithmetic, self._plan.keeps_flat)
+        finally:
+            self.restart()
+
+
+def _arrival(this, bucket, key):
+    """Return a hook that tells the reduction behind a weak reference of a gradient."""
+
+    def hook(*unused):
+        reduction = this()
+        if reduction is not None and reduction.enabled:
+            with torch.no_grad(), reduction._lock:
+                reduction.arrived(bucket, key)
+
+    return hook

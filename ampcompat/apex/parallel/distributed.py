@@ -1,0 +1,195 @@
+"""DistributedDataParallel and Reducer: gradients averaged over the processes of ``torch.distributed``.
+
+Owns: the two classes with Apex's arguments.
+Must not touch: optimizers; when and how gradients travel (``buckets``).
+The surprise: ``amp.initialize`` comes first, this wraps what it returned. Gradients are reduced as the backward pass leaves them,
+still scaled, so an overflow on one rank is an overflow on all.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+
+from ...errors import AmpTypeError, AmpValueError
+from .buckets import Arithmetic, BackwardReduction, Plan
+from .flat import broadcast_params, flat_dist_call, is_distributed
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """Wraps a module so that each backward pass leaves the same, averaged gradients on every rank.
+
+    Rank 0's params are broadcast at construction. A gradient that is in ``.grad`` before the pass (accumulation after
+    ``disable_allreduce``) is reduced with the new one.
+
+    Args:
+        module: the module; its keys in ``state_dict`` get the prefix ``module.``.
+        message_size: elements per message, about.
+        delay_allreduce: send everything at the end of the backward pass rather than as it comes.
+        shared_param: refused, as in Apex; shared params just work.
+        allreduce_trigger_params: params that end a message, instead of ``message_size``.
+        retain_allreduce_buffers: keep the reduced buffers in ``allreduce_buffers``; gradients are views of them.
+        allreduce_always_fp32: sum half gradients in float32.
+        num_allreduce_streams: process groups whose messages travel side by side.
+        allreduce_communicators: ``(process groups, streams)`` to use for that; ``torch.distributed`` has streams of its own.
+        gradient_average: divide the sum by the number of processes. Without it, what comes is ``sum / gradient_predivide_factor``.
+        gradient_predivide_factor: how much of that division comes before the sum, so that half does not overflow.
+        gradient_average_split_factor: the older name of that.
+        prof: accepted; torch's profiler sees the collectives without it.
+    """
+
+    def __init__(
+        self,
+        module,
+        message_size=10000000,
+        delay_allreduce=False,
+        shared_param=None,
+        allreduce_trigger_params=None,
+        retain_allreduce_buffers=False,
+        allreduce_always_fp32=False,
+        num_allreduce_streams=1,
+        allreduce_communicators=None,
+        gradient_average=True,
+        gradient_predivide_factor=1.0,
+        gradient_average_split_factor=None,
+        prof=False,
+    ):
+        super().__init__()
+        _check(shared_param, delay_allreduce, allreduce_trigger_params, num_allreduce_streams, allreduce_communicators)
+        if gradient_average_split_factor is not None:
+            gradient_predivide_factor = gradient_average_split_factor
+        self.module = module
+        self.message_size = message_size
+        self.delay_allreduce = bool(delay_allreduce)
+        self.retain_allreduce_buffers = bool(retain_allreduce_buffers)
+        self.gradient_average = bool(gradient_average)
+        self.gradient_predivide_factor = float(gradient_predivide_factor)
+        self.allreduce_always_fp32 = bool(allreduce_always_fp32)
+        self.prof = prof
+        self._triggers = frozenset(map(id, allreduce_trigger_params or ()))
+        self._groups = _groups(num_allreduce_streams, allreduce_communicators)
+        self._disable_allreduce = False
+        self._reduction = None
+        self._watched = None
+        broadcast_params(module)
+        self._watch()
+
+    def forward(self, *inputs, **kwargs):
+        """Run the module; the backward pass of what it returns will be reduced."""
+        result = self.module(*inputs, **kwargs)
+        if torch.is_grad_enabled() and not self._disable_allreduce and is_distributed():
+            self._watch()
+            self._reduction.restart()
+            for output in _tensors(result, set()):
+                if output.requires_grad and output.grad_fn is not None:
+                    self._reduction.watch_output(output)
+        return result
+
+    def enable_allreduce(self):
+        """Reduce gradients from the next backward pass on."""
+        self._set_disabled(False)
+
+    def disable_allreduce(self):
+        """Leave gradients as each rank computed them, until ``enable_allreduce``."""
+        self._set_disabled(True)
+
+    @property
+    def allreduce_buffers(self):
+        """The reduced gradients of the last pass, one vector per message, if ``retain_allreduce_buffers``."""
+        buckets = self._reduction.buckets if self._reduction is not None else []
+        sizes = [sum(param.numel() for param in bucket.params) for bucket in buckets]
+        return [None if bucket.flat is None else bucket.flat[:size] for bucket, size in zip(buckets, sizes)]
+
+    def _set_disabled(self, disabled):
+        self._disable_allreduce = disabled
+        if self._reduction is not None:
+            self._reduction.enabled = not disabled
+
+    def _watch(self):
+        """Watch the params that are trained now; they may have been frozen, cast or replaced since the last time."""
+        if not is_distributed():
+            return
+        params = [param for param in self.module.parameters() if param.requires_grad]
+        found = [(id(param), param.dtype, param.device) for param in params]
+        if found == self._watched:
+            return
+        if self._reduction is not None:
+            self._reduction.close()
+        plan = Plan(
+            self.message_size, self._triggers, self.delay_allreduce, self.retain_allreduce_buffers, self._groups
+        )
+        arithmetic = Arithmetic(self.gradient_average, self.gradient_predivide_factor, self.allreduce_always_fp32)
+        self._reduction = BackwardReduction(params, plan, arithmetic)
+        self._reduction.enabled = not self._disable_allreduce
+        self._watched = found
+
+    def __getstate__(self):
+        # Hooks and process groups stay behind; the copy finds its own at its first forward.
+        return dict(self.__dict__, _reduction=None, _watched=None, _groups=[None])
+
+
+class Reducer:
+    """Averages gradients when it is told to.
+
+    Args:
+        module_or_grads_list: a module, whose params are broadcast from rank 0 now, or a list of gradients.
+    """
+
+    def __init__(self, module_or_grads_list):
+        self.module = self.grads = None
+        if isinstance(module_or_grads_list, torch.nn.Module):
+            self.module = module_or_grads_list
+            broadcast_params(self.module)
+        elif isinstance(module_or_grads_list, (list, tuple)):
+            self.grads = list(module_or_grads_list)
+        else:
+            raise AmpTypeError(
+                "Reducer takes a module or a list of gradients, not {}.".format(type(module_or_grads_list).__name__)
+            )
+
+    def reduce(self):
+        """Average the gradients over all processes, in place."""
+        grads = self.grads
+        if grads is None:
+            grads = [param.grad for param in self.module.parameters() if param.grad is not None]
+        if is_distributed():
+            flat_dist_call(grads, dist.all_reduce)
+
+
+def _check(shared_param, delay_allreduce, triggers, streams, communicators):
+    if shared_param is not None:
+        raise AmpValueError("shared_param is not an option any more: shared params work as they are.")
+    if triggers is not None and delay_allreduce:
+        raise AmpValueError("allreduce_trigger_params say when to send, delay_allreduce=True says at the end: give one.")
+    if communicators is not None and len(communicators[0]) != streams:
+        raise AmpValueError(
+            "allreduce_communicators has {} process groups, num_allreduce_streams is {}.".format(
+                len(communicators[0]), streams
+            )
+        )
+
+
+def _groups(streams, communicators):
+    if communicators is not None:
+        return list(communicators[0])
+    if streams == 1 or not is_distributed():
+        return [None]
+    return [dist.new_group(list(range(dist.get_world_size()))) for _ in range(streams)]
+
+
+def _tensors(value, seen):
+    """Yield the tensors in nested containers and dataclasses; what it does not find, the params' own hooks do."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple, set)):
+        parts = list(value)
+    else:
+        parts = [getattr(value, name, None) for name in getattr(value, "__dataclass_fields__", ())]
+    if parts and id(value) not in seen:
+        seen.add(id(value))
+        for part in parts:
+            for found in _tensors(part, seen):
+                yield found

@@ -1,0 +1,257 @@
+"""SyncBatchNorm: batch norm over the joint batch of several processes.
+
+Owns: ``SyncBatchNorm`` and its differentiable function, ``convert_syncbn_model``, ``create_syncbn_process_group``.
+Must not touch: gradients of weight and bias beyond this rank's share; DistributedDataParallel averages those.
+The surprise: ranks may hold batches of different sizes, even none. Counts travel with the statistics, and these are combined from
+each rank's own mean and squared deviations, which keeps the digits that a sum of squares would lose.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from ...errors import AmpValueError
+from ...parts import tensors
+from .flat import is_distributed
+
+
+class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
+    """Batch norm of any input with channels in dimension 1, normalized over the processes of a group.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats: as for ``torch.nn.BatchNorm2d``.
+        process_group: the ranks that share statistics; None is all of them.
+        channel_last: the input's channels are its last dimension.
+        fuse_relu: a relu follows, after ``z`` is added if ``forward`` gets it.
+    """
+
+    def __init__(
+        self,
+        num_features,
+        eps=1e-5,
+        momentum=0.1,
+        affine=True,
+        track_running_stats=True,
+        process_group=None,
+        channel_last=False,
+        fuse_relu=False,
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.process_group = process_group
+        self.channel_last = channel_last
+        self.fuse_relu = fuse_relu
+
+    def forward(self, input, z=None):
+        """Normalize ``input``, then add ``z`` and apply relu where asked to; the input's dtype comes back."""
+        self._check_input_dim(input)
+        channels_first = input.transpose(1, -1) if self.channel_last and input.dim() > 2 else input
+        output = self._normalized(channels_first)
+        if channels_first is not input:
+            output = output.transpose(1, -1)
+        if z is not None:
+            output = output + z
+        return torch.relu(output) if self.fuse_relu else output
+
+    @property
+    def process_group(self):
+        """The ranks that share statistics; None is all of them."""
+        return self._held_group.group
+
+    @process_group.setter
+    def process_group(self, group):
+        self._held_group = _HeldGroup(group)
+
+    def specify_process_group(self, process_group):
+        """Share statistics with these ranks from now on."""
+        self.process_group = process_group
+
+    def _check_input_dim(self, input):
+        channels = input.shape[-1 if self.channel_last else 1] if input.dim() > 1 else None
+        if channels != self.num_features:
+            raise AmpValueError(
+                "SyncBatchNorm of {} channels got an input of shape {}{}.".format(
+                    self.num_features, tuple(input.shape), ", channels last" if self.channel_last else ""
+                )
+            )
+
+    def _normalized(self, input):
+        if not self.training and self.running_mean is not None:
+            settings = self.running_mean, self.running_var, self.weight, self.bias
+            if input.dtype is self.running_mean.dtype:
+                return torch.nn.functional.batch_norm(input, *settings, training=False, eps=self.eps)
+            return _normalize(input, *settings, eps=self.eps).to(input.dtype)
+        output, mean, variance, count = _SyncNorm.apply(input, self.weight, self.bias, self.eps, self._group())
+        if self.training and self.running_mean is not None:
+            self._track(mean, variance, count)
+        return output
+
+    def _group(self):
+        """Return the group to share with: a process group, True for all processes, or None for nobody."""
+        return (True if self.process_group is None else self.process_group) if is_distributed() else None
+
+    @torch.no_grad()
+    def _track(self, mean, variance, count):
+        self.num_batches_tracked += 1
+        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        unbiased = variance * (count / (count - 1).clamp(min=1))
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            running.mul_(1 - share).add_(new.to(running.dtype) * share)
+
+
+class _HeldGroup:
+    """A process group, which copies of a module share and which stays behind when one is pickled."""
+
+    def __init__(self, group):
+        self.group = group
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        return _HeldGroup, (None,)
+
+
+class _SyncNorm(torch.autograd.Function):
+    """``(input, weight, bias, eps, group)`` to ``(output, mean, biased variance, count)`` of the joint batch."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, eps, group):
+        mean, variance, count = _joint_statistics(input.detach(), _wide_dtype(input, weight), group)
+        output = _normalize(input.detach(), mean, variance, weight, bias, eps)
+        ctx.group, ctx.has_weight, ctx.has_bias = group, weight is not None, bias is not None
+        ctx.save_for_backward(input, mean, torch.rsqrt(variance + eps), weight, count)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return output.to(input.dtype), mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output, *unused):
+        input, mean, inverse, weight, count = ctx.saved_tensors
+        grad = grad_output.to(mean.dtype)
+        normal = (input.to(mean.dtype) - _spread(mean, input)) * _spread(inverse, input)
+        sums = torch.stack([_channel_sums(grad), _channel_sums(grad * normal)])
+        grad_weight = sums[1].to(weight.dtype) if ctx.has_weight else None
+        grad_bias = sums[0].to(weight.dtype) if ctx.has_bias else None
+        grad_input = None
+        if ctx.needs_input_grad[0]:
+            joint = _summed(sums.clone(), ctx.group) / count
+            scale = inverse if weight is None else inverse * weight.detach().to(inverse.dtype)
+            centred = grad - _spread(joint[0], input) - normal * _spread(joint[1], input)
+            grad_input = (centred * _spread(scale, input)).to(input.dtype)
+        return grad_input, grad_weight, grad_bias, None, None
+
+
+def _wide_dtype(input, weight):
+    """Return the dtype to compute in: float32, or the wider one of input and weight."""
+    dtypes = [tensor.dtype for tensor in (input, weight) if tensor is not None]
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def _joint_statistics(input, dtype, group):
+    """Return mean, biased variance and the count of values per channel over the batches of a group."""
+    wide = input.to(dtype)
+    own = max(wide.numel() // wide.shape[1], 1)
+    mean = _channel_sums(wide) / own
+    deviations = _channel_sums((wide - _spread(mean, wide)).pow(2))
+    count = mean.new_full((1,), wide.numel() // wide.shape[1])
+    if group is None:
+        return mean, deviations / own, count
+    everyone = _gathered(torch.cat([mean, deviations, count]), group)
+    means, deviations, counts = everyone.split([len(mean), len(mean), 1], dim=1)
+    count = counts.sum(0)
+    mean = (means * counts).sum(0) / count
+    deviations = (deviations + counts * (means - mean).pow(2)).sum(0)
+    return mean, deviations / count, count
+
+
+def _normalize(input, mean, variance, weight, bias, eps):
+    """Return the output in the wide dtype."""
+    dtype = _wide_dtype(input, weight)
+    inverse = torch.rsqrt(variance.to(dtype) + eps)
+    normal = (input.to(dtype) - _spread(mean.to(dtype), input)) * _spread(inverse, input)
+    output = normal if weight is None else normal * _spread(weight.to(dtype), input)
+    return output if bias is None else output + _spread(bias.to(dtype), input)
+
+
+def _spread(per_channel, input):
+    """Return a vector per channel in a shape that broadcasts over ``input``."""
+    return per_channel.view((1, -1) + (1,) * (input.dim() - 2))
+
+
+def _channel_sums(input):
+    return input.sum([dimension for dimension in range(input.dim()) if dimension != 1])
+
+
+def _gathered(vector, group):
+    """Return the vectors of all ranks of a group as rows."""
+    options = {} if group is True else {"group": group}
+    rows = [torch.empty_like(vector) for _ in range(dist.get_world_size(**options))]
+    dist.all_gather(rows, vector, **options)
+    return torch.stack(rows)
+
+
+def _summed(tensor, group):
+    if group is not None:
+        dist.all_reduce(tensor, **({} if group is True else {"group": group}))
+    return tensor
+
+
+def convert_syncbn_model(module, process_group=None, channel_last=False):
+    """Return ``module`` with every batch norm replaced by a ``SyncBatchNorm`` that owns the same params and statistics.
+
+    Optimizers made before go on working, and a layer that is used in two places stays one layer. Instance norms stay.
+    """
+    return _converted(module, process_group, channel_last, {})
+
+
+def _converted(module, process_group, channel_last, done):
+    if id(module) in done:
+        return done[id(module)]
+    result = done[id(module)] = module
+    if _is_batch_norm(module):
+        result = done[id(module)] = _from_batch_norm(module, process_group, channel_last)
+    for name, child in list(module._modules.items()):
+        if child is not None:
+            result._modules[name] = _converted(child, process_group, channel_last, done)
+    return result
+
+
+def _is_batch_norm(module):
+    instance_norm = torch.nn.modules.instancenorm._InstanceNorm  # a batch norm by inheritance in torch < 1.4
+    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(module, instance_norm)
+
+
+def _from_batch_norm(norm, process_group, channel_last):
+    sync = SyncBatchNorm(
+        norm.num_features,
+        norm.eps,
+        norm.momentum,
+        norm.affine,
+        norm.track_running_stats,
+        process_group,
+        channel_last,
+        getattr(norm, "fuse_relu", False),
+    )
+    sync._parameters.update(norm._parameters)
+    sync._buffers.update(norm._buffers)
+    return sync.train(norm.training)
+
+
+def create_syncbn_process_group(group_size):
+    """Return this rank's group of ``group_size`` neighbouring ranks, or None (all ranks) for 0; call it on every rank.
+
+    Raises:
+        AmpValueError: the number of processes is not a multiple of ``group_size``.
+    """
+    if group_size == 0:
+        return None
+    world_size = dist.get_world_size()
+    if not 0 < group_size <= world_size or world_size % group_size:
+        raise AmpValueError(
+            "create_syncbn_process_group({}) must divide the {} processes into equal groups.".format(
+                group_size, world_size
+            )
+        )
+    starts = range(0, world_size, group_size)
+    groups = [dist.new_group(list(range(start, start + group_size))) for start in starts]
+    return groups[dist.get_rank() // group_size]
