@@ -1,7 +1,7 @@
 """Half arithmetic at the speed of float32, for a CPU that has no half units.
 
-Owns: the rounding points of such arithmetic (inputs rounded to half, float32 inside, results rounded to half), what autograd
-keeps of it, and the setting ``AMPCOMPAT_HALF_MATH``.
+Owns: the rounding points of such arithmetic (inputs rounded to half, float32 inside, results rounded to half), what
+autograd keeps of it, and the setting ``AMPCOMPAT_HALF_MATH``.
 Must not touch: any device with half units; the caller asks ``is_for`` first.
 The surprise: these are the rounding points of a tensor core, which adds up in float32 too, so that results differ from
 a GPU's only by the order of additions. Autograd wants the float32 inputs again in backward; it is made to keep the half
@@ -102,7 +102,7 @@ class WideCall:
 
 
 def _may_keep_low():
-    """Return whether autograd can be told here and now what to keep: torch 2.6 or so, outside of torch.func and tracers."""
+    """Return whether autograd can be told here and now what to keep: not by old torch, in torch.func, or in a tracer."""
     return (
         torch.is_grad_enabled()
         and torch_facts.has_nested_saved_tensor_hooks()

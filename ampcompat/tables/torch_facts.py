@@ -91,8 +91,8 @@ def _autocast_dtypes(device):
 def fast_on_cpu(dtype):
     """Return whether products in this dtype take less than 3 times as long on the CPU as in float32: tried, once.
 
-    Without units for a half dtype they take 5 to 160 times as long, with units no longer. One thread tries it: on a busy
-    machine threads that wait for each other make everything equally slow.
+    Without units for a half dtype they take 5 to 160 times as long, with units no longer. One thread tries it: on a
+    busy machine threads that wait for each other make everything equally slow.
     """
     if dtype not in (torch.float16, torch.bfloat16):
         return True
@@ -196,5 +196,15 @@ def has_mixed_batch_norm(device, low, high):
     try:
         torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True).sum().backward()
     except RuntimeError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_tanh_gelu():
+    """Return whether ``torch.nn.functional.gelu`` computes the approximation by tanh (1.12)."""
+    try:
+        torch.nn.functional.gelu(torch.ones(1), approximate="tanh")
+    except TypeError:
         return False
     return True

@@ -150,7 +150,7 @@ def test_what_a_checkpointed_block_saves_is_its_input_alone(prepared, level):
         pytest.skip("this torch cannot tell autograd what to keep")
     model, _ = prepared(Net(checkpoint=False), level)
     kept = []
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each)
     x = torch.randn(2, 3, 6, dtype=LOW, requires_grad=True)
     with hooks, half_mode.HalfMode(PAIR):
         result = torch.utils.checkpoint.checkpoint(model.block, x, use_reentrant=False)
