@@ -45,6 +45,9 @@ The rooms. A layer imports only from itself and from those above it in this list
       state             the only mutable module-level values
 
     apex/               the annex: what ``apex`` means, nowhere else: install, state_view, properties, and site/, the alias
+      parallel          larc, sync_batchnorm, multiproc; distributed sends gradients in buckets, flat sends tensors
+      optimizers        fused, the base; adam, sgd, lamb, mixed_lamb, novograd, adagrad
+      multi_tensor      updates: the formulas, over lists; batches, functions (amp_C), apply, flat (apex_C)
     amp, sessions       the doors
     cli/                the desk: run, install, info, parsing; __main__ opens it
 """

@@ -25,6 +25,11 @@ from ...parts import tensors
 from .flat import flatten, unflatten
 
 
+#: Before torch 1.6, which also brought autocast, a backward pass inside of another one threw away what was to be called at the
+#: end. There ``finish`` is asked for again and again: an average is not changed by averaging it once more.
+_CALLBACKS_SURVIVE = hasattr(torch, "is_autocast_enabled")
+
+
 class Arithmetic(NamedTuple):
     """What is done to a bucket: divided by ``predivide``, summed (in float32 if ``wide``), then multiplied by
     ``predivide / world_size`` if ``average``."""
@@ -205,7 +210,7 @@ class BackwardReduction:
 
     def expect_end(self):
         """Call ``finish`` at the end of the pass that is running now, once."""
-        if not self._is_awaited:
+        if not self._is_awaited or not _CALLBACKS_SURVIVE:
             self._is_awaited = True
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 

@@ -77,7 +77,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     def _normalized(self, input):
         if not self.training and self.running_mean is not None:
             settings = self.running_mean, self.running_var, self.weight, self.bias
-            if input.dtype is self.running_mean.dtype:
+            if input.dtype is self.running_mean.dtype and input.numel():  # torch 1.3 dies of an empty batch
                 return torch.nn.functional.batch_norm(input, *settings, training=False, eps=self.eps)
             return _normalize(input, *settings, eps=self.eps).to(input.dtype)
         output, mean, variance, count = _SyncNorm.apply(input, self.weight, self.bias, self.eps, self._group())

@@ -9,15 +9,6 @@ file answers to; to a probe by ``importlib.util.find_spec`` it says, truthfully,
 import sys
 
 _ADVICE = {
-    "apex.parallel": "torch.nn.parallel.DistributedDataParallel instead of apex's, torch.nn.SyncBatchNorm and its "
-    "convert_sync_batchnorm for SyncBatchNorm and convert_syncbn_model, torchrun for multiproc",
-    "apex.optimizers": "torch.optim.Adam or AdamW (foreach=True, or fused=True on a GPU) for FusedAdam, "
-    "torch.optim.SGD for FusedSGD, torch.optim.Adagrad for FusedAdagrad",
-    "apex.normalization": "torch.nn.LayerNorm for FusedLayerNorm, torch.nn.RMSNorm for FusedRMSNorm",
-    "apex.fp16_utils": "apex.amp at opt_level O2, which does what FP16_Optimizer and network_to_half did",
-    "apex.multi_tensor_apply": "the torch._foreach_* functions, or the foreach=True of torch's optimizers",
-    "apex.mlp": "torch.nn.Sequential of torch.nn.Linear and torch.nn.ReLU",
-    "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
     "apex.RNN": "torch.nn.LSTM, GRU and RNN",
     "apex.reparameterization": "torch.nn.utils.weight_norm",
     "apex.pyprof": "torch.profiler",
@@ -33,8 +24,6 @@ _ADVICE = {
     "apex.contrib.optimizers": "torch.optim, or torch.distributed.optim.ZeroRedundancyOptimizer if distributed",
     "apex.contrib": "the function of torch itself, where it has one",
     "apex.transformer": "Megatron-LM's megatron.core, where Apex's transformer parts now live",
-    "amp_C": "the torch._foreach_* functions",
-    "apex_C": "torch._utils._flatten_dense_tensors and _unflatten_dense_tensors",
 }
 
 

@@ -1,0 +1,3 @@
+"""The optimizer wrapper."""
+
+from ampcompat.apex.parallel.larc import LARC

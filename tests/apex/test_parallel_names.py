@@ -1,0 +1,81 @@
+"""``apex.parallel`` as scripts import it, and its launcher."""
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ampcompat.apex import install, parallel
+from ampcompat.apex.parallel import flat, multiproc
+
+NAMES = (
+    "DistributedDataParallel",
+    "Reducer",
+    "LARC",
+    "SyncBatchNorm",
+    "convert_syncbn_model",
+    "create_syncbn_process_group",
+)
+
+
+@pytest.fixture(autouse=True)
+def alias():
+    install.install()
+    yield
+    install.uninstall()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there_and_ours(name):
+    import apex
+
+    assert getattr(apex.parallel, name) is getattr(parallel, name)
+
+
+def test_the_modules_that_scripts_reach_into_are_there():
+    from apex.parallel.distributed import DistributedDataParallel, Reducer, flat_dist_call
+    from apex.parallel.LARC import LARC
+    from apex.parallel.optimized_sync_batchnorm import SyncBatchNorm
+    from apex.parallel.sync_batchnorm import SyncBatchNorm as Other
+
+    assert DistributedDataParallel is parallel.DistributedDataParallel and Reducer is parallel.Reducer
+    assert flat_dist_call is flat.flat_dist_call
+    assert LARC is parallel.LARC and SyncBatchNorm is Other is parallel.SyncBatchNorm
+    assert importlib.import_module("apex.parallel.multiproc").main is multiproc.main
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_classes_unpickle_under_their_apex_names(name):
+    assert pickle.loads("capex.parallel\n{}\n.".format(name).encode()) is getattr(parallel, name)
+
+
+def launch(folder, source, *arguments):
+    (folder / "script.py").write_text(source)
+    command = [sys.executable, "-m", "apex.parallel.multiproc", "script.py"] + list(arguments)
+    done = subprocess.run(
+        command, cwd=str(folder), env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60
+    )
+    return done.returncode, done.stdout.decode().split()
+
+
+SAYS = "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])\n"
+
+
+def test_the_launcher_starts_a_process_per_rank_and_keeps_the_others_output_in_files(tmp_path):
+    status, words = launch(tmp_path, SAYS, "--epochs", "3", "--world-size", "2")
+    assert (status, words) == (0, "0 2 --epochs 3 --world-size 2 --rank 0".split())
+    assert (tmp_path / "GPU_1.log").read_text().split() == "1 2 --epochs 3 --world-size 2 --rank 1".split()
+
+
+def test_the_launcher_ends_all_when_one_fails(tmp_path):
+    source = "import os, sys, time\nsys.exit(3) if os.environ['RANK'] == '1' else time.sleep(50)\n"
+    assert launch(tmp_path, source, "--world-size=2", "--rank=0")[0] == 3
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="with GPUs it starts one process for each")
+def test_without_gpus_it_starts_one_process(tmp_path):
+    assert launch(tmp_path, SAYS) == (0, "0 1 --world-size 1 --rank 0".split())
