@@ -253,11 +253,39 @@ def train(rank, level, overflow_at, seed, world_size):
         ampcompat.reset()
 
 
+def accumulate(rank, level, delays, world_size):
+    """Return the masters after two steps of two passes each, the first of which every rank keeps to itself."""
+    net = make_net(1, torch.float32)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    amp.initialize(net, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
+    model = DistributedDataParallel(net) if world_size > 1 else net
+    try:
+        for step in range(2):
+            optimizer.zero_grad()
+            for part in range(2):
+                if world_size > 1:
+                    model.enable_allreduce() if part else model.disable_allreduce()
+                inputs = torch.cat([batch(0, 2 * step + part), batch(1, 2 * step + part)])[rank::world_size]
+                delay = delays and not part
+                with amp.scale_loss(model(inputs).float().pow(2).mean(), optimizer, delay_unscale=delay) as scaled:
+                    scaled.backward()
+            optimizer.step()
+        return [master.detach().clone() for master in amp.master_params(optimizer)]
+    finally:
+        ampcompat.reset()
+
+
+#: (level, whether the first pass of a step delays unscaling)
+ACCUMULATIONS = (("O0", False), ("O1", False), ("O2", False), ("O2", True), ("O5", False))
+
+
 def trained_cases(rank, levels):
     """Return ``train`` by level; every rank begins with weights of its own, so that rank 0's must reach all."""
     results = {level: train(rank, level, None, 1 + rank, 2) for level in levels}
     overflow_at = 1 if rank == 1 else None
     results["overflowed"] = {level: train(rank, level, overflow_at, 1, 2) for level in ("O1", "O2")}
+    for case in ACCUMULATIONS:
+        results[case] = accumulate(rank, *case, world_size=2)
     if not half_kernels.stand_in():
         results["half sums"] = half_sums(rank)
     return results

@@ -142,6 +142,14 @@ def test_ranks_that_began_apart_train_alike_and_as_one_process(trained, each):
     assert all(torch.equal(one, two) for one, two in zip(masters, other_masters))
 
 
+@pytest.mark.parametrize("case", loops.ACCUMULATIONS, ids=str)
+def test_accumulating_locally_under_amp_ends_as_on_the_joint_batch(trained, case):
+    alone = loops.accumulate(0, *case, world_size=1)
+    assert all(torch.equal(one, two) for one, two in zip(trained[0][case], trained[1][case]))
+    for found, reference in zip(trained[0][case], alone):
+        assert (found - reference).abs().max() <= TOLERANCE[case[0]] * reference.abs().max()
+
+
 def test_an_overflow_on_one_rank_skips_on_both(trained):
     first, second = (result["overflowed"] for result in trained)
     for each in ("O1", "O2"):

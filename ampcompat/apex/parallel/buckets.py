@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from ...errors import AmpError
 from ...parts import tensors
-from .flat import flatten, unflatten
+from .flat import flatten, master_of, unflatten
 
 
 #: Before torch 1.6, which also brought autocast, a backward pass inside of another one threw away what was to be called at the
@@ -164,6 +164,7 @@ class BackwardReduction:
     def __init__(self, params, plan, arithmetic):
         self.buckets = make_buckets(params, plan)
         self.enabled = True
+        self.has_local = False  # whether passes have been left unreduced since the last reduction
         self._plan = plan
         self._arithmetic = arithmetic
         self._is_awaited = False
@@ -241,8 +242,19 @@ class BackwardReduction:
                             bucket.launch(self._arithmetic)
                     for bucket in self.buckets:
                         bucket.land(self._arithmetic, self._plan.keeps_flat)
+                    self._reduce_masters()
         finally:
             self.restart()
+
+    def _reduce_masters(self):
+        """Reduce what amp has moved from unreduced half gradients to their masters meanwhile."""
+        if not self.has_local:
+            return
+        self.has_local = False
+        masters = [master_of(param) for bucket in self.buckets for param in bucket.params]
+        for bucket in make_buckets([master for master in masters if master is not None], self._plan):
+            bucket.launch(self._arithmetic)
+            bucket.land(self._arithmetic, False)
 
 
 def _arrival(this, bucket, key):

@@ -104,6 +104,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._disable_allreduce = disabled
         if self._reduction is not None:
             self._reduction.enabled = not disabled
+            self._reduction.has_local |= disabled
 
     def _watch(self):
         """Watch the params that are trained now; they may have been frozen, cast or replaced since the last time."""
@@ -119,8 +120,9 @@ class DistributedDataParallel(torch.nn.Module):
             self.message_size, self._triggers, self.delay_allreduce, self.retain_allreduce_buffers, self._groups
         )
         arithmetic = Arithmetic(self.gradient_average, self.gradient_predivide_factor, self.allreduce_always_fp32)
+        has_local = self._disable_allreduce or (self._reduction is not None and self._reduction.has_local)
         self._reduction = BackwardReduction(params, plan, arithmetic)
-        self._reduction.enabled = not self._disable_allreduce
+        self._reduction.enabled, self._reduction.has_local = not self._disable_allreduce, has_local
         self._watched = found
 
     def __getstate__(self):

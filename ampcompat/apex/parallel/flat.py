@@ -54,7 +54,7 @@ def broadcast_params(module):
     if not is_distributed():
         return
     params = list(module.parameters())
-    masters = [_master(param) for param in params]
+    masters = [master_of(param) for param in params]
     sources = [param if master is None else master for param, master in zip(params, masters)]
     flat_dist_call(sources, dist.broadcast, (0,))
     with torch.no_grad():
@@ -63,7 +63,8 @@ def broadcast_params(module):
                 param.copy_(source)
 
 
-def _master(param):
+def master_of(param):
+    """Return the float32 master that amp keeps of a half param, or None."""
     for session in state.sessions:
         if session.enabled and session.masters.find(param) is not None:
             return session.masters.find(param)
