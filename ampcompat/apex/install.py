@@ -77,8 +77,8 @@ def shadowed_by(folder):
 
 
 def _set_aside():
-    """Take every loaded ``apex`` module out of ``sys.modules`` and return them."""
-    names = [name for name in sys.modules if name == "apex" or name.startswith("apex.")]
+    """Take every loaded module of ``apex`` and its extensions out of ``sys.modules`` and return them."""
+    names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C")]
     return {name: sys.modules.pop(name) for name in names}
 
 

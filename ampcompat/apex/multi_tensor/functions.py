@@ -1,0 +1,291 @@
+"""The functions of ``amp_C``, as scripts call them directly.
+
+Owns: their signatures, and what the flag means.
+Must not touch: formulas, which are ``updates``.
+The surprise: lists may mix dtypes and devices; each function computes in float32 at least and rounds once, into the
+tensors that it was given.
+
+All take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` is without effect. ``noop_flag`` is an integer
+tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 when they meet inf or nan and
+compute all the same; functions that update weights do nothing where it is set, which is read from the device.
+"""
+
+import torch
+
+from ...parts import tensors
+from . import batches, lists, updates
+
+__all__ = [
+    "multi_tensor_scale",
+    "multi_tensor_axpby",
+    "multi_tensor_l2norm",
+    "multi_tensor_l2norm_mp",
+    "multi_tensor_l2norm_scale",
+    "multi_tensor_sgd",
+    "multi_tensor_adam",
+    "multi_tensor_adam_capturable",
+    "multi_tensor_adagrad",
+    "multi_tensor_novograd",
+    "multi_tensor_lamb",
+    "multi_tensor_lamb_mp",
+    "multi_tensor_lamb_stage1_cuda",
+    "multi_tensor_lamb_stage2_cuda",
+]
+
+
+def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
+    """``out = in * scale`` for the lists ``[in, out]``; flags inf and nan in ``in``."""
+    with torch.no_grad():
+        for _, (sources, targets) in batches.alike(tensor_lists):
+            sources = batches.wide(sources)
+            batches.flag_unless_finite(noop_flag, sources)
+            results = lists.mul(sources, 1.0)
+            lists.scale_(results, scale)
+            tensors.copy_(targets, results)
+
+
+def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-1):
+    """``out = a * x + b * y`` for the lists ``[x, y, out]``; flags inf and nan in x (0), y (1) or both (-1)."""
+    with torch.no_grad():
+        for _, (xs, ys, targets) in batches.alike(tensor_lists):
+            xs, ys = batches.wide(xs), batches.wide(ys)
+            for index, operands in enumerate((xs, ys)):
+                if arg_to_check in (index, -1):
+                    batches.flag_unless_finite(noop_flag, operands)
+            results = lists.mul(xs, a)
+            lists.add_(results, lists.mul(ys, b))
+            tensors.copy_(targets, results)
+
+
+def multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists, per_tensor=False):
+    """Return (2-norm over all tensors of the list ``[xs]``, 2-norm of each), both float32; empty if not asked for."""
+    return multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, 1.0, per_tensor)
+
+
+multi_tensor_l2norm_mp = multi_tensor_l2norm
+
+
+def multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, scale, per_tensor=False):
+    """``multi_tensor_scale`` for ``[xs, outs]``, or for ``[xs]`` alone; return ``multi_tensor_l2norm`` of the result."""
+    with torch.no_grad():
+        if len(tensor_lists) > 1:
+            multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
+        device = noop_flag.device
+        each = torch.zeros(len(tensor_lists[0]), dtype=torch.float32, device=device)
+        for rows, (xs,) in batches.alike(tensor_lists[:1]):
+            each[rows] = lists.norms(batches.wide(xs)).to(device, torch.float32)
+        each = each * scale
+        total = each.norm().reshape(1)
+        batches.flag_unless_finite(noop_flag, [total])
+        return total, each if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
+
+
+def multi_tensor_sgd(
+    chunk_size,
+    noop_flag,
+    tensor_lists,
+    wd,
+    momentum,
+    dampening,
+    lr,
+    nesterov,
+    first_run,
+    wd_after_momentum,
+    scale=1.0,
+):
+    """SGD on ``[gradients, params, buffers]``, and a fourth list of half copies; ``scale`` multiplies gradients."""
+    options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)
+
+    def rule(gradients, params, buffers):
+        if scale != 1.0:
+            gradients = lists.mul(gradients, scale)
+        updates.sgd(params, gradients, buffers, *options)
+
+    batches.update(noop_flag, tensor_lists, 3, rule)
+
+
+def multi_tensor_adam(
+    chunk_size, noop_flag, tensor_lists, lr, beta1, beta2, eps, step, mode, bias_correction, weight_decay
+):
+    """Adam on ``[gradients, params, means, squares]``; ``mode`` 1 decouples the decay, 0 adds it to the gradients."""
+    options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
+
+    def rule(gradients, params, means, squares):
+        updates.adam(params, gradients, means, squares, *options)
+
+    batches.update(noop_flag, tensor_lists, 4, rule)
+
+
+def multi_tensor_adam_capturable(
+    chunk_size, noop_flag, tensor_lists, lr, beta1, beta2, eps, step, mode, bias_correction, weight_decay, inv_scale
+):
+    """``multi_tensor_adam`` with ``lr``, ``step`` and ``inv_scale``, a factor for the gradients, as tensors."""
+    lr, step, inv_scale = map(batches.shapeless, (lr, step, inv_scale))
+    options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
+
+    def rule(gradients, params, means, squares):
+        updates.adam(params, batches.scaled(gradients, inv_scale), means, squares, *options)
+
+    batches.update(noop_flag, tensor_lists, 4, rule)
+
+
+def multi_tensor_adagrad(chunk_size, noop_flag, tensor_lists, lr, epsilon, mode, weight_decay):
+    """Adagrad on ``[gradients, params, sums]``; ``mode`` 1 decouples the decay."""
+
+    def rule(gradients, params, sums):
+        updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1)
+
+    batches.update(noop_flag, tensor_lists, 3, rule)
+
+
+def multi_tensor_novograd(
+    chunk_size,
+    noop_flag,
+    tensor_lists,
+    grad_norms,
+    lr,
+    beta1,
+    beta2,
+    epsilon,
+    step,
+    bias_correction,
+    weight_decay,
+    grad_averaging,
+    moment_mode,
+    norm_type,
+):
+    """NovoGrad on ``[gradients, params, means]``; ``grad_norms`` (one element per tensor) is updated too.
+
+    ``moment_mode`` 0 takes norm and decay into the mean, 1 does not; ``norm_type`` is 2, or 0 for the largest absolute
+    value.
+    """
+    order = 2 if norm_type == 2 else float("inf")
+    options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay, grad_averaging, moment_mode == 0)
+    if batches.is_set(noop_flag):
+        return
+    with torch.no_grad():
+        for rows, (gradients,) in batches.alike(tensor_lists[:1]):
+            news = lists.norms(batches.wide(gradients), order).to(grad_norms.device, grad_norms.dtype)
+            grad_norms[rows] = updates.blend_norms(grad_norms[rows], news, beta2, order)
+        for rows, batch in batches.alike(tensor_lists):
+            gradients, params, means = map(batches.wide, batch)
+            moments = grad_norms[rows].to(params[0].device, params[0].dtype)
+            updates.novograd(params, gradients, means, moments, *options)
+            batches.write_back(batch[1:], (params, means))
+
+
+def multi_tensor_lamb(
+    chunk_size,
+    noop_flag,
+    tensor_lists,
+    lr,
+    beta1,
+    beta2,
+    epsilon,
+    step,
+    bias_correction,
+    weight_decay,
+    grad_averaging,
+    mode,
+    global_grad_norm,
+    max_grad_norm,
+    use_nvlamb=False,
+):
+    """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first."""
+    modes = {"averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
+    divisor = updates.clip_divisor(batches.shapeless(global_grad_norm), max_grad_norm)
+    options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
+
+    def rule(gradients, params, means, squares):
+        updates.lamb(params, gradients, means, squares, divisor.to(params[0].device), *options, **modes)
+
+    batches.update(noop_flag, tensor_lists, 4, rule)
+
+
+def multi_tensor_lamb_mp(
+    chunk_size,
+    noop_flag,
+    tensor_lists,
+    lr,
+    beta1,
+    beta2,
+    epsilon,
+    step,
+    bias_correction,
+    weight_decay,
+    grad_averaging,
+    mode,
+    global_grad_norm,
+    max_grad_norm,
+    use_nvlamb,
+    found_inf,
+    inv_scale,
+):
+    """``multi_tensor_lamb`` with numbers as tensors; the norm and its limit are those of the scaled gradients.
+
+    A fifth list, if there is one, are half copies of the params. Nothing changes where ``found_inf`` is 1.
+    """
+    if bool((found_inf != 0).any()):
+        return
+    modes = {"averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
+    lr, step, inv_scale = map(batches.shapeless, (lr, step, inv_scale))
+    divisor = updates.clip_divisor(batches.shapeless(global_grad_norm), float(max_grad_norm))
+    options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
+
+    def rule(gradients, params, means, squares):
+        gradients = batches.scaled(gradients, inv_scale)
+        updates.lamb(params, gradients, means, squares, divisor.to(params[0].device), *options, **modes)
+
+    batches.update(noop_flag, tensor_lists, 4, rule)
+
+
+def multi_tensor_lamb_stage1_cuda(
+    chunk_size,
+    noop_flag,
+    tensor_lists,
+    per_tensor_decay,
+    step,
+    beta1,
+    beta2,
+    epsilon,
+    global_grad_norm,
+    max_global_grad_norm,
+):
+    """The first half of LAMB, on ``[gradients, params, means, squares, updates]``; ``step`` counts from 0."""
+    if batches.is_set(noop_flag):
+        return
+    with torch.no_grad():
+        for rows, batch in batches.alike(tensor_lists):
+            gradients, params, means, squares = map(batches.wide, batch[:4])
+            norm = batches.shapeless(global_grad_norm).to(params[0].device)
+            gradients = batches.scaled(gradients, 1.0 / updates.clip_divisor(norm, max_global_grad_norm))
+            options = ((beta1, beta2), 1.0 - beta1, epsilon, step + 1, True, 0.0, True)
+            found = updates.adam_direction(params, gradients, means, squares, *options)
+            decays = list(per_tensor_decay[rows].to(params[0].device).unbind())
+            lists.add_(found, lists.mul(params, decays))
+            batches.write_back(batch[2:4], (means, squares))
+            tensors.copy_(batch[4], found)
+
+
+def multi_tensor_lamb_stage2_cuda(
+    chunk_size,
+    noop_flag,
+    tensor_lists,
+    per_tensor_param_norm,
+    per_tensor_update_norm,
+    lr,
+    weight_decay,
+    use_nvlamb=False,
+):
+    """The second half of LAMB, on ``[params, updates]``: ``params -= lr * ratio * updates``."""
+    if batches.is_set(noop_flag):
+        return
+    with torch.no_grad():
+        for rows, batch in batches.alike(tensor_lists):
+            params, found = map(batches.wide, batch)
+            found = lists.mul(found, 1.0)
+            if weight_decay or use_nvlamb:
+                ratios = updates.ratios(per_tensor_param_norm[rows], per_tensor_update_norm[rows])
+                lists.mul_(found, list(ratios.to(params[0].device).unbind()))
+            lists.subtract_(params, found, lr)
+            batches.write_back(batch[:1], (params,))

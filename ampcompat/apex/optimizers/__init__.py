@@ -1,0 +1,10 @@
+"""Layer ``apex``: the optimizers of ``apex.optimizers``, on any device and for params of any floating dtype."""
+
+from .adagrad import FusedAdagrad
+from .adam import FusedAdam
+from .lamb import FusedLAMB
+from .mixed_lamb import FusedMixedPrecisionLamb
+from .novograd import FusedNovoGrad
+from .sgd import FusedSGD
+
+__all__ = ["FusedAdagrad", "FusedAdam", "FusedLAMB", "FusedMixedPrecisionLamb", "FusedNovoGrad", "FusedSGD"]

@@ -1,0 +1,43 @@
+"""Adagrad.
+
+Owns: ``FusedAdagrad``.
+Must not touch: the formula, which is ``multi_tensor.updates.adagrad``.
+The surprise: it has no decay of the learning rate and no initial value of the sum, unlike ``torch.optim.Adagrad``.
+"""
+
+from ..multi_tensor import updates
+from .fused import FusedOptimizer, checked
+
+
+class FusedAdagrad(FusedOptimizer):
+    """Adagrad, with weight decay as an L2 term or decoupled.
+
+    Args:
+        params: params, or param groups.
+        lr: learning rate.
+        eps: added to the root of the sum of squares.
+        weight_decay: weight decay.
+        set_grad_none: ``zero_grad`` sets gradients to None.
+        adagrad_w_mode: weight decay is decoupled; otherwise it is added to the gradient.
+    """
+
+    state_names = ("sum",)
+
+    def __init__(self, params, lr=1e-2, eps=1e-10, weight_decay=0.0, set_grad_none=True, adagrad_w_mode=False):
+        checked(lr=lr, eps=eps, weight_decay=weight_decay)
+        defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, set_grad_none, adagrad_w_mode=int(adagrad_w_mode))
+
+    def _advance(self, group):
+        """Count nothing: no part of the formula asks for the step."""
+
+    def _update_batch(self, group, batch):
+        updates.adagrad(
+            batch.weights,
+            batch.grads,
+            batch.state["sum"],
+            group["lr"],
+            group["eps"],
+            group["weight_decay"],
+            decoupled=bool(self.adagrad_w_mode),
+        )

@@ -1,0 +1,201 @@
+"""What Apex's optimizers have in common.
+
+Owns: ``FusedOptimizer``: batches of params that are updated together, the step count of a group, state dicts.
+Must not touch: formulas, which are ``multi_tensor.updates``.
+The surprise: state is kept and updates are computed in float32 at least, for half params too; ``load_state_dict`` keeps
+it so, where torch's would round it to the params' dtype.
+"""
+
+import itertools
+from typing import Dict, List, NamedTuple
+
+import torch
+
+from ...errors import AmpError
+from ...parts import tensors
+from ..multi_tensor import lists
+
+#: Where a group keeps its count of steps, and a param its float32 copy.
+STEP, MASTER = "step", "master_param"
+
+
+class Batch(NamedTuple):
+    """Params of one device and dtype that have gradients; lists as long as ``params``.
+
+    ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` where that is their own.
+    ``state`` holds a list per name.
+    """
+
+    params: List[torch.Tensor]
+    weights: List[torch.Tensor]
+    grads: List[torch.Tensor]
+    state: Dict[str, List[torch.Tensor]]
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers: a subclass names its state and says what a step does to a batch.
+
+    Args:
+        params: as for every optimizer of torch.
+        defaults: the options of a param group.
+        set_grad_none: whether ``zero_grad`` sets gradients to None.
+        attributes: options that are no group's, as Apex has them; they are copied and pickled with the optimizer.
+    """
+
+    #: The names of a param's state that have the param's shape and begin at 0.
+    state_names = ()
+    #: Whether half params get float32 copies that are kept.
+    master_weights = False
+
+    def __init__(self, params, defaults, set_grad_none, **attributes):
+        self._own = dict(attributes, set_grad_none=set_grad_none)
+        vars(self).update(self._own)
+        super().__init__(params, defaults)
+
+    def __getstate__(self):
+        own = {name: getattr(self, name) for name in self._own}
+        return dict(super().__getstate__(), _own=self._own, **own)
+
+    def zero_grad(self, set_to_none=True):
+        """Clear the gradients: set them to None, or to 0 if ``set_to_none`` or ``set_grad_none`` is false."""
+        clear_gradients(self.param_groups, set_to_none and self.set_grad_none)
+
+    def step(self, closure=None):
+        """Step, and return the loss that ``closure``, if there is one, computed before."""
+        loss = evaluated(closure)
+        with torch.no_grad():
+            self._update()
+        return loss
+
+    def _update(self):
+        for group in self.param_groups:
+            self._advance(group)
+            for batch in self._batches(group["params"], self.state_names):
+                self._update_batch(group, batch)
+                self._finish(batch)
+
+    def _update_batch(self, group, batch):
+        raise NotImplementedError("a subclass says what a step does")
+
+    def _advance(self, group):
+        """Count a step of a group."""
+        if group["params"]:
+            group[STEP] = int(group.get(STEP, 0)) + 1
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def _batches(self, params, names):
+        """Return those params that have gradients, in batches, with their state of these names; it begins at 0."""
+        alike = {}
+        for param in params:
+            grad = param.grad
+            if grad is None or not param.numel():
+                continue
+            if grad.is_sparse:
+                raise AmpError(
+                    "{} does not take sparse gradients; torch.optim.SparseAdam and SGD do.".format(type(self).__name__)
+                )
+            alike.setdefault((param.device, param.dtype, grad.dtype), []).append(param)
+        return [self._batch(each, names) for each in alike.values()]
+
+    def _batch(self, params, names):
+        dtype = lists.wide_dtype(params[0].dtype)
+        state = {name: [self._slot(param, name, dtype) for param in params] for name in names}
+        models = state[names[0]] if names else None
+        grads = widened([param.grad for param in params], dtype, models)
+        if params[0].dtype != dtype and self._keeps_master(params[0]):
+            return Batch(params, [self._master(param, dtype) for param in params], grads, state)
+        return Batch(params, widened(params, dtype, models), grads, state)
+
+    def _slot(self, param, name, dtype):
+        state = self.state[param]
+        if state.get(name) is None:
+            state[name] = torch.zeros_like(param.detach(), dtype=dtype)
+        return state[name]
+
+    def _keeps_master(self, param):
+        """Return whether a half param gets a float32 copy that is kept."""
+        return self.master_weights
+
+    def _master(self, param, dtype):
+        state = self.state[param]
+        if MASTER not in state:
+            state[MASTER] = param.detach().to(dtype)
+        return state[MASTER]
+
+    def _finish(self, batch):
+        if batch.weights is not batch.params:
+            tensors.copy_(batch.params, batch.weights)
+
+    # -- state dicts ---------------------------------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict):
+        """Load a state dict; what it holds in float32 stays so."""
+        super().load_state_dict(state_dict)
+        saved = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        own = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, param in zip(saved, own):
+            for name, value in state_dict["state"].get(key, {}).items():
+                if isinstance(value, torch.Tensor) and value.is_floating_point() and name != STEP:
+                    dtype = lists.wide_dtype(param.dtype)
+                    self.state[param][name] = value.detach().to(device=param.device, dtype=dtype).clone()
+
+
+def clear_gradients(groups, to_none):
+    """Set the gradients of groups of params to None, or to 0."""
+    grads = []
+    for group in groups:
+        for param in group["params"]:
+            if to_none:
+                param.grad = None
+            elif param.grad is not None:
+                param.grad = param.grad.detach()
+                grads.append(param.grad)
+    for alike in tensors.grouped([grad for grad in grads if not grad.is_sparse]):
+        _zero_(alike)
+    for grad in grads:
+        if grad.is_sparse:
+            grad.zero_()
+
+
+def _zero_(alike):
+    if hasattr(torch, "_foreach_zero_"):
+        torch._foreach_zero_(alike)
+        return
+    for tensor in alike:
+        tensor.zero_()
+
+
+def widened(alike, dtype, models=None):
+    """Return ``alike`` itself if it is of ``dtype``, else copies in that dtype.
+
+    ``models``: tensors of that dtype and those shapes, with which one operation makes all the copies.
+    """
+    if alike[0].dtype == dtype:
+        return alike
+    if models is not None:
+        return tensors.widened(alike, models)[0]
+    return [tensor.to(dtype) for tensor in alike]
+
+
+def evaluated(closure):
+    """Return the loss of a closure, computed with gradients; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def refuse_amsgrad(amsgrad, name):
+    """Raise if the AMSGrad variant is asked for, which Apex never had."""
+    if amsgrad:
+        raise AmpError("{} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.".format(name))
+
+
+def checked(**options):
+    """Raise ``ValueError`` for a negative option; tensors are not read."""
+    for name, value in options.items():
+        if not isinstance(value, torch.Tensor) and value < 0.0:
+            raise ValueError("{} must not be negative: {}".format(name, value))
+
+

@@ -1,0 +1,99 @@
+"""LAMB, for large batches.
+
+Owns: ``FusedLAMB``.
+Must not touch: the formula, which is ``multi_tensor.updates.lamb``.
+The surprise: gradients are first clipped by their global norm over all groups, to 1 unless ``max_grad_norm`` says
+otherwise; the gradients that the params hold stay as they are.
+"""
+
+import torch
+
+from ..multi_tensor import lists, updates
+from .fused import STEP, FusedOptimizer, checked, refuse_amsgrad
+
+
+class FusedLAMB(FusedOptimizer):
+    """LAMB: Adam's update, scaled for each tensor by the norm of the weight over that of the update.
+
+    Args:
+        params: params, or param groups.
+        lr: learning rate.
+        bias_correction: whether the averages are corrected for having begun at 0.
+        betas: how much of the mean of gradients, and of that of their squares, a step keeps.
+        eps: added to the root of the squares.
+        weight_decay: weight decay.
+        amsgrad: not there; ``True`` is a ``RuntimeError``.
+        adam_w_mode: weight decay is added to the update; otherwise to the gradient.
+        grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
+        set_grad_none: ``zero_grad`` sets gradients to None.
+        max_grad_norm: gradients are scaled down to this norm, taken over all of them; 0 or None: not at all.
+        use_nvlamb: adapts also the tensors that have no weight decay.
+    """
+
+    state_names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        amsgrad=False,
+        adam_w_mode=True,
+        grad_averaging=True,
+        set_grad_none=True,
+        max_grad_norm=1.0,
+        use_nvlamb=False,
+    ):
+        refuse_amsgrad(amsgrad, type(self).__name__)
+        checked(lr=lr, eps=eps, weight_decay=weight_decay)
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "grad_averaging": grad_averaging,
+            "max_grad_norm": max_grad_norm,
+        }
+        super().__init__(params, defaults, set_grad_none, adam_w_mode=int(adam_w_mode), use_nvlamb=use_nvlamb)
+
+    def _update(self):
+        names = self.state_names
+        batches = [(group, batch) for group in self.param_groups for batch in self._batches(group["params"], names)]
+        norm = global_norm([batch.grads for _, batch in batches])
+        for group in self.param_groups:
+            self._advance(group)
+        for group, batch in batches:
+            self._update_batch(group, batch, norm)
+            self._finish(batch)
+
+    def _update_batch(self, group, batch, norm):
+        limit = group.get("max_grad_norm", self.defaults["max_grad_norm"])
+        updates.lamb(
+            batch.weights,
+            batch.grads,
+            batch.state["exp_avg"],
+            batch.state["exp_avg_sq"],
+            updates.clip_divisor(norm.to(batch.params[0].device), limit) if limit else None,
+            group["lr"],
+            group["betas"],
+            group["eps"],
+            group[STEP],
+            group["bias_correction"],
+            group["weight_decay"],
+            averaging=group["grad_averaging"],
+            decoupled=bool(self.adam_w_mode),
+            nvlamb=self.use_nvlamb,
+        )
+
+
+def global_norm(batches):
+    """Return the 2-norm over all tensors in lists of tensors, on the first one's device; None if there are none."""
+    norms = [lists.norms(batch).norm() for batch in batches]
+    if len(norms) < 2:
+        return norms[0] if norms else None
+    dtype = max((norm.dtype for norm in norms), key=lambda each: torch.finfo(each).bits)
+    return torch.stack([norm.to(device=norms[0].device, dtype=dtype) for norm in norms]).norm()

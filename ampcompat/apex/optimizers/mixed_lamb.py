@@ -1,0 +1,62 @@
+"""LAMB that keeps the float32 copies of half params itself.
+
+Owns: ``FusedMixedPrecisionLamb``.
+Must not touch: the formula, which is ``FusedLAMB``'s.
+The surprise: learning rate and step count are plain numbers here, tensors of one element in Apex; both are taken, and
+in checkpoints both load.
+"""
+
+import torch
+
+from .adam import unscaled
+from .fused import evaluated
+from .lamb import FusedLAMB
+
+
+class FusedMixedPrecisionLamb(FusedLAMB):
+    """LAMB for a model that is half as a whole, without amp's masters.
+
+    Args:
+        step: the number of steps that are already done.
+        reduced_precision_dtype: params of this dtype get float32 copies, made in the first step; None: none do.
+
+    The other arguments are those of ``FusedLAMB``.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        step=0,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        amsgrad=False,
+        adam_w_mode=True,
+        grad_averaging=True,
+        max_grad_norm=1.0,
+        use_nvlamb=False,
+        reduced_precision_dtype=None,
+    ):
+        modes = {"adam_w_mode": adam_w_mode, "grad_averaging": grad_averaging, "use_nvlamb": use_nvlamb}
+        super().__init__(
+            params, lr, bias_correction, betas, eps, weight_decay, amsgrad, max_grad_norm=max_grad_norm, **modes
+        )
+        self._own["reduced_precision_dtype"] = self.reduced_precision_dtype = reduced_precision_dtype
+        for group in self.param_groups:
+            group.setdefault("step", int(step))
+
+    def step(self, closure=None, grad_scaler=None):
+        """Step, and return the loss that ``closure``, if there is one, computed before.
+
+        ``grad_scaler``: a ``torch.cuda.amp.GradScaler`` whose scale the gradients still carry.
+        """
+        loss = evaluated(closure)
+        with torch.no_grad():
+            if grad_scaler is None or unscaled(self, grad_scaler):
+                self._update()
+        return loss
+
+    def _keeps_master(self, param):
+        return param.dtype == self.reduced_precision_dtype

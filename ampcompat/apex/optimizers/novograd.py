@@ -1,0 +1,116 @@
+"""NovoGrad: one second moment for each tensor.
+
+Owns: ``FusedNovoGrad``, and the reading of its second moments from Apex's checkpoints.
+Must not touch: the formula, which is ``multi_tensor.updates.novograd``.
+The surprise: the second moment is a norm, not its square, as in Apex; ours lies in the param's state, where Apex had
+two tensors in each param group.
+"""
+
+import torch
+
+from ...errors import AmpValueError
+from ..multi_tensor import lists, updates
+from .fused import STEP, FusedOptimizer, checked, refuse_amsgrad
+
+MOMENT = "exp_avg_sq"
+#: Apex's numbers for norms.
+ORDERS = {2: 2, 0: float("inf")}
+
+
+class FusedNovoGrad(FusedOptimizer):
+    """NovoGrad: gradients are divided by a running norm of their tensor.
+
+    Args:
+        params: params, or param groups.
+        lr: learning rate.
+        bias_correction: whether the averages are corrected for having begun at 0.
+        betas: how much of the mean of gradients, and of their norm, a step keeps.
+        eps: added to the norm.
+        weight_decay: weight decay.
+        amsgrad: not there; ``True`` is a ``RuntimeError``.
+        reg_inside_moment: norm and decay enter the mean, as in the paper; otherwise only the update.
+        grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
+        norm_type: 2, or 0 for the largest absolute value.
+        init_zero: norms begin at 0; otherwise at those of the first gradients.
+        set_grad_none: ``zero_grad`` sets gradients to None.
+    """
+
+    state_names = ("exp_avg",)
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0.0,
+        amsgrad=False,
+        reg_inside_moment=False,
+        grad_averaging=True,
+        norm_type=2,
+        init_zero=False,
+        set_grad_none=True,
+    ):
+        refuse_amsgrad(amsgrad, "FusedNovoGrad")
+        checked(lr=lr, eps=eps, weight_decay=weight_decay)
+        if norm_type not in ORDERS:
+            raise AmpValueError("norm_type must be 2, or 0 for the largest absolute value, not {!r}".format(norm_type))
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "grad_averaging": grad_averaging,
+            "norm_type": norm_type,
+            "init_zero": init_zero,
+        }
+        super().__init__(params, defaults, set_grad_none, moment_mode=0 if reg_inside_moment else 1)
+
+    def load_state_dict(self, state_dict):
+        """Load a state dict, Apex's own included."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            if MOMENT in group:
+                self._spread(group, group.pop(MOMENT))
+
+    def _spread(self, group, moments):
+        """Give every param its element of Apex's pair of tensors: one for the half params, one for the others."""
+        rows = [iter([] if row is None else row.float().reshape(-1).unbind()) for row in moments]
+        for param in group["params"]:
+            if "exp_avg" in self.state.get(param, {}):
+                dtype = lists.wide_dtype(param.dtype)
+                moment = next(rows[0 if param.dtype == torch.float16 else 1], None)
+                if moment is None:
+                    raise AmpValueError("the checkpoint has fewer norms of gradients than params with state")
+                self.state[param][MOMENT] = moment.to(device=param.device, dtype=dtype).clone()
+
+    def _update_batch(self, group, batch):
+        moments = self._moments(group, batch)
+        updates.novograd(
+            batch.weights,
+            batch.grads,
+            batch.state["exp_avg"],
+            moments,
+            group["lr"],
+            group["betas"],
+            group["eps"],
+            group[STEP],
+            group["bias_correction"],
+            group["weight_decay"],
+            averaging=group["grad_averaging"],
+            inside=self.moment_mode == 0,
+        )
+
+    def _moments(self, group, batch):
+        """Let the second moments of a batch take part in this step, and return them as one tensor."""
+        order = ORDERS[group["norm_type"]]
+        norms = lists.norms(batch.grads, order)
+        fresh = (norms * 0 if group["init_zero"] else norms).unbind()
+        held = [self.state[param].get(MOMENT) for param in batch.params]
+        held = torch.stack([new if old is None else old for old, new in zip(held, fresh)])
+        moments = updates.blend_norms(held, norms, group["betas"][1], order)
+        for param, moment in zip(batch.params, moments.unbind()):
+            self.state[param][MOMENT] = moment
+        return moments

@@ -1,0 +1,10 @@
+"""Optimizers."""
+
+from ampcompat.apex.optimizers import (
+    FusedAdagrad,
+    FusedAdam,
+    FusedLAMB,
+    FusedMixedPrecisionLamb,
+    FusedNovoGrad,
+    FusedSGD,
+)

@@ -1,0 +1,3 @@
+"""One optimizer, by the module that Apex had it in."""
+
+from ampcompat.apex.optimizers import FusedNovoGrad
