@@ -1,0 +1,127 @@
+"""Layer norm and RMS norm as modules.
+
+Owns: their weights.
+Must not touch: the arithmetic, which is ``norm_functions``'.
+The surprise: as in Apex these are no subclasses of ``torch.nn.LayerNorm``; what asks for that class does not find them.
+"""
+
+import numbers
+import warnings
+
+import torch
+
+from ...errors import AmpValueError
+from . import norm_functions
+
+
+class _Norm(torch.nn.Module):
+    """What the norms share: a weight of the normalized shape, and a bias where there is one."""
+
+    _has_bias = False
+
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False):
+        super().__init__()
+        if isinstance(normalized_shape, numbers.Integral):
+            normalized_shape = (normalized_shape,)
+        self.normalized_shape = torch.Size(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        for name in ("weight", "bias") if self._has_bias else ("weight",):
+            param = torch.nn.Parameter(torch.empty(self.normalized_shape)) if elementwise_affine else None
+            self.register_parameter(name, param)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Set the weight to 1 and the bias, where there is one, to 0."""
+        if self.elementwise_affine:
+            torch.nn.init.ones_(self.weight)
+            if self._has_bias:
+                torch.nn.init.zeros_(self.bias)
+
+    def extra_repr(self):
+        """Return what stands between the brackets."""
+        return "{}, eps={}, elementwise_affine={}".format(
+            tuple(self.normalized_shape), self.eps, self.elementwise_affine
+        )
+
+
+class FusedLayerNorm(_Norm):
+    """Layer norm with the result in the input's dtype.
+
+    Args:
+        normalized_shape: the last dimensions of the input, as an int or a sequence of them.
+        eps: is added to the variance.
+        elementwise_affine: whether there are a weight and a bias.
+        memory_efficient: accepted; torch decides what is kept for backward.
+    """
+
+    __constants__ = ["normalized_shape", "eps"]
+    _has_bias = True
+
+    def forward(self, input):
+        """Return the norm of ``input``."""
+        if torch.jit.is_scripting():  # TorchScript follows torch's own functions only, as in Apex
+            normed = torch.nn.functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        else:
+            normed = norm_functions.fused_layer_norm_affine(
+                input, self.weight, self.bias, self.normalized_shape, self.eps
+            )
+        return normed
+
+
+class FusedRMSNorm(_Norm):
+    """RMS norm with the result in the input's dtype; arguments as for ``FusedLayerNorm``, and there is no bias."""
+
+    def forward(self, input):
+        """Return the norm of ``input``."""
+        return norm_functions.fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """Layer norm with the result in the weights' dtype: float32 weights make float32 of a half input."""
+
+    def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
+        _check_affine(type(self).__name__, keywords)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input):
+        """Return the norm of ``input`` in the dtype of the weights."""
+        if torch.jit.is_scripting():
+            normed = torch.nn.functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        else:
+            normed = norm_functions.mixed_dtype_fused_layer_norm_affine(
+                input, self.weight, self.bias, self.normalized_shape, self.eps
+            )
+        return normed
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """RMS norm with the result in the weight's dtype: a float32 weight makes float32 of a half input."""
+
+    def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
+        _check_affine(type(self).__name__, keywords)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input):
+        """Return the norm of ``input`` in the dtype of the weight."""
+        return norm_functions.mixed_dtype_fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+
+
+def _check_affine(name, keywords):
+    """Take ``elementwise_affine`` as Apex does: needless if True, an error if not.
+
+    Raises:
+        AmpValueError: there would be no weight to take the dtype from.
+        TypeError: another keyword came.
+    """
+    affine = keywords.pop("elementwise_affine", None)
+    if keywords:
+        raise TypeError("{} got an unexpected keyword argument {!r}".format(name, sorted(keywords)[0]))
+    if affine is None:
+        return
+    if not affine:
+        raise AmpValueError(
+            "{} takes the dtype of its result from its weight, so elementwise_affine must be True.".format(name)
+        )
+    warnings.warn("{} always has a weight: leave elementwise_affine out.".format(name), stacklevel=3)

@@ -1,0 +1,283 @@
+"""Layer norm and RMS norm against their formulas in float64, written by hand; dtypes; every level."""
+
+import copy
+import importlib
+import pickle
+
+import pytest
+import torch
+from half_kernels import trains_in
+from networks import each_setting, initialize, session_of, train_step
+
+from ampcompat.apex import install, normalization
+from ampcompat.apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
+from ampcompat.errors import AmpValueError
+
+LAYER_NORMS, RMS_NORMS = (FusedLayerNorm, MixedFusedLayerNorm), (FusedRMSNorm, MixedFusedRMSNorm)
+if hasattr(torch, "compile"):
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # here, because the first time changes torch
+each_norm = pytest.mark.parametrize("kind", LAYER_NORMS + RMS_NORMS, ids=lambda kind: kind.__name__)
+DTYPES = [
+    pytest.param(
+        dtype,
+        id=str(dtype),
+        marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
+    )
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+]
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+MIXES = [
+    (DTYPES[0], torch.float32, torch.float64),
+    (DTYPES[3], torch.float16, torch.float32),
+    (DTYPES[2], torch.bfloat16, torch.float32),
+    (DTYPES[3], torch.float32, torch.float16),
+]
+each_mix = pytest.mark.parametrize(
+    "of_input, of_weights",
+    [pytest.param(x, weights, id="{}-{}".format(x, weights), marks=dtype.marks) for dtype, x, weights in MIXES],
+)
+
+
+class Reference:
+    """A norm over the last ``dims`` dimensions and its gradients, in float64, one row after the other."""
+
+    def __init__(self, x, weight, bias, grad, dims, eps, centers):
+        x, grad = x.detach().double(), grad.double()
+        shape, n = x.shape, int(x[(0,) * (x.dim() - dims)].numel())
+        weight = torch.ones(n, dtype=torch.float64) if weight is None else weight.detach().double().reshape(n)
+        bias = torch.zeros(n, dtype=torch.float64) if bias is None else bias.detach().double().reshape(n)
+        outputs, x_grads = [], []
+        self.weight_grad, self.bias_grad = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+        for row, row_grad in zip(x.reshape(-1, n), grad.reshape(-1, n)):
+            centered = row - row.sum() / n if centers else row
+            inverse = 1.0 / ((centered * centered).sum() / n + eps) ** 0.5
+            normed = centered * inverse
+            outputs.append(normed * weight + bias)
+            self.weight_grad += row_grad * normed
+            self.bias_grad += row_grad
+            inner = row_grad * weight
+            projected = inner - normed * (inner * normed).sum() / n
+            x_grads.append(inverse * (projected - inner.sum() / n if centers else projected))
+        self.output, self.x_grad = torch.stack(outputs).reshape(shape), torch.stack(x_grads).reshape(shape)
+
+
+def tolerance(*dtypes):
+    """Return how far off a few roundings in the narrowest of the dtypes may be."""
+    return 16 * max(torch.finfo(dtype).eps for dtype in dtypes)
+
+
+def assert_close(found, expected, *dtypes):
+    scale = expected.abs().max().item() + 1.0
+    assert (found.detach().double() - expected.reshape(found.shape)).abs().max().item() <= tolerance(*dtypes) * scale
+
+
+def make_norm(kind, shape, dtype, **keywords):
+    generator = torch.Generator().manual_seed(1)
+    module = kind(shape, **keywords).to(dtype)
+    with torch.no_grad():
+        for param in module.parameters():
+            param.copy_(torch.randn(param.shape, generator=generator))
+    return module
+
+
+def make_input(shape, dtype):
+    generator = torch.Generator().manual_seed(2)
+    x = (torch.randn(shape, generator=generator) * 3 + 1).to(dtype).requires_grad_()
+    return x, torch.randn(shape, generator=generator)
+
+
+def check(module, x, grad, dims):
+    """Compare a module's output and gradients with the reference; return the output."""
+    output = module(x)
+    output.backward(grad.to(output.dtype))
+    bias = getattr(module, "bias", None)
+    dtypes = {x.dtype, output.dtype} | {param.dtype for param in module.parameters()}
+    expected = Reference(
+        x, module.weight, bias, grad.to(output.dtype), dims, module.eps, isinstance(module, FusedLayerNorm)
+    )
+    assert_close(output, expected.output, *dtypes)
+    assert_close(x.grad, expected.x_grad, *dtypes)
+    if module.weight is not None:
+        assert_close(module.weight.grad, expected.weight_grad, *dtypes)
+    if bias is not None:
+        assert_close(bias.grad, expected.bias_grad, *dtypes)
+    return output
+
+
+@each_dtype
+@pytest.mark.parametrize("shape, dims", [(6, 1), ([6], 1), ((3, 6), 2), (torch.Size([4, 3, 6]), 3)], ids=str)
+@each_norm
+def test_output_and_gradients_follow_the_formula(kind, shape, dims, dtype):
+    x, grad = make_input((2, 4, 3, 6), dtype)
+    assert check(make_norm(kind, shape, dtype), x, grad, dims).dtype is dtype
+
+
+@each_dtype
+@pytest.mark.parametrize("kind", [FusedLayerNorm, FusedRMSNorm])
+def test_without_weights_too(kind, dtype):
+    x, grad = make_input((5, 7), dtype)
+    module = kind(7, eps=0.5, elementwise_affine=False, memory_efficient=True)
+    assert not list(module.parameters()) and not module.state_dict()
+    assert check(module, x, grad, 1).dtype is dtype
+
+
+@each_mix
+@each_norm
+def test_the_mixed_ones_take_the_weights_dtype_and_the_others_the_inputs(kind, of_input, of_weights):
+    x, grad = make_input((5, 7), of_input)
+    output = check(make_norm(kind, 7, of_weights), x, grad, 1)
+    assert output.dtype is (of_weights if kind in (MixedFusedLayerNorm, MixedFusedRMSNorm) else of_input)
+    assert x.grad.dtype is of_input
+
+
+@each_dtype
+def test_the_functions_are_what_the_modules_compute(dtype):
+    x = make_input((5, 7), dtype)[0]
+    names = normalization
+    layer, rms = make_norm(FusedLayerNorm, 7, dtype, eps=1e-6), make_norm(FusedRMSNorm, 7, dtype, eps=1e-6)
+    weight, bias = layer.weight, layer.bias
+    for function in (
+        names.fused_layer_norm_affine, names.mixed_dtype_fused_layer_norm_affine,
+        names.FusedLayerNormAffineFunction.apply, names.FusedLayerNormAffineMixedDtypesFunction.apply,
+    ):  # fmt: skip
+        assert torch.equal(function(x, weight, bias, (7,)), layer(x))
+        assert torch.equal(function(x, weight, bias, (7,), 1e-6, True), layer(x))
+    for function in (
+        names.fused_rms_norm_affine, names.mixed_dtype_fused_rms_norm_affine,
+        names.FusedRMSNormAffineFunction.apply, names.FusedRMSNormAffineMixedDtypesFunction.apply,
+    ):  # fmt: skip
+        assert torch.equal(function(x, rms.weight, 7), rms(x))
+        assert torch.equal(function(x, rms.weight, 7, eps=1e-6), rms(x))
+    assert torch.equal(names.manual_rms_norm(x, (7,), rms.weight, 1e-6), rms(x))
+    for function, kind in (
+        (names.fused_layer_norm, FusedLayerNorm), (names.FusedLayerNormFunction.apply, FusedLayerNorm),
+        (names.fused_rms_norm, FusedRMSNorm), (names.FusedRMSNormFunction.apply, FusedRMSNorm),
+    ):  # fmt: skip
+        assert torch.equal(function(x, (7,)), kind(7, eps=1e-6, elementwise_affine=False)(x))
+
+
+@pytest.mark.parametrize("dtype", [DTYPES[3]])
+@each_norm
+def test_halves_whose_squares_overflow_are_normed_all_the_same(kind, dtype):
+    x = torch.tensor([[3e4, -2e4, 1e4, 6e4]], dtype=dtype, requires_grad=True)
+    check(make_norm(kind, 4, dtype), x, torch.ones(1, 4), 1)
+
+
+@each_norm
+def test_an_input_of_another_shape_is_refused(kind):
+    for wrong in (torch.ones(2, 3), torch.ones(2, 1)):
+        with pytest.raises(RuntimeError, match="4"):
+            kind(4)(wrong)
+    with pytest.raises(RuntimeError):
+        normalization.fused_rms_norm_affine(torch.ones(2, 4), torch.ones(1), 4)
+
+
+@each_norm
+def test_a_gradient_of_a_gradient(kind):
+    module = make_norm(kind, 5, torch.float64)
+    x = make_input((2, 5), torch.float64)[0]
+    theirs = torch.nn.LayerNorm(5).double()
+    theirs.load_state_dict(module.state_dict(), strict=False)
+    if kind in LAYER_NORMS and not torch.autograd.gradgradcheck(theirs, (x,), raise_exception=False):
+        pytest.skip("the second derivative of this torch's own layer_norm is wrong")
+    assert torch.autograd.gradgradcheck(module, (x,))
+
+
+@pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning")
+@each_norm
+def test_it_prints_copies_pickles_and_resets(kind):
+    module = make_norm(kind, (2, 3), torch.float32)
+    assert repr(module) == kind.__name__ + "((2, 3), eps=1e-05, elementwise_affine=True)"
+    x = torch.randn(4, 2, 3)
+    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(twin(x), module(x))
+    fresh = kind((2, 3))
+    fresh.load_state_dict(module.state_dict())
+    assert torch.equal(fresh(x), module(x))
+    assert sorted(module.state_dict()) == (["bias", "weight"] if kind in LAYER_NORMS else ["weight"])
+    module.reset_parameters()
+    assert torch.equal(module.weight, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("kind", [MixedFusedLayerNorm, MixedFusedRMSNorm])
+def test_the_mixed_ones_need_weights(kind):
+    with pytest.raises(AmpValueError, match="elementwise_affine must be True"):
+        kind(3, elementwise_affine=False)
+    with pytest.raises(TypeError, match="size"):
+        kind(3, size=1)
+    with pytest.warns(UserWarning, match="leave elementwise_affine out"):
+        kind(3, elementwise_affine=True)
+
+
+class TwoWays(torch.nn.Module):
+    """Calls from a branch that TorchScript never takes what it could not follow."""
+
+    def forward(self, x):
+        if torch.jit.is_scripting():
+            x = x + 1
+        else:
+            x = normalization.fused_layer_norm(x, 5)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("kind", LAYER_NORMS)
+def test_layer_norms_can_be_scripted(kind):
+    module = make_norm(kind, 5, torch.float32)
+    x = torch.randn(2, 5)
+    try:
+        torch.jit.script(TwoWays())
+    except RuntimeError:
+        pytest.skip("this torch compiles branches that it never takes")
+    assert torch.equal(torch.jit.script(module)(x), module(x))
+
+
+@each_norm
+def test_compiled_it_stays_one_graph(kind):
+    if not hasattr(torch, "compile"):
+        pytest.skip("this torch has no torch.compile")
+    module = make_norm(kind, 5, torch.float32)
+    x = torch.randn(2, 5)
+    assert torch.equal(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
+
+
+class Network(torch.nn.Module):
+    """A linear layer, a norm, a linear layer; notes the dtype that the norm gave."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(6, 8), kind(8), torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        normed = self.norm(self.first(x))
+        self.seen = normed.dtype
+        return self.last(torch.relu(normed))
+
+
+@each_norm
+@each_setting
+def test_every_level_trains_it(setting, kind):
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(16, 6, generator=generator).to(setting.high), torch.arange(16) % 3
+    model = Network(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    with session_of(setting):
+        initialize(setting, model, optimizer)
+        losses = [train_step(model, optimizer, batch) for _ in range(12)]
+        assert model.seen is (setting.low if setting.casts_weights else setting.high)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("kind", LAYER_NORMS + RMS_NORMS, ids=lambda kind: kind.__name__)
+def test_apex_has_them_by_name(kind):
+    install.install()
+    try:
+        for module in ("apex.normalization", "apex.normalization.fused_layer_norm"):
+            assert getattr(importlib.import_module(module), kind.__name__) is kind
+        assert pickle.loads("capex.normalization\n{}\n.".format(kind.__name__).encode()) is kind
+        from apex.normalization import fused_layer_norm
+
+        for name in normalization.__all__:
+            assert getattr(fused_layer_norm, name) is getattr(normalization, name)
+    finally:
+        install.uninstall()
