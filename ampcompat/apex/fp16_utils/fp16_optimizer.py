@@ -1,0 +1,290 @@
+"""FP16_Optimizer: float32 masters and a loss scale around any optimizer, as before ``amp.initialize``.
+
+Owns: ``FP16_Optimizer``.
+Must not touch: the model's forward; whoever uses this casts the model (``network_to_half``, ``.half()``).
+The surprise: closures work. An overflow within one does not skip the step: the closure runs again, under a smaller scale.
+
+One iteration: ``zero_grad()``, ``backward(loss)`` instead of ``loss.backward()``, ``step()``. The gradients of half
+params stay scaled on them; their masters hold the true ones, overwritten at each ``update_master_grads()``.
+"""
+
+import torch
+
+from ...errors import AmpError, GradientOverflowError
+from ...parts import tensors
+from ...parts.masters import make_master, recast
+from ...parts.notices import Notices
+from ...parts.scaler import LossScaler
+from ...tables.opt_levels import DYNAMIC, parse_scale
+from . import fp16util
+
+#: Overflows in a row within one closure after which it is given up: no scale mends a loss that is nan.
+MAX_RETRIES = 50
+
+_INNER, _MASTERS, _SCALER = "optimizer_state_dict", "fp32_from_fp16", "loss_scaler"
+
+
+class FP16_Optimizer:
+    """Wraps an optimizer of a model that has half params.
+
+    Args:
+        init_optimizer: the optimizer; its half params that need gradients are replaced by float32 masters.
+        static_loss_scale: what losses are multiplied by; such a scale never skips a step.
+        dynamic_loss_scale: whether the scale changes by overflows instead.
+        dynamic_loss_args: ``init_scale``, ``scale_factor``, ``scale_window`` and what else ``LossScaler`` takes.
+        verbose: whether overflows are printed.
+    """
+
+    def __init__(
+        self, init_optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, verbose=True
+    ):
+        self.optimizer = init_optimizer
+        self.verbose = verbose
+        self.dynamic_loss_scale = bool(dynamic_loss_scale)
+        if dynamic_loss_scale:
+            self.loss_scaler = LossScaler(DYNAMIC, **(dynamic_loss_args or {}))
+        else:
+            self.loss_scaler = LossScaler(parse_scale("static_loss_scale", static_loss_scale))
+        self.overflow = False
+        self.first_closure_call_this_step = True
+        self._notices = Notices(1 if verbose else 0)
+        self._grads_scale = None  # what backward multiplied the gradients by that the half params hold now
+        self._float_grads_are_true = False  # float32 params hold theirs divided by it already
+        self.fp16_groups, self.fp32_from_fp16_groups, self.fp32_from_fp32_groups = [], [], []
+        for group in init_optimizer.param_groups:
+            self._adopt(group)
+
+    def _adopt(self, group):
+        """Replace the half params of a group by masters, and re-key and widen the state that they have."""
+        high = fp16util.dtypes().high
+        halves, masters, floats = [], [], []
+        for index, param in enumerate(group["params"]):
+            if not param.requires_grad:
+                continue
+            if not tensors.is_narrower(param, high):
+                floats.append(param)
+                continue
+            master = make_master(param, (), high)
+            group["params"][index] = master
+            if param in self.state:
+                self.state[master] = self.state.pop(param)
+            recast(self.state.get(master), master.shape, high)
+            halves.append(param)
+            masters.append(master)
+        self.fp16_groups.append(halves)
+        self.fp32_from_fp16_groups.append(masters)
+        self.fp32_from_fp32_groups.append(floats)
+
+    # -- one iteration -------------------------------------------------------------------------------------------------
+
+    def zero_grad(self, set_grads_to_None=False):
+        """Clear the gradients of the params and of the masters."""
+        self._grads_scale, self._float_grads_are_true = None, False
+        for param in _all(self.fp16_groups) + [param for group in self.param_groups for param in group["params"]]:
+            if param.grad is None:
+                continue
+            if set_grads_to_None:
+                param.grad = None
+            else:
+                param.grad = param.grad.detach()
+                param.grad.zero_()
+
+    def backward(self, loss, update_master_grads=True, retain_graph=False):
+        """Run backward from the scaled loss.
+
+        Args:
+            loss: a tensor of one element.
+            update_master_grads: False where more backward passes follow before the step, and for all but the last;
+                gradients add up.
+            retain_graph: as for ``Tensor.backward``.
+        """
+        scale = self.loss_scale
+        self._rescale_grads(scale)
+        (loss.to(fp16util.dtypes().high) * scale).backward(retain_graph=retain_graph)
+        if update_master_grads:
+            self.update_master_grads()
+
+    def update_master_grads(self):
+        """Copy the gradients to the masters, divided by the scale; note whether one was inf or nan."""
+        self._rescale_grads(self.loss_scale)
+        fp16util.model_grads_to_master_grads(_all(self.fp16_groups), _all(self.fp32_from_fp16_groups))
+        grads = [param.grad for param in self._masters() if param.grad is not None]
+        with torch.no_grad():
+            self.loss_scaler.clear_overflow_state()
+            self.loss_scaler.unscale_(tensors.grouped(grads), self._grads_scale)
+        self._float_grads_are_true = True
+        self.overflow = self.loss_scaler.update_scale()
+
+    def _rescale_grads(self, scale):
+        """Bring gradients of earlier passes to the scale of the next one, so that they add up in the same unit."""
+        before, self._grads_scale = self._grads_scale or scale, scale
+        floats = self._grads_of(self.fp32_from_fp32_groups)
+        with torch.no_grad():
+            if self._float_grads_are_true:
+                tensors.multiply_(tensors.grouped(floats), before)
+                self._float_grads_are_true = False
+            if before != scale:
+                tensors.multiply_(tensors.grouped(floats + self._grads_of(self.fp16_groups)), scale / before)
+
+    def clip_master_grads(self, max_norm, norm_type=2):
+        """Clip the masters' gradients by their joint norm and return it; -1, and nothing clipped, after an overflow."""
+        if self.overflow:
+            return -1
+        return fp16util.clip_grad_norm(self._masters(), max_norm, norm_type)
+
+    def step(self, closure=None):
+        """Step unless the gradients overflowed, and copy the masters into the model.
+
+        Args:
+            closure: clears the gradients, calls ``backward`` of this object, returns the loss. The inner optimizer may
+                call it any number of times.
+
+        Raises:
+            GradientOverflowError: every pass of a closure overflowed, whatever the scale.
+        """
+        if closure is not None:
+            result = self._step_with_closure(closure)
+        elif self.overflow:
+            self._notices.say("Gradient overflow.  Skipping step, reducing loss scale to {}".format(self.loss_scale))
+            result = None
+        else:
+            result = self.optimizer.step()
+        self._master_params_to_model_params()
+        self._grads_scale, self._float_grads_are_true = None, False  # who clears the model's gradients need not tell us
+        return result
+
+    def _step_with_closure(self, closure):
+        def retried():
+            if not self.first_closure_call_this_step:  # the optimizer moved the masters since the last call
+                self._master_params_to_model_params()
+            self.first_closure_call_this_step = False
+            for _ in range(MAX_RETRIES):
+                self.overflow = False
+                loss = closure()
+                if not self.overflow:
+                    return loss
+                self._notices.say(
+                    "Gradient overflow within the closure.  Running it again, reducing loss scale to {}".format(
+                        self.loss_scale
+                    )
+                )
+            raise GradientOverflowError(
+                "The gradients of a closure overflowed {} times in a row, down to a loss scale of {:g}: the loss or "
+                "the weights are inf or nan, which no scale mends.".format(MAX_RETRIES, self.loss_scale)
+            )
+
+        try:
+            return self.optimizer.step(retried)
+        finally:
+            self.first_closure_call_this_step = True
+
+    def inspect_master_grad_data(self):
+        """Return the gradients of the params of each group (None where there is none); None after an overflow."""
+        if self.overflow:
+            self._notices.say("The gradients overflowed: there is nothing to inspect in the masters.")
+            return None
+        return [[None if p.grad is None else p.grad.detach() for p in group["params"]] for group in self.param_groups]
+
+    def _masters(self):
+        return _all(self.fp32_from_fp16_groups) + _all(self.fp32_from_fp32_groups)
+
+    @staticmethod
+    def _grads_of(groups):
+        return [param.grad for param in _all(groups) if param.grad is not None]
+
+    def _master_params_to_model_params(self):
+        fp16util.master_params_to_model_params(_all(self.fp16_groups), _all(self.fp32_from_fp16_groups))
+
+    # -- what it shares with the optimizer -----------------------------------------------------------------------------
+
+    @property
+    def loss_scale(self):
+        """The scale of now."""
+        return self.loss_scaler.loss_scale()
+
+    @loss_scale.setter
+    def loss_scale(self, value):
+        self.loss_scaler._loss_scale = value
+
+    @property
+    def state(self):
+        """The wrapped optimizer's state."""
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, value):
+        self.optimizer.state = value
+
+    @property
+    def param_groups(self):
+        """The wrapped optimizer's param groups, which hold the masters."""
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, value):
+        self.optimizer.param_groups = value
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self):
+        """Return the scale, the wrapped optimizer's state dict and the masters."""
+        return {
+            _SCALER: self.loss_scaler.state_dict(),
+            "dynamic_loss_scale": self.dynamic_loss_scale,
+            "overflow": self.overflow,
+            "first_closure_call_this_step": self.first_closure_call_this_step,
+            _INNER: self.optimizer.state_dict(),
+            _MASTERS: [[master.detach() for master in group] for group in self.fp32_from_fp16_groups],
+        }
+
+    def load_state_dict(self, state_dict):
+        """Load what ``state_dict`` returned, Apex's or ours, and round the masters into the model.
+
+        A scale that was saved by the other kind of scaler (static, dynamic) is left out.
+
+        Raises:
+            AmpError: it is no such dict, or its masters are of other params.
+        """
+        missing = [key for key in (_INNER, _MASTERS) if key not in state_dict]
+        if missing:
+            raise AmpError(
+                "FP16_Optimizer.load_state_dict expects what its state_dict() returned; there is no {}.".format(
+                    " and no ".join(map(repr, missing))
+                )
+            )
+        saved, present = state_dict[_MASTERS], self.fp32_from_fp16_groups
+        if _shapes(saved) != _shapes(present):
+            raise AmpError(
+                "The checkpoint has masters of shapes {} where this optimizer has {}.".format(
+                    _shapes(saved), _shapes(present)
+                )
+            )
+        self.optimizer.load_state_dict(state_dict[_INNER])
+        numbers = _scaler_numbers(state_dict.get(_SCALER))
+        if numbers and bool(state_dict.get("dynamic_loss_scale")) == self.dynamic_loss_scale:
+            self.loss_scaler.load_state_dict(numbers)
+        self.overflow = bool(state_dict.get("overflow", False))
+        self.first_closure_call_this_step = state_dict.get("first_closure_call_this_step", True)
+        with torch.no_grad():
+            for master, value in zip(_all(present), _all(saved)):
+                master.copy_(value)
+        self._master_params_to_model_params()
+
+
+def _all(groups):
+    return [param for group in groups for param in group]
+
+
+def _shapes(groups):
+    return [[tuple(param.shape) for param in group] for group in groups]
+
+
+def _scaler_numbers(saved):
+    """Return the numbers of a scaler in a checkpoint: a dict is ours, an object Apex's, of one kind or the other."""
+    if saved is None or isinstance(saved, dict):
+        return saved
+    values = vars(saved)
+    if "_loss_scale" in values:
+        return {"loss_scale": values["_loss_scale"], "unskipped": values.get("_unskipped", 0)}
+    unskipped = values.get("cur_iter", 0) - values.get("last_overflow_iter", -1) - 1
+    return {"loss_scale": values["cur_scale"], "unskipped": unskipped % values.get("scale_window", 1000)}

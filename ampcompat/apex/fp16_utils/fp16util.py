@@ -1,0 +1,174 @@
+"""Models in half, and float32 masters of their params as plain lists.
+
+Owns: the conversions, the master lists, flat ones among them.
+Must not touch: optimizers.
+The surprise: a flat master is one long vector of all params, which therefore must be of one dtype; batch norm kept in
+float32 rules it out.
+"""
+
+import torch
+
+from ...errors import AmpTypeError, AmpValueError
+from ...parts import tensors
+from ...runtime import state
+from ...tables import opt_levels
+
+clip_grad_norm = torch.nn.utils.clip_grad_norm_
+
+
+def dtypes():
+    """Return the ``DtypePair`` of this process: float16 and float32, or what the command line put in their places."""
+    return opt_levels.parse_dtypes(state.command_line().get("dtypes")) or opt_levels.HALF
+
+
+class tofp16(torch.nn.Module):
+    """A layer that casts its input to half."""
+
+    def forward(self, input):
+        """Return ``input`` in half."""
+        return input.to(dtypes().low)
+
+
+def BN_convert_float(module):
+    """Put batch norms that have weights back into float32, within ``module`` too, and return it."""
+    for inner in module.modules():
+        if _is_batch_norm(inner):
+            convert_module(inner, dtypes().high)
+    return module
+
+
+def network_to_half(network):
+    """Return ``network`` in half but for its batch norms, behind a layer that casts the input."""
+    return torch.nn.Sequential(tofp16(), BN_convert_float(network.to(dtypes().low)))
+
+
+def convert_module(module, dtype):
+    """Cast the floating params and buffers that ``module`` itself owns, not those of modules within it."""
+    owned = list(module._parameters.values()) + list(module._buffers.values())
+    for tensor in owned:
+        if tensor is None or not tensor.is_floating_point() or tensor.dtype is dtype:
+            continue
+        grad, tensor.grad = tensor.grad, None  # torch refuses data of another dtype than the gradient's
+        tensor.data = tensor.data.to(dtype)
+        if grad is not None:
+            tensor.grad = grad.to(dtype)
+
+
+def convert_network(network, dtype):
+    """Cast the floating params and buffers of ``network`` but those of batch norms that have weights; return it."""
+    for module in network.modules():
+        if _is_batch_norm(module):
+            continue
+        convert_module(module, dtype)
+        if isinstance(module, torch.nn.RNNBase):
+            module.flatten_parameters()
+    return network
+
+
+def _is_batch_norm(module):
+    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.affine
+
+
+class FP16Model(torch.nn.Module):
+    """A network in half but for its batch norms, which casts its inputs.
+
+    Args:
+        network: any module; it is cast in place.
+    """
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = convert_network(network, dtype=dtypes().low)
+
+    def forward(self, *inputs):
+        """Return what the network makes of the inputs in half; integers stay."""
+        low = dtypes().low
+        return self.network(*[tensor.to(low) if tensor.is_floating_point() else tensor for tensor in inputs])
+
+
+# -- masters as lists --------------------------------------------------------------------------------------------------
+
+
+def prep_param_lists(model, flat_master=False):
+    """Return (params of the model that need gradients, their float32 masters).
+
+    Args:
+        model: a module, usually in half.
+        flat_master: whether the second list holds one vector, with a gradient, for all params.
+
+    Raises:
+        AmpTypeError: a flat master of params that are not of one dtype.
+        AmpValueError: no param needs a gradient.
+    """
+    model_params = [param for param in model.parameters() if param.requires_grad]
+    high = dtypes().high
+    if not flat_master:
+        masters = [param.detach().to(high, copy=True) for param in model_params]
+        return model_params, [master.requires_grad_() for master in masters]
+    if not model_params:
+        raise AmpValueError("prep_param_lists(flat_master=True): no param of the model needs a gradient.")
+    found = sorted({str(param.dtype) for param in model_params})
+    if len(found) > 1:
+        raise AmpTypeError(
+            "prep_param_lists(flat_master=True) needs params of one dtype and found {}. Use flat_master=False for a "
+            "model whose batch norms are float32.".format(" and ".join(found))
+        )
+    master = _flattened([param.detach() for param in model_params]).to(high, copy=True)
+    master = torch.nn.Parameter(master)
+    master.grad = torch.zeros_like(master)
+    return model_params, [master]
+
+
+def model_grads_to_master_grads(model_params, master_params, flat_master=False):
+    """Copy the gradients of the model's params to their masters; a param without one leaves its master without one."""
+    with torch.no_grad():
+        if flat_master:
+            grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in model_params]
+            flat = _flattened(grads).to(master_params[0].dtype)
+            if master_params[0].grad is None:
+                master_params[0].grad = flat
+            else:
+                master_params[0].grad.copy_(flat)
+            return
+        targets, sources = [], []
+        for model, master in zip(model_params, master_params):
+            if model.grad is None:
+                master.grad = None
+                continue
+            if master.grad is None:
+                master.grad = torch.empty_like(master)
+            targets.append(master.grad)
+            sources.append(model.grad.to_dense() if model.grad.is_sparse else model.grad)
+        _copy(targets, sources)
+
+
+def master_params_to_model_params(model_params, master_params, flat_master=False):
+    """Copy the masters into the model's params, rounding."""
+    with torch.no_grad():
+        targets = [param.detach() for param in model_params]
+        if flat_master:
+            sizes = [param.numel() for param in model_params]
+            parts = master_params[0].detach().split(sizes)
+            _copy(targets, [part.view_as(target) for part, target in zip(parts, targets)])
+        else:
+            _copy(targets, [master.detach() for master in master_params])
+
+
+def _flattened(alike):
+    return torch.cat([tensor.contiguous().view(-1) for tensor in alike])
+
+
+def _copy(targets, sources):
+    """Copy pairwise, one operation for all the tensors of a device."""
+    by_device = {}
+    for target, source in zip(targets, sources):
+        pairs = by_device.setdefault((target.device, source.device), ([], []))
+        pairs[0].append(target)
+        pairs[1].append(source)
+    for alike, theirs in by_device.values():
+        tensors.copy_(alike, theirs)
+
+
+def to_python_float(tensor):
+    """Return the number in a tensor, or in a sequence, of one element."""
+    return tensor.item() if hasattr(tensor, "item") else tensor[0]

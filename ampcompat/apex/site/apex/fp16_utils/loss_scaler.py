@@ -1,0 +1,4 @@
+"""The loss scalers of loops that were written by hand."""
+
+from ampcompat.apex.fp16_utils.fp16util import to_python_float
+from ampcompat.apex.fp16_utils.loss_scaler import DynamicLossScaler, LossScaler
