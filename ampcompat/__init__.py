@@ -48,6 +48,9 @@ The rooms. A layer imports only from itself and from those above it in this list
       parallel          larc, sync_batchnorm, multiproc; distributed sends gradients in buckets, flat sends tensors
       optimizers        fused, the base; adam, sgd, lamb, mixed_lamb, novograd, adagrad
       multi_tensor      updates: the formulas, over lists; batches, functions (amp_C), apply, flat (apex_C)
+      normalization     norm_functions, norm_modules
+      fp16_utils        fp16util: conversions and masters as lists; loss_scaler, fp16_optimizer
+      mlp               perceptron, fused_dense
     amp, sessions       the doors
     cli/                the desk: run, install, info, parsing; __main__ opens it
 """

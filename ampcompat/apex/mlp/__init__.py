@@ -1,0 +1,26 @@
+"""Stacks of linear layers under Apex's names.
+
+Owns: the names that ``apex.mlp`` and ``apex.fused_dense`` export.
+Must not touch: ``torch.nn.Linear``.
+The surprise: Apex ran a whole stack in half under its casts; here each layer follows the op table, to the same dtype.
+"""
+
+from .fused_dense import (
+    FusedDense,
+    FusedDenseGeluDense,
+    dense_no_bias_function,
+    fused_dense_function,
+    fused_dense_gelu_dense_function,
+)
+from .perceptron import MLP, MlpFunction, mlp_function
+
+__all__ = [
+    "FusedDense",
+    "FusedDenseGeluDense",
+    "MLP",
+    "MlpFunction",
+    "dense_no_bias_function",
+    "fused_dense_function",
+    "fused_dense_gelu_dense_function",
+    "mlp_function",
+]

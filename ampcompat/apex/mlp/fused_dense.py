@@ -1,0 +1,99 @@
+"""A linear layer, and two with a GELU between them.
+
+Owns: ``FusedDense``, ``FusedDenseGeluDense`` and their functions.
+Must not touch: dtypes; linear and gelu are rows of the op table.
+The surprise: the GELU is the one by tanh, because cuBLAS fuses that one, so weights trained with Apex expect it. And
+params are drawn as ``torch.nn.Linear`` draws them; Apex left them as the memory was.
+"""
+
+import math
+
+import torch
+
+from ...errors import AmpValueError
+from ...tables import torch_facts
+
+
+def fused_dense_function(input, weight, bias):
+    """Return ``input @ weight.T + bias``."""
+    return torch.nn.functional.linear(input, weight, bias)
+
+
+def dense_no_bias_function(input, weight):
+    """Return ``input @ weight.T``."""
+    return torch.nn.functional.linear(input, weight)
+
+
+def fused_dense_gelu_dense_function(input, weight1, bias1, weight2, bias2):
+    """Return a linear layer of the GELU of a linear layer of ``input``."""
+    hidden = torch.nn.functional.linear(input, weight1, bias1)
+    return torch.nn.functional.linear(_gelu(hidden), weight2, bias2)
+
+
+def _gelu(tensor):
+    """Return ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` (Hendrycks and Gimpel 2016)."""
+    if torch_facts.has_tanh_gelu():
+        return torch.nn.functional.gelu(tensor, approximate="tanh")
+    inner = math.sqrt(2.0 / math.pi) * (tensor + 0.044715 * (tensor * tensor * tensor))
+    return 0.5 * tensor * (1.0 + torch.tanh(inner))
+
+
+class FusedDense(torch.nn.Module):
+    """A linear layer; arguments as for ``torch.nn.Linear``."""
+
+    def __init__(self, in_features, out_features, bias=True):
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight, drawn = _drawn(in_features, out_features)
+        self.register_parameter("bias", drawn if bias else None)
+
+    def forward(self, input):
+        """Return the layer's output."""
+        if self.bias is None:
+            return dense_no_bias_function(input, self.weight)
+        return fused_dense_function(input, self.weight, self.bias)
+
+    def extra_repr(self):
+        """Return what stands between the brackets."""
+        return "in_features={}, out_features={}, bias={}".format(
+            self.in_features, self.out_features, self.bias is not None
+        )
+
+
+class FusedDenseGeluDense(torch.nn.Module):
+    """Two linear layers with a GELU between them.
+
+    Args:
+        in_features, intermediate_features, out_features: the sizes.
+        bias: must be True, as in Apex.
+
+    Raises:
+        AmpValueError: ``bias`` is False.
+    """
+
+    def __init__(self, in_features, intermediate_features, out_features, bias=True):
+        super().__init__()
+        if not bias:
+            raise AmpValueError("FusedDenseGeluDense has biases always: bias must be True.")
+        self.in_features = in_features
+        self.intermediate_features = intermediate_features
+        self.out_features = out_features
+        self.weight1, self.bias1 = _drawn(in_features, intermediate_features)
+        self.weight2, self.bias2 = _drawn(intermediate_features, out_features)
+
+    def forward(self, input):
+        """Return the second layer's output."""
+        return fused_dense_gelu_dense_function(input, self.weight1, self.bias1, self.weight2, self.bias2)
+
+    def extra_repr(self):
+        """Return what stands between the brackets."""
+        return "in_features={}, intermediate_features={}, out_features={}".format(
+            self.in_features, self.intermediate_features, self.out_features
+        )
+
+
+def _drawn(in_features, out_features):
+    """Return a weight and a bias as ``torch.nn.Linear`` draws them."""
+    layer = torch.nn.Linear(in_features, out_features)
+    return layer.weight, layer.bias

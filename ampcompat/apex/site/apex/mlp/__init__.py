@@ -1,0 +1,3 @@
+"""A stack of linear layers."""
+
+from .mlp import MLP, MlpFunction, mlp_function
