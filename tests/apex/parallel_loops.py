@@ -166,7 +166,7 @@ class Failing(torch.autograd.Function):
 
 
 def interrupted(rank):
-    """Return the gradients of a pass that follows one which raised on every rank, and one of ``torch.autograd.grad``."""
+    """Return the gradients after ``torch.autograd.grad``, and those of a pass that follows one which raised."""
     net = make_net()
     model = DistributedDataParallel(net, message_size=1)
     inputs = batch(rank).double().requires_grad_()

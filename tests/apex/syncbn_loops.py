@@ -115,7 +115,10 @@ def created(rank):
 def make_net():
     torch.manual_seed(4)
     return torch.nn.Sequential(
-        torch.nn.Conv2d(1, CHANNELS, 3), torch.nn.BatchNorm2d(CHANNELS), torch.nn.ReLU(), torch.nn.Conv2d(CHANNELS, 1, 2)
+        torch.nn.Conv2d(1, CHANNELS, 3),
+        torch.nn.BatchNorm2d(CHANNELS),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(CHANNELS, 1, 2),
     )
 
 

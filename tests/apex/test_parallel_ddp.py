@@ -84,7 +84,7 @@ def test_shared_params_get_the_sum_of_their_uses(outcomes, case):
     assert_close(outcomes[0]["shared"][case], [(one + two) / 2 for one, two in zip(*alone)])
 
 
-@pytest.mark.skipif(not hasattr(torch, "is_autocast_enabled"), reason="torch < 1.6 averages again after each inner pass")
+@pytest.mark.skipif(not hasattr(torch, "is_autocast_enabled"), reason="torch < 1.6 averages after each inner pass")
 def test_a_gradient_that_comes_too_late_is_an_error_with_the_way_out(outcomes):
     assert "delay_allreduce=True" in outcomes[0]["shared"][3]
 

@@ -125,7 +125,8 @@ def test_a_converted_model_trains_on_three_ranks_as_the_plain_one_does_on_the_jo
 
 def test_converting_keeps_params_statistics_mode_and_sharing():
     norm = torch.nn.BatchNorm2d(3, eps=1e-3, momentum=0.2)
-    net = torch.nn.Sequential(norm, torch.nn.Sequential(norm), torch.nn.InstanceNorm2d(3), torch.nn.BatchNorm1d(2, affine=False))
+    bare = torch.nn.BatchNorm1d(2, affine=False)
+    net = torch.nn.Sequential(norm, torch.nn.Sequential(norm), torch.nn.InstanceNorm2d(3), bare)
     net.eval()
     params, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     converted = convert_syncbn_model(net, channel_last=True)

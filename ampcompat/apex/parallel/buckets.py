@@ -2,11 +2,12 @@
 
 Owns: ``Arithmetic`` (what is done to a bucket before and after), ``Bucket``, ``BackwardReduction`` (when).
 Must not touch: the module's forward; params, but for their gradients.
-The surprise: ranks need not agree on which params a pass has used. Behind its gradients each bucket carries a mark per param,
-summed with them: a param that some rank used gets its gradient on all of them, one that no rank used keeps None.
+The surprise: ranks need not agree on which params a pass has used. Behind its gradients each bucket carries a mark
+per param, summed with them: a param that some rank used gets its gradient on all of them, one that no rank used keeps
+None.
 
-One backward pass (a bucket is launched when its last gradient has arrived, but never before the buckets in front of it, so that
-every rank sends them in the same order):
+One backward pass (a bucket is launched when its last gradient has arrived, but never before the buckets in front of
+it, so that every rank sends them in the same order):
 
     a gradient reaches an output, or a param    this pass is ours: call ``finish`` at its end
     a param has its gradient                    launch the buckets at the front that are complete
@@ -25,8 +26,9 @@ from ...parts import tensors
 from .flat import flatten, master_of, unflatten
 
 
-#: Before torch 1.6, which also brought autocast, a backward pass inside of another one threw away what was to be called at the
-#: end. There ``finish`` is asked for again and again: an average is not changed by averaging it once more.
+#: Before torch 1.6, which also brought autocast, a backward pass inside of another one threw away what was to be
+#: called at the end. There ``finish`` is asked for again and again: an average is not changed by averaging it once
+#: more.
 _CALLBACKS_SURVIVE = hasattr(torch, "is_autocast_enabled")
 
 
@@ -127,8 +129,8 @@ class Plan(NamedTuple):
     """How to divide params into buckets and when to send them.
 
     ``size``: elements after which a bucket is closed. ``triggers``: ids of the params that close one instead, if any.
-    ``delays``: send nothing before the end of a pass. ``keeps_flat``: keep the reduced buffers. ``groups``: process groups that
-    take turns.
+    ``delays``: send nothing before the end of a pass. ``keeps_flat``: keep the reduced buffers. ``groups``: process
+    groups that take turns.
     """
 
     size: int
@@ -200,7 +202,8 @@ class BackwardReduction:
     def watch_output(self, output):
         """Call ``finish`` at the end of the pass that reaches ``output`` first.
 
-        The params' own hooks would do, if checkpointing did not run backward passes inside of that pass, with ends of their own.
+        The params' own hooks would do, if checkpointing did not run backward passes inside of that pass, with ends of
+        their own.
         """
 
         def reached(grad):

@@ -2,8 +2,8 @@
 
 Owns: the two classes with Apex's arguments.
 Must not touch: optimizers; when and how gradients travel (``buckets``).
-The surprise: ``amp.initialize`` comes first, this wraps what it returned. Gradients are reduced as the backward pass leaves them,
-still scaled, so an overflow on one rank is an overflow on all.
+The surprise: ``amp.initialize`` comes first, this wraps what it returned. Gradients are reduced as the backward pass
+leaves them, still scaled, so an overflow on one rank is an overflow on all.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,10 @@ class DistributedDataParallel(torch.nn.Module):
         retain_allreduce_buffers: keep the reduced buffers in ``allreduce_buffers``; gradients are views of them.
         allreduce_always_fp32: sum half gradients in float32.
         num_allreduce_streams: process groups whose messages travel side by side.
-        allreduce_communicators: ``(process groups, streams)`` to use for that; ``torch.distributed`` has streams of its own.
-        gradient_average: divide the sum by the number of processes. Without it, what comes is ``sum / gradient_predivide_factor``.
+        allreduce_communicators: ``(process groups, streams)`` to use for that; ``torch.distributed`` has streams of
+            its own.
+        gradient_average: divide the sum by the number of processes. Without it, what comes is
+            ``sum / gradient_predivide_factor``.
         gradient_predivide_factor: how much of that division comes before the sum, so that half does not overflow.
         gradient_average_split_factor: the older name of that.
         prof: accepted; torch's profiler sees the collectives without it.
@@ -162,7 +164,7 @@ def _check(shared_param, delay_allreduce, triggers, streams, communicators):
     if shared_param is not None:
         raise AmpValueError("shared_param is not an option any more: shared params work as they are.")
     if triggers is not None and delay_allreduce:
-        raise AmpValueError("allreduce_trigger_params say when to send, delay_allreduce=True says at the end: give one.")
+        raise AmpValueError("allreduce_trigger_params say when to send, delay_allreduce=True at the end: give one.")
     if communicators is not None and len(communicators[0]) != streams:
         raise AmpValueError(
             "allreduce_communicators has {} process groups, num_allreduce_streams is {}.".format(

@@ -2,8 +2,8 @@
 
 Owns: ``flatten``, ``unflatten``, ``flat_dist_call``, and the broadcast with which ranks start alike.
 Must not touch: when and why anything is sent.
-The surprise: weights that amp has cast are broadcast by way of their float32 masters, which ``initialize`` made from this rank's
-own values.
+The surprise: weights that amp has cast are broadcast by way of their float32 masters, which ``initialize`` made from
+this rank's own values.
 """
 
 import torch

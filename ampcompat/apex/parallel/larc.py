@@ -2,8 +2,8 @@
 
 Owns: ``LARC``.
 Must not touch: the wrapped optimizer's update. LARC rescales gradients before it, and nothing else.
-The surprise: to torch this is an ``Optimizer`` (so that learning-rate schedulers take it) without any state: params, state,
-hooks and, if amp prepared it, amp's adapter are those of the wrapped optimizer.
+The surprise: to torch this is an ``Optimizer`` (so that learning-rate schedulers take it) without any state: params,
+state, hooks and, if amp prepared it, amp's adapter are those of the wrapped optimizer.
 """
 
 import torch
@@ -18,9 +18,9 @@ _SHARED = ("defaults", SLOT)
 class LARC(torch.optim.Optimizer):
     """Wraps an optimizer; see contract section 6 for the formula.
 
-    For each param whose norm and whose gradient's norm are not 0, with ``rate = trust_coefficient * |w| / (|g| + wd * |w| + eps)``
-    (if ``clip``, ``min(rate / lr, 1)``), the gradient becomes ``(g + wd * w) * rate``. The optimizer then steps with a weight
-    decay of 0.
+    For each param whose norm ``|w|`` and whose gradient's norm ``|g|`` are not 0, the rate is
+    ``trust_coefficient * |w| / (|g| + wd * |w| + eps)`` (if ``clip``, ``min(rate / lr, 1)``) and the gradient becomes
+    ``(g + wd * w) * rate``. The optimizer then steps with a weight decay of 0.
 
     Args:
         optimizer: any optimizer; the rates of its groups may change at any time.

@@ -2,8 +2,8 @@
 
 Owns: starting and ending those processes.
 Must not touch: the script's own arguments, beyond ``--world-size`` and ``--rank``.
-The surprise: only rank 0 writes to the terminal; the others write to ``GPU_<rank>.log``. torchrun does this better today, and
-the variables it sets (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are set here too.
+The surprise: only rank 0 writes to the terminal; the others write to ``GPU_<rank>.log``. torchrun does this better
+today, and the variables it sets (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are set here too.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 Owns: ``SyncBatchNorm`` and its differentiable function, ``convert_syncbn_model``, ``create_syncbn_process_group``.
 Must not touch: gradients of weight and bias beyond this rank's share; DistributedDataParallel averages those.
-The surprise: ranks may hold batches of different sizes, even none. Counts travel with the statistics, and these are combined from
-each rank's own mean and squared deviations, which keeps the digits that a sum of squares would lose.
+The surprise: ranks may hold batches of different sizes, even none. Counts travel with the statistics, and these are
+combined from each rank's own mean and squared deviations, which keeps the digits that a sum of squares would lose.
 """
 
 import torch
