@@ -420,6 +420,36 @@ def test_a_resumed_run_is_the_uninterrupted_one(scales):
     assert whole[1].loss_scaler.state_dict() == optimizer.loss_scaler.state_dict()
 
 
+@pytest.mark.parametrize("loop", ["optimizer", "scaler"])
+def test_the_operations_of_a_pass_do_not_grow_with_the_number_of_params(loop):
+    python_dispatch = pytest.importorskip("torch.utils._python_dispatch", reason="this torch cannot count operations")
+    if not hasattr(python_dispatch, "TorchDispatchMode") or not hasattr(torch, "_foreach_copy_"):
+        pytest.skip("this torch has no operations over lists, or cannot count them")
+
+    class Count(python_dispatch.TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+            self.seen += 1
+            return function(*args, **(kwargs or {}))
+
+    def operations(number):
+        params = [torch.nn.Parameter(torch.ones(3, dtype=LOW)) for _ in range(number)]
+        optimizer = FP16_Optimizer(torch.optim.SGD(params, lr=0.5, foreach=True), dynamic_loss_scale=True)
+        for _ in range(2):  # the first time the masters' gradients are made
+            for param in params:
+                param.grad = torch.ones(3, dtype=LOW)
+            with Count() as count:
+                if loop == "scaler":
+                    DynamicLossScaler().has_overflow(params)
+                else:
+                    optimizer.update_master_grads()
+                    optimizer.step()
+        return count.seen
+
+    assert operations(3) == operations(30) < 20
+
+
 class ApexScaler:
     """A loss scaler as Apex pickled it into checkpoints."""
 

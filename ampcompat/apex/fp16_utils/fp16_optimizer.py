@@ -2,7 +2,7 @@
 
 Owns: ``FP16_Optimizer``.
 Must not touch: the model's forward; whoever uses this casts the model (``network_to_half``, ``.half()``).
-The surprise: closures work. An overflow within one does not skip the step: the closure runs again, under a smaller scale.
+The surprise: closures work. An overflow within one skips no step: the closure runs again, under a smaller scale.
 
 One iteration: ``zero_grad()``, ``backward(loss)`` instead of ``loss.backward()``, ``step()``. The gradients of half
 params stay scaled on them; their masters hold the true ones, overwritten at each ``update_master_grads()``.

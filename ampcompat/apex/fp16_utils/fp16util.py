@@ -145,13 +145,10 @@ def model_grads_to_master_grads(model_params, master_params, flat_master=False):
 def master_params_to_model_params(model_params, master_params, flat_master=False):
     """Copy the masters into the model's params, rounding."""
     with torch.no_grad():
-        targets = [param.detach() for param in model_params]
         if flat_master:
-            sizes = [param.numel() for param in model_params]
-            parts = master_params[0].detach().split(sizes)
-            _copy(targets, [part.view_as(target) for part, target in zip(parts, targets)])
-        else:
-            _copy(targets, [master.detach() for master in master_params])
+            parts = master_params[0].split([param.numel() for param in model_params])
+            master_params = [part.view_as(param) for part, param in zip(parts, model_params)]
+        _copy(model_params, master_params)
 
 
 def _flattened(alike):

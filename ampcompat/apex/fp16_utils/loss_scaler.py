@@ -76,10 +76,8 @@ def has_non_finite(grads):
     flags = {}
     with torch.no_grad():
         for alike in tensors.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
-            flags.setdefault(alike[0].device, []).extend(_non_finite(grad) for grad in alike)
-        return any(bool(torch.stack(found).any()) for found in flags.values())
-
-
-def _non_finite(grad):
-    # x - x is 0 for every finite x and nan otherwise: it needs only subtraction, which every torch has.
-    return (grad - grad != 0).any()
+            device = alike[0].device
+            if device not in flags:
+                flags[device] = torch.zeros((), dtype=torch.float32, device=device)
+            tensors.check_and_scale_(alike, 1.0, flags[device])
+    return any(flag.item() != 0.0 for flag in flags.values())
