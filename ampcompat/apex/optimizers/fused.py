@@ -130,7 +130,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     # -- state dicts ---------------------------------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict):
-        """Load a state dict; what it holds in float32 stays so."""
+        """Load a state dict, that of torch's own optimizer of the kind included; what it holds in float32 stays so."""
         super().load_state_dict(state_dict)
         saved = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
@@ -139,6 +139,17 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and name != STEP:
                     dtype = lists.wide_dtype(param.dtype)
                     self.state[param][name] = value.detach().to(device=param.device, dtype=dtype).clone()
+
+        for group in self.param_groups:
+            self._complete(group)
+
+    def _complete(self, group):
+        """Add what a group of torch's own optimizer lacks; torch counts steps in the state of each param."""
+        for name, value in self.defaults.items():
+            group.setdefault(name, value)
+        counts = [self.state[param].pop(STEP) for param in group["params"] if STEP in self.state.get(param, {})]
+        if counts:
+            group.setdefault(STEP, int(max(counts)))
 
 
 def clear_gradients(groups, to_none):

@@ -1,0 +1,276 @@
+"""The functions of amp_C and apex_C as scripts call them: through ``multi_tensor_applier``, values and flag."""
+
+import importlib
+import math
+
+import pytest
+import torch
+
+from ampcompat.apex import install
+from ampcompat.apex.multi_tensor import functions
+
+F32, F64 = torch.float32, torch.float64
+SHAPES = [(4, 3), (5,), (2, 1, 2)]
+
+
+@pytest.fixture(autouse=True)
+def amp_c():
+    install.install()
+    yield importlib.import_module("amp_C")
+    install.uninstall()
+
+
+def flag():
+    return torch.zeros(1, dtype=torch.int32)
+
+
+def randoms(seed, dtype=F32, positive=False):
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+    return [tensor.abs() for tensor in made] if positive else made
+
+
+def doubled(tensors):
+    return [tensor.double().clone() for tensor in tensors]
+
+
+def same(one, other):
+    """Return whether two tensors are equal; by way of float64, since old torch compares no half tensors on the CPU."""
+    return one.dtype == other.dtype and torch.equal(one.detach().double(), other.detach().double())
+
+
+def close(tensors, right, eps=64 * 2.0**-23):
+    rows = [(one.double(), other) for one, other in zip(tensors, right)]
+    return all((one - other).abs().max() <= eps * max(1.0, other.abs().max()) for one, other in rows)
+
+
+def applied(name, noop, tensor_lists, *args):
+    from apex.multi_tensor_apply import multi_tensor_applier
+
+    return multi_tensor_applier(getattr(importlib.import_module("amp_C"), name), noop, tensor_lists, *args)
+
+
+def test_the_applier_is_available_only_while_every_function_is_there(monkeypatch):
+    from apex.multi_tensor_apply import MultiTensorApply, multi_tensor_applier
+
+    assert multi_tensor_applier.available and MultiTensorApply(8).available
+    monkeypatch.delattr(functions, "multi_tensor_lamb")
+    assert not multi_tensor_applier.available
+    with pytest.raises(RuntimeError):
+        multi_tensor_applier.check_avail()
+
+
+def test_every_function_is_in_amp_c(amp_c):
+    assert all(getattr(amp_c, name) is getattr(functions, name) for name in functions.__all__)
+
+
+def test_the_modules_leave_with_the_alias():
+    install.uninstall()
+    for name in ("amp_C", "apex_C"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(name)
+
+
+@pytest.mark.parametrize("source", [F32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("target", [F32, torch.float16], ids=str)
+def test_scale_multiplies_and_casts(source, target):
+    sources, targets, noop = randoms(1, source), randoms(2, target), flag()
+    applied("multi_tensor_scale", noop, [sources, targets], 0.25)
+    assert all(same(out, (each.float() * 0.25).to(target)) for each, out in zip(sources, targets))
+    assert noop.item() == 0
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("name", ["multi_tensor_scale", "multi_tensor_l2norm", "multi_tensor_axpby"])
+def test_the_flag_tells_of_inf_and_nan_and_the_result_is_there(name, bad):
+    sources, others, targets, noop = randoms(1), randoms(2), randoms(3), flag()
+    sources[1][2] = bad
+    if name == "multi_tensor_axpby":
+        applied(name, noop, [sources, others, targets], 2.0, 3.0, 0)
+    elif name == "multi_tensor_scale":
+        applied(name, noop, [sources, targets], 2.0)
+    else:
+        total = applied(name, noop, [sources])[0].item()
+        assert math.isnan(total) or math.isinf(total)
+    assert noop.item() == 1
+    if name == "multi_tensor_scale":
+        assert same(targets[0], sources[0] * 2.0) and not (targets[1] - targets[1] == 0).all()
+
+
+def test_axpby_adds_and_looks_where_it_is_told():
+    for looks_at, expected in ((-1, 1), (0, 0), (1, 1)):
+        xs, ys, outs, noop = randoms(1), randoms(2), randoms(3), flag()
+        ys[0][0, 0] = math.inf
+        applied("multi_tensor_axpby", noop, [xs, ys, outs], 2.0, -3.0, looks_at)
+        assert noop.item() == expected
+        assert torch.allclose(outs[1], 2.0 * xs[1] - 3.0 * ys[1])
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float16, torch.bfloat16], ids=str)
+def test_l2norm_is_of_all_and_of_each(dtype):
+    tensors = randoms(1, dtype) + [torch.zeros(0, dtype=dtype)]
+    total, each = applied("multi_tensor_l2norm", flag(), [tensors], True)
+    right = [float((tensor.double() ** 2).sum().sqrt()) for tensor in tensors]
+    assert each.tolist() == pytest.approx(right, rel=1e-6)
+    assert total.shape == (1,) and total.item() == pytest.approx(math.sqrt(sum(norm**2 for norm in right)), rel=1e-6)
+    total, each = applied("multi_tensor_l2norm", flag(), [tensors])
+    assert each.numel() == 0 and total.dtype == F32
+
+
+def test_l2norm_of_half_tensors_does_not_overflow():
+    total, _ = applied("multi_tensor_l2norm", flag(), [[torch.full((100,), 60000.0, dtype=torch.float16)]])
+    assert total.item() == pytest.approx(600000.0)
+
+
+def test_l2norm_scale_scales_on_the_way():
+    tensors, outs = randoms(1), randoms(2)
+    total, _ = applied("multi_tensor_l2norm_scale", flag(), [tensors, outs], 0.5, False)
+    assert all(same(out, tensor * 0.5) for tensor, out in zip(tensors, outs))
+    assert total.item() == pytest.approx(0.5 * applied("multi_tensor_l2norm_mp", flag(), [tensors])[0].item())
+
+
+def adam_in_float64(g, p, m, v, lr, b1, b2, eps, step, mode, correct, decay):
+    g = g + (0 if mode else decay) * p
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g * g
+    c1, c2 = (1 - b1**step, 1 - b2**step) if correct else (1.0, 1.0)
+    return p - lr * (m / c1 / ((v / c2).sqrt() + eps) + (decay * p if mode else 0)), m, v
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)
+@pytest.mark.parametrize("mode, correct", [(0, 1), (1, 1), (1, 0)])
+def test_adam(mode, correct, dtype):
+    rows = [randoms(1, dtype), randoms(2, dtype), randoms(3), randoms(4, positive=True)]
+    options = (0.1, 0.9, 0.99, 1e-6, 3, mode, correct, 0.2)
+    right = [adam_in_float64(*(row + options)) for row in zip(*map(doubled, rows))]
+    applied("multi_tensor_adam", flag(), rows, *options)
+    assert close(rows[1], [each[0] for each in right], 64 * 2.0**-23 if dtype is F32 else 2.0**-10)
+    assert close(rows[2], [each[1] for each in right]) and close(rows[3], [each[2] for each in right])
+
+
+def test_adam_capturable_takes_its_numbers_as_tensors():
+    plain = [randoms(1), randoms(2), randoms(3), randoms(4, positive=True)]
+    captured = [[tensor.clone() for tensor in each] for each in plain]
+    captured[0] = [tensor * 4 for tensor in captured[0]]
+    applied("multi_tensor_adam", flag(), plain, 0.1, 0.9, 0.99, 1e-6, 3, 1, 1, 0.2)
+    numbers = torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, 1, 0.2, torch.tensor([0.25])
+    applied("multi_tensor_adam_capturable", flag(), captured, *numbers)
+    assert all(close(one, doubled(other)) for one, other in zip(plain[1:], captured[1:]))
+
+
+def test_sgd_with_half_copies():
+    gradients, weights, buffers = randoms(1, torch.float16), randoms(2), randoms(3)
+    copies = randoms(4, torch.float16)
+    g, p, b = map(doubled, (gradients, weights, buffers))
+    lists = [gradients, weights, buffers, copies]
+    applied("multi_tensor_sgd", flag(), lists, 0.1, 0.9, 0.2, 0.05, False, False, False, 0.5)
+    b = [0.9 * buffer + 0.8 * (0.5 * grad + 0.1 * param) for grad, param, buffer in zip(g, p, b)]
+    assert close(buffers, b) and close(weights, [param - 0.05 * buffer for param, buffer in zip(p, b)])
+    assert all(same(copy, weight.half()) for copy, weight in zip(copies, weights))
+
+
+def test_sgds_first_run_ignores_what_the_buffers_held():
+    gradients, weights, buffers = randoms(1), randoms(2), [torch.full(shape, math.nan) for shape in SHAPES]
+    p = doubled(weights)
+    applied("multi_tensor_sgd", flag(), [gradients, weights, buffers], 0.0, 0.9, 0.2, 0.05, False, True, False)
+    assert close(weights, [param - 0.05 * grad.double() for param, grad in zip(p, gradients)])
+
+
+def test_adagrad():
+    for mode in (0, 1):
+        gradients, weights, sums = randoms(1), randoms(2), randoms(3, positive=True)
+        g, p, s = map(doubled, (gradients, weights, sums))
+        applied("multi_tensor_adagrad", flag(), [gradients, weights, sums], 0.1, 1e-6, mode, 0.2)
+        g = g if mode else [grad + 0.2 * param for grad, param in zip(g, p)]
+        s = [total + grad**2 for total, grad in zip(s, g)]
+        moves = [grad / (total.sqrt() + 1e-6) for grad, total in zip(g, s)]
+        assert close(sums, s)
+        right = [param - 0.1 * (move + (0.2 * param if mode else 0)) for param, move in zip(p, moves)]
+        assert close(weights, right)
+
+
+@pytest.mark.parametrize("norm_type", [0, 2])
+def test_novograd_updates_the_norms_too(norm_type):
+    gradients, weights, means, norms = randoms(1), randoms(2), randoms(3), torch.tensor([0.5, 1.0, 2.0])
+    g, p, m, old = doubled(gradients), doubled(weights), doubled(means), norms.double().tolist()
+    lists = [gradients, weights, means]
+    applied("multi_tensor_novograd", flag(), lists, norms, 0.1, 0.9, 0.8, 1e-6, 2, 1, 0.2, 1, 1, norm_type)
+    for index in range(len(SHAPES)):
+        new = float(g[index].abs().max() if norm_type == 0 else g[index].norm())
+        norm = 0.8 * old[index] + 0.2 * new if norm_type == 0 else math.sqrt(0.8 * old[index] ** 2 + 0.2 * new**2)
+        assert norms[index].item() == pytest.approx(norm, rel=1e-6)
+        mean = 0.9 * m[index] + 0.1 * g[index]
+        move = mean / (1 - 0.9**2) / (norm / math.sqrt(1 - 0.8**2) + 1e-6) + 0.2 * p[index]
+        assert close([weights[index]], [p[index] - 0.1 * move])
+
+
+def lamb_in_float64(g, p, m, v, divisor, nvlamb, decay, step=3):
+    g = g / divisor
+    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+    move = m / (1 - 0.9**step) / ((v / (1 - 0.99**step)).sqrt() + 1e-6) + decay * p
+    ratio = float(p.norm() / move.norm()) if decay or nvlamb else 1.0
+    return p - 0.1 * ratio * move
+
+
+@pytest.mark.parametrize("nvlamb, decay", [(False, 0.2), (False, 0.0), (True, 0.0)])
+@pytest.mark.parametrize("limit", [1.0, 1000.0])
+def test_lamb_whole_in_stages_and_with_tensors(nvlamb, decay, limit):
+    def rows():
+        return [randoms(1), randoms(2), randoms(3), randoms(4, positive=True)]
+
+    norm, _ = applied("multi_tensor_l2norm", flag(), [rows()[0]])
+    divisor = max(1.0, norm.item() / limit)
+    right = [lamb_in_float64(*row, divisor, nvlamb, decay) for row in zip(*map(doubled, rows()))]
+
+    whole = rows()
+    applied("multi_tensor_lamb", flag(), whole, 0.1, 0.9, 0.99, 1e-6, 3, 1, decay, 1, 1, norm, limit, nvlamb)
+    assert close(whole[1], right)
+
+    staged = rows() + [[torch.empty(shape) for shape in SHAPES]]
+    decays = torch.full((len(SHAPES),), decay)
+    applied("multi_tensor_lamb_stage1_cuda", flag(), staged, decays, 2, 0.9, 0.99, 1e-6, norm, limit)
+    norms = [applied("multi_tensor_l2norm", flag(), [each], True)[1] for each in (staged[1], staged[4])]
+    applied("multi_tensor_lamb_stage2_cuda", flag(), [staged[1], staged[4]], norms[0], norms[1], 0.1, decay, nvlamb)
+    assert close(staged[1], right)
+
+    mixed = rows()
+    mixed[0] = [tensor * 8 for tensor in mixed[0]]
+    mixed.append(randoms(5, torch.float16))
+    numbers = (torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, decay, 1, 1)
+    scaled = (norm * 8, torch.tensor([limit * 8]), nvlamb, torch.zeros(1), torch.tensor([0.125]))
+    applied("multi_tensor_lamb_mp", flag(), mixed, *(numbers + scaled))
+    assert close(mixed[1], right)
+    assert all(same(copy, weight.half()) for copy, weight in zip(mixed[4], mixed[1]))
+
+
+CALLS = {
+    "multi_tensor_adam": (4, (0.1, 0.9, 0.99, 1e-6, 3, 1, 1, 0.2)),
+    "multi_tensor_sgd": (3, (0.1, 0.9, 0.0, 0.1, False, False, False, 1.0)),
+    "multi_tensor_adagrad": (3, (0.1, 1e-6, 0, 0.1)),
+    "multi_tensor_novograd": (3, (torch.ones(3), 0.1, 0.9, 0.8, 1e-6, 2, 1, 0.2, 1, 1, 2)),
+    "multi_tensor_lamb": (4, (0.1, 0.9, 0.99, 1e-6, 3, 1, 0.1, 1, 1, torch.ones(1), 1.0, False)),
+    "multi_tensor_lamb_stage1_cuda": (5, (torch.ones(3), 2, 0.9, 0.99, 1e-6, torch.ones(1), 1.0)),
+    "multi_tensor_lamb_stage2_cuda": (2, (torch.ones(3), torch.ones(3), 0.1, 0.1, False)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_where_the_flag_is_set_nothing_is_updated(name):
+    count, args = CALLS[name]
+    tensor_lists = [randoms(seed, positive=True) for seed in range(count)]
+    before = [[tensor.clone() for tensor in each] for each in tensor_lists]
+    applied(name, torch.ones(1, dtype=torch.int32), tensor_lists, *args)
+    assert all(same(old, new) for olds, news in zip(before, tensor_lists) for old, new in zip(olds, news))
+    applied(name, flag(), tensor_lists, *args)
+    assert not all(same(old, new) for olds, news in zip(before, tensor_lists) for old, new in zip(olds, news))
+
+
+def test_flatten_and_unflatten_are_each_others_inverse():
+    apex_c = importlib.import_module("apex_C")
+    tensors = randoms(1) + [torch.tensor(3.0), randoms(2)[0].t()]
+    flat = apex_c.flatten(tensors)
+    assert flat.shape == (sum(tensor.numel() for tensor in tensors),)
+    parts = apex_c.unflatten(flat, tensors)
+    assert all(same(part, tensor) for part, tensor in zip(parts, tensors))
+    flat.zero_()
+    assert (parts[0] == 0).all()
