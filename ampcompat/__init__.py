@@ -47,7 +47,7 @@ The rooms. A layer imports only from itself and from those above it in this list
     apex/               the annex: what ``apex`` means, nowhere else: install, state_view, properties, and site/, the alias
       parallel          larc, sync_batchnorm, multiproc; distributed sends gradients in buckets, flat sends tensors
       optimizers        fused, the base; adam, sgd, lamb, mixed_lamb, novograd, adagrad
-      multi_tensor      updates: the formulas, over lists; batches, functions (amp_C), apply, flat (apex_C)
+      multi_tensor      updates: the formulas, over lists; fused_adam; batches, functions (amp_C), apply, flat (apex_C)
       normalization     norm_functions, norm_modules
       fp16_utils        fp16util: conversions and masters as lists; loss_scaler, fp16_optimizer
       mlp               perceptron, fused_dense

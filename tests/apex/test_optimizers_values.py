@@ -9,6 +9,7 @@ import torch
 from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, set_gradients
 
 from ampcompat.apex import install, optimizers
+from ampcompat.apex.multi_tensor import fused_adam
 from ampcompat.tables import torch_facts
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -237,6 +238,30 @@ def test_state_that_apex_saved_in_half_goes_on_in_float32():
     optimizer.load_state_dict(saved)
     train(optimizer, 1, first=2)
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
+def test_strides_of_params_and_gradients_may_differ(make, formula, options):
+    matrix = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
+    gradient = torch.randn(3, 4, generator=torch.Generator().manual_seed(6))
+    plain, turned = (torch.nn.Parameter(each) for each in (matrix.clone(), matrix.t().contiguous().t()))
+    plain.grad, turned.grad = gradient.clone(), gradient.clone()
+    for param in (plain, turned):
+        optimizer = make([param], **dict({"lr": 0.1}, **options))
+        optimizer.step()
+        optimizer.step()
+    assert torch.allclose(plain, turned, rtol=1e-5, atol=1e-6)
+
+
+def test_adam_is_the_same_with_and_without_torchs_fused_operation(monkeypatch):
+    runs = []
+    for usable in (True, False):
+        if not usable:
+            monkeypatch.setattr(fused_adam, "takes", lambda *lists: False)
+        optimizer = made(optimizers.FusedAdam, {"weight_decay": 0.1}, fresh_params(torch.float64))
+        train(optimizer, 3)
+        runs.append(params_of(optimizer))
+    assert all(torch.allclose(one, other, rtol=1e-12) for one, other in zip(*runs))
 
 
 def ops_per_step(make, options, count):

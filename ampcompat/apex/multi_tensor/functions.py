@@ -66,7 +66,7 @@ multi_tensor_l2norm_mp = multi_tensor_l2norm
 
 
 def multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, scale, per_tensor=False):
-    """``multi_tensor_scale`` for ``[xs, outs]``, or for ``[xs]`` alone; return ``multi_tensor_l2norm`` of the result."""
+    """``multi_tensor_scale`` for ``[xs, outs]``, nothing for ``[xs]``; return ``multi_tensor_l2norm`` of the result."""
     with torch.no_grad():
         if len(tensor_lists) > 1:
             multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)

@@ -11,7 +11,7 @@ import math
 import torch
 
 from ...parts import tensors
-from . import lists
+from . import fused_adam, lists
 
 
 def correction(beta, step, wanted=True):
@@ -30,6 +30,10 @@ def decayed(grads, weights, decay):
 
 def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled):
     """Adam (Kingma and Ba, 2014), or AdamW (Loshchilov and Hutter, 2017) if the decay is ``decoupled``."""
+    if fused_adam.takes(weights, grads, means, squares, lr, step, decoupled):
+        options = (lr, betas, eps, step, bias_correction, decay, decoupled)
+        fused_adam.update(weights, grads, means, squares, *options)
+        return
     lists.subtract_(
         weights,
         adam_direction(

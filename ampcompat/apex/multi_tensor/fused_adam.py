@@ -1,0 +1,42 @@
+"""Adam in one pass over memory, by torch's own fused operation.
+
+Owns: whether that operation can be used for given lists, and its call.
+Must not touch: the formula; ``updates.adam`` computes the same without it.
+The surprise: without bias correction the step count that it is told is infinite, which makes both corrections 1.
+"""
+
+import functools
+
+import torch
+
+
+def takes(weights, grads, means, squares, lr, step, decoupled):
+    """Return whether ``update`` gives the right result for these lists: numbers, one dtype, plain memory."""
+    rows = (weights, grads, means, squares)
+    if isinstance(lr, torch.Tensor) or isinstance(step, torch.Tensor) or len({row[0].dtype for row in rows}) > 1:
+        return False
+    # The kernels walk through memory, whatever the strides.
+    if not all(tensor.is_contiguous() for row in rows for tensor in row):
+        return False
+    return _works(weights[0].device, weights[0].dtype, bool(decoupled))
+
+
+def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled):
+    """Do what ``updates.adam`` does."""
+    operation = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    count = float(step) if bias_correction else float("inf")
+    steps = [torch.full((), count, dtype=torch.float32, device=weights[0].device)] * len(weights)
+    options = {"lr": float(lr), "beta1": betas[0], "beta2": betas[1], "weight_decay": float(decay), "eps": float(eps)}
+    operation(weights, grads, means, squares, [], steps, amsgrad=False, maximize=False, **options)
+
+
+@functools.lru_cache(maxsize=None)
+def _works(device, dtype, decoupled):
+    """Return whether the operation is there for a device and dtype, and right without bias correction: tried, once."""
+    weight, grad = torch.full((1,), 2.0, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
+    mean, square = torch.zeros_like(grad), torch.zeros_like(grad)
+    try:
+        update([weight], [grad], [mean], [square], 0.5, (0.5, 0.5), 0.0, 1, False, 0.1, decoupled)
+    except (AttributeError, RuntimeError, TypeError, NotImplementedError):  # torch < 2.0; no CPU kernel before 2.4
+        return False
+    return abs(weight.item() - ((1.9 if decoupled else 2.0) - 0.5 * 0.5**0.5)) < 1e-5
