@@ -5,6 +5,8 @@ Must not touch: gradients, the scale.
 The surprise: where the optimizer can skip by itself (torch's fused ones), it is handed the answer unread.
 """
 
+import copy
+
 import torch
 
 from .scaler import UNREAD
@@ -58,3 +60,9 @@ class Skips:
     def was_last(self):
         """Return whether the last step was skipped; waits for the device."""
         return any(verdict.overflowed() for verdict in self._heeded)
+
+    def __deepcopy__(self, memo):
+        # Verdicts and scalers are the session's, and a copied optimizer shares them.
+        twin = Skips(copy.deepcopy(self._optimizer, memo))
+        twin._waiting, twin._heeded = list(self._waiting), list(self._heeded)
+        return twin

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import AmpError, AmpTypeError
 from ..parts.bystanders import Bystander, is_watched
-from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, sharding, state_dicts, steps
+from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, replicas, sharding, state_dicts, steps
 from ..parts.notices import Notices
 from ..parts.patching import PatchStack
 from ..parts.scaler import scaler_states
@@ -72,6 +72,7 @@ class Session:
         self._model_casts = []
         self._last_losses = {}  # loss_id -> the loss of its last pass, for whoever asks why it overflowed
         self._skip_watch = None
+        self._follows_wrappers = False
         self._adapters = weakref.WeakSet()
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
         self._unseen = weakref.WeakSet()  # models that have not been through a pass yet
@@ -102,8 +103,11 @@ class Session:
                 on_failure.callback(self.process_casts.open(policy.dtypes))
             cast = self._prepare_models(models, request, patches, on_failure)
             adapters = [self._adapt(each, policy, cast.originals, patches, on_failure) for each in optimizers]
+            if policy.master_weights and not self._follows_wrappers and torch.distributed.is_available():
+                replicas.broadcast_masters(self.masters.find, patches)
             on_failure.pop_all()
             self._keep(cast, adapters, patches)
+        self._follows_wrappers = self._follows_wrappers or bool(policy.master_weights)
         self.process_casts.settle_in()
         self._policies.update((model, policy) for model in models)
         self._unseen.update(models)

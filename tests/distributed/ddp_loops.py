@@ -56,3 +56,19 @@ def all_levels(rank, levels, overflow_rank):
         finally:
             ampcompat.reset()
     return results
+
+
+def own_seeds(rank, levels):
+    """Train a model that every rank began with a seed of its own; return the masters."""
+    results = {}
+    for level in levels:
+        net = make_net()
+        torch.manual_seed(10 + rank)
+        for param in net.parameters():
+            param.data.normal_()
+        try:
+            train(net, torch.nn.parallel.DistributedDataParallel, level, [batch[rank::2] for batch in batches()])
+            results[level] = {name: value.clone() for name, value in net.state_dict().items()}
+        finally:
+            ampcompat.reset()
+    return results

@@ -46,3 +46,9 @@ def test_an_overflow_on_one_rank_skips_on_both(overflowed, each):
     assert first[0] == second[0] == 2.0**15
     for name in first[2]:
         assert torch.equal(first[2][name], second[2][name])
+
+
+def test_ranks_that_began_with_other_seeds_agree_masters_and_all():
+    first, second = ranks.run(ddp_loops.own_seeds, LEVELS)
+    for each in LEVELS:
+        assert all(torch.equal(first[each][name], second[each][name]) for name in first[each]), each
