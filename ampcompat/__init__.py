@@ -25,7 +25,7 @@ The rooms. A layer imports only from itself and from those above it in this list
       optimizers, masters, skips, steps, stash_names, old_layouts, bystanders
                         the adapter of an optimizer: its masters, what its step heeds, its replaced methods,
                         Apex's names for all that, its older checkpoints, passes that it was not given to
-      sharding, replicas   models that fully_shard has sharded; masters that follow DistributedDataParallel
+      sharding, replicas   models that fully_shard has sharded; cast ones that DistributedDataParallel wraps
       diagnosis         why a run overflows for ever
       half_math         half arithmetic at float32 speed on a CPU without half units
 

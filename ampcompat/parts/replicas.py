@@ -1,9 +1,9 @@
-"""Let the masters follow when torch's DistributedDataParallel gives every rank the weights of rank 0.
+"""Let cast weights and their masters follow when torch's DistributedDataParallel gives every rank what rank 0 has.
 
-Owns: the broadcast of masters.
+Owns: the broadcast of masters and of cast weights.
 Must not touch: what DistributedDataParallel does; it has done it when this begins.
-The surprise: wrapping broadcasts the half weights only. Ranks that began with other seeds would keep their own masters, and the first
-step would round those into the weights again: the ranks would train apart in silence.
+The surprise: wrapping broadcasts the half weights only, and in old torch what ``state_dict`` returns, which is a float32 copy. Ranks that
+began with other seeds would keep their own masters, round those into the weights again, and train apart in silence.
 """
 
 import functools
@@ -11,8 +11,8 @@ import functools
 import torch
 
 
-def broadcast_masters(find_master, patches):
-    """Broadcast the masters of a model whenever it is wrapped, from the same rank as its weights.
+def broadcast_cast_weights(find_master, patches):
+    """Broadcast the masters, and the params and buffers, of a model whenever it is wrapped, from the first rank.
 
     Args:
         find_master: returns the master of a half param, or None.
@@ -24,10 +24,13 @@ def broadcast_masters(find_master, patches):
     @functools.wraps(original)
     def __init__(self, module, *args, **kwargs):
         original(self, module, *args, **kwargs)
-        masters = [find_master(param) for param in module.parameters()]
         with torch.no_grad():
-            for master in [master for master in masters if master is not None]:
-                torch.distributed.broadcast(master, _first_rank_of(self.process_group), group=self.process_group)
+            for tensor in list(module.parameters()) + list(module.buffers()):
+                master = find_master(tensor)
+                source = tensor if master is None else master
+                torch.distributed.broadcast(source, _first_rank_of(self.process_group), group=self.process_group)
+                if master is not None:
+                    tensor.copy_(master)
 
     patches.set(wrapper, "__init__", __init__)
 

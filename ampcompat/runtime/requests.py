@@ -27,8 +27,7 @@ class Request(NamedTuple):
     keep_fp32: list
     scaler_options: dict
     num_losses: int
-    max_skips: int
-    raise_on_max_skips: bool
+    skip_limit: tuple
     return_value: Any
 
     def make_scalers(self):
@@ -75,8 +74,7 @@ def make_request(
         keep_fp32=_entries(keep_fp32),
         scaler_options=_scaler_options(min_loss_scale, max_loss_scale, **scaling),
         num_losses=_count("num_losses", num_losses),
-        max_skips=_count("max_skips", max_skips),
-        raise_on_max_skips=raise_on_max_skips,
+        skip_limit=(_count("max_skips", max_skips), raise_on_max_skips),
         return_value=models if optimizers is None else (models, optimizers),
     )
 

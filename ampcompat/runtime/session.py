@@ -103,11 +103,11 @@ class Session:
                 on_failure.callback(self.process_casts.open(policy.dtypes))
             cast = self._prepare_models(models, request, patches, on_failure)
             adapters = [self._adapt(each, policy, cast.originals, patches, on_failure) for each in optimizers]
-            if policy.master_weights and not self._follows_wrappers and torch.distributed.is_available():
-                replicas.broadcast_masters(self.masters.find, patches)
+            if policy.casts_model and not self._follows_wrappers and torch.distributed.is_available():
+                replicas.broadcast_cast_weights(self.masters.find, patches)
             on_failure.pop_all()
             self._keep(cast, adapters, patches)
-        self._follows_wrappers = self._follows_wrappers or bool(policy.master_weights)
+        self._follows_wrappers = self._follows_wrappers or policy.casts_model
         self.process_casts.settle_in()
         self._policies.update((model, policy) for model in models)
         self._unseen.update(models)
@@ -115,9 +115,7 @@ class Session:
         self.scalers = request.make_scalers()
         if self._skip_watch is not None:
             self._skip_watch.close()
-        self._skip_watch = SkipWatch(
-            self.notices, self._policies.keys, request.max_skips, request.raise_on_max_skips
-        )
+        self._skip_watch = SkipWatch(self.notices, self._policies.keys, *request.skip_limit)
 
     def _is_ours(self, optimizer, policy):
         adapter = getattr(optimizer, optimizer_parts.SLOT, None)
