@@ -15,7 +15,7 @@ from typing import Mapping, NamedTuple, Tuple
 import torch
 
 # As they are before any session replaces them: the probe is of torch, not of us.
-_mm, _conv2d = torch.mm, torch.nn.functional.conv2d
+_mm, _conv2d, _conv_transpose2d = torch.mm, torch.nn.functional.conv2d, torch.nn.functional.conv_transpose2d
 
 
 class Facts(NamedTuple):
@@ -100,6 +100,7 @@ def fast_on_cpu(dtype):
     torch.set_num_threads(1)
     try:
         with _no_autocast_on_cpu(), torch.no_grad():
+            _transposed_convolution(dtype)()  # torch 1.12 has the other kernels in bfloat16, and not this one
             return all(_time_ratio(product, dtype) < 3.0 for product in (_matrix_product, _convolution))
     except (RuntimeError, NotImplementedError):  # torch < 1.10 or so has no such kernels at all
         return False
@@ -116,6 +117,12 @@ def _convolution(dtype):
     image = torch.ones(2, 16, 12, 12, dtype=torch.float32, device="cpu").to(dtype)
     weight = torch.ones(16, 16, 3, 3, dtype=torch.float32, device="cpu").to(dtype)
     return lambda: _conv2d(image, weight)
+
+
+def _transposed_convolution(dtype):
+    image = torch.ones(1, 3, 4, 4, dtype=torch.float32, device="cpu").to(dtype)
+    weight = torch.ones(3, 2, 2, 2, dtype=torch.float32, device="cpu").to(dtype)
+    return lambda: _conv_transpose2d(image, weight)
 
 
 def _time_ratio(product, dtype):
