@@ -41,6 +41,7 @@ The rooms. A layer imports only from itself and from those above it in this list
     runtime/            what is open now
       session           initialize, scale_loss, close; requests and backward are its two halves
       casts             the backend in force; registration and op_lists are the user's say in it
+      observers         who listens: recorders, forensics
       hopeless, handle, disabled
       state             the only mutable module-level values
 

@@ -17,7 +17,9 @@ __all__ = ["current", "reset", "session"]
 
 
 @contextmanager
-def session(opt_level=None, backend=None, dtypes=None, verbosity=None, allow_banned=False, **options):
+def session(
+    opt_level=None, backend=None, dtypes=None, verbosity=None, allow_banned=False, observers=(), **options
+):
     """Open a session for a block, and leave torch, models and optimizers as plain float32 ones afterwards.
 
     Every ``amp.initialize`` in the block belongs to it. At the end torch's functions, autocast flags, ``forward`` and the
@@ -29,6 +31,7 @@ def session(opt_level=None, backend=None, dtypes=None, verbosity=None, allow_ban
         dtypes: a ``tables.opt_levels.DtypePair`` (low, high) instead of the level's own.
         verbosity: 0 for silence; None leaves it to the script.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
+        observers: ``runtime.observers.Observer`` objects that hear what happens.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
@@ -41,7 +44,7 @@ def session(opt_level=None, backend=None, dtypes=None, verbosity=None, allow_ban
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
-    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides)
+    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
     state.sessions.append(opened)
     try:
         yield opened

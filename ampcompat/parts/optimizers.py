@@ -53,7 +53,7 @@ class Links(NamedTuple):
     ``stepping()``: the context of a step. ``resumed(function)``: ``function``, to run under the casts of now.
     ``first_scaler()``: the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)`` hears of every skipped
     step, ``on_foreign(adapter)`` of a step on gradients that another optimizer's pass left scaled, ``on_copy(adapter)`` of every
-    copy of an optimizer, and puts it in force.
+    copy of an optimizer, and puts it in force. ``observers``: the session's, who hear of steps.
     """
 
     stepping: object
@@ -62,6 +62,7 @@ class Links(NamedTuple):
     on_skip: object
     on_foreign: object
     on_copy: object
+    observers: list
 
     def __deepcopy__(self, memo):
         return self
@@ -265,6 +266,8 @@ class OptimizerAdapter(StashNames):
         for _, masters in self._chunks:
             for master in masters:
                 master.grad = None
+        for observer in self.links.observers:
+            observer.after_step(self)
 
     def masters_to_models(self):
         """Round the masters into the model's half params."""

@@ -55,6 +55,8 @@ def _bound(optimizer, replacement, original):
 
 def _step(self, *args, **kwargs):
     adapter = self._amp_stash
+    for observer in adapter.links.observers:
+        observer.before_step(adapter)
     adapter.check_unscaled()
     flag = adapter.skips.take_flag()
     if flag is None and adapter.skips.take():

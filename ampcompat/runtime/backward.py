@@ -21,10 +21,13 @@ class BackwardPass:
         adapters: of the optimizers whose params the pass reaches.
         bystanders: ``Bystander`` of other optimizers, to see whether it reaches theirs too.
         casts: the ``ProcessCasts``.
+        observers: who hears of it.
         delay_unscale, delay_overflow_check: see ``amp.scale_loss``.
     """
 
-    def __init__(self, loss, high, scaler, loss_id, adapters, bystanders, casts, delay_unscale, delay_overflow_check):
+    def __init__(
+        self, loss, high, scaler, loss_id, adapters, bystanders, casts, observers, delay_unscale, delay_overflow_check
+    ):
         self.loss = loss
         self.high = high
         self.scaler = scaler
@@ -32,12 +35,16 @@ class BackwardPass:
         self.adapters = adapters
         self.bystanders = bystanders
         self.casts = casts
+        self.observers = observers
         self.delay_unscale = delay_unscale
         self.delay_overflow_check = delay_overflow_check
         self.scale = None
+        self.verdict = None
 
     def __enter__(self):
         self.scale = self.scaler.scale_now()
+        for observer in self.observers:
+            observer.before_backward(self)
         with self.casts.paused():
             with torch.no_grad():
                 seen = set()
@@ -60,6 +67,9 @@ class BackwardPass:
             self._unscale()
             if not self.delay_overflow_check:
                 self._judge()
+        if kind is None:
+            for observer in self.observers:
+                observer.after_backward(self)
 
     def _unscale(self):
         with self.casts.paused(), torch.no_grad():
@@ -69,10 +79,10 @@ class BackwardPass:
 
     def _judge(self):
         scaler = self.scaler
-        verdict = scaler.judge(on_device=all(adapter.skips.are_on_device() for adapter in self.adapters))
+        self.verdict = scaler.judge(on_device=all(adapter.skips.are_on_device() for adapter in self.adapters))
         if scaler.checks:
             for adapter in self.adapters:
-                adapter.heed(verdict, self.loss_id, scaler)
+                adapter.heed(self.verdict, self.loss_id, scaler)
 
 
 def _beside(scale, loss):

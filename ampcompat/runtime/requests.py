@@ -23,7 +23,7 @@ class Request(NamedTuple):
     optimizers: list
     defaults: opt_levels.Policy
     policy: opt_levels.Policy
-    cast_model_outputs: Optional[torch.dtype]
+    cast_model_outputs: Optional[torch.dtype]  # as the user stated it
     keep_fp32: list
     scaler_options: dict
     num_losses: int
@@ -33,6 +33,13 @@ class Request(NamedTuple):
     def make_scalers(self):
         """Return the loss scalers, one per loss."""
         return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
+
+    @property
+    def output_dtype(self):
+        """What the models' floating outputs are cast to, or None."""
+        if self.cast_model_outputs is not None or self.policy.cast_model_type is None:
+            return self.cast_model_outputs
+        return self.policy.dtypes.high
 
 
 def make_request(
@@ -183,6 +190,12 @@ def check_models(models, policy, allow_half):
     for model in models:
         sharding.check_whole(model, policy)
         model_parts.check_model(model, allow_half)
+
+
+def check_loss(loss):
+    """Raise unless this can be a loss."""
+    if not isinstance(loss, torch.Tensor):
+        raise AmpTypeError("amp.scale_loss expected the loss to be a tensor, not {}.".format(type(loss).__name__))
 
 
 def check_optimizers(optimizers):

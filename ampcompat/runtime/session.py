@@ -25,7 +25,7 @@ from .handle import Handle
 from .hopeless import SkipWatch
 
 
-def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, overrides=None):
+def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, overrides=None, observers=()):
     """Return a ``Session`` with these wishes; those of the command line win over them."""
     line = state.command_line()
     return Session(
@@ -34,6 +34,7 @@ def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, o
         verbosity=line.pop("verbosity", verbosity),
         allow_banned=allow_banned,
         overrides=dict(overrides or {}, **line),
+        observers=state.observers + list(observers),
     )
 
 
@@ -46,14 +47,18 @@ class Session:
         verbosity: 0 for silence, 1 for what a user wants to know; None leaves it to ``initialize``.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
         overrides: options that win over what ``initialize`` asks for, ``opt_level`` among them.
+        observers: the ``Observer`` objects that hear what happens.
     """
 
     enabled = True
 
-    def __init__(self, backend="auto", dtypes=None, verbosity=None, allow_banned=False, overrides=None):
+    def __init__(
+        self, backend="auto", dtypes=None, verbosity=None, allow_banned=False, overrides=None, observers=()
+    ):
         self.notices = Notices(1 if verbosity is None else verbosity)
         self.dtypes = dtypes
         self.overrides = dict(overrides or {})
+        self.observers = list(observers)
         self._verbosity_is_given = verbosity is not None
         self.policy = None
         self.process_casts = ProcessCasts(backend, allow_banned)
@@ -68,6 +73,7 @@ class Session:
             self._tell_skip,
             self.notices.foreign,
             self._keep_copy,
+            self.observers,
         )
         self._model_casts = []
         self._last_losses = {}  # loss_id -> the loss of its last pass, for whoever asks why it overflowed
@@ -86,9 +92,8 @@ class Session:
         if not self._verbosity_is_given:
             self.verbosity = verbosity
         models = [model for model in request.models if self._policies.get(model) != policy]
-        known = set(request.models) - set(models)
         optimizers = [each for each in request.optimizers if models or not self._is_ours(each, policy)]
-        if known and not models and not optimizers:
+        if request.models and not models and not optimizers:
             # All of it is in force already: trainers that restore a run initialize twice. More losses are welcome.
             self.scalers += request.make_scalers()[len(self.scalers) :]
             return
@@ -116,6 +121,8 @@ class Session:
         if self._skip_watch is not None:
             self._skip_watch.close()
         self._skip_watch = SkipWatch(self.notices, self._policies.keys, *request.skip_limit)
+        for observer in self.observers:
+            observer.initialized(self, models, optimizers)
 
     def _is_ours(self, optimizer, policy):
         adapter = getattr(optimizer, optimizer_parts.SLOT, None)
@@ -138,10 +145,10 @@ class Session:
             if policy.casts_model:
                 state_dicts.hook(model, policy.dtypes.high, self.masters, patches)
             for module in kept:
-                outwards = _output_dtype(request) if module is model else policy.cast_model_type
+                outwards = request.output_dtype if module is model else policy.cast_model_type
                 self._mark(module, patches, policy.dtypes.high, outwards, paused)
             if model not in kept:
-                self._mark(model, patches, policy.cast_model_type, _output_dtype(request), entered)
+                self._mark(model, patches, policy.cast_model_type, request.output_dtype, entered)
         return cast
 
     def _mark(self, module, patches, input_dtype, output_dtype, context):
@@ -183,6 +190,8 @@ class Session:
 
     def close(self):
         """Put everything back: torch, ``forward``, the optimizers' methods and params, float32 weights."""
+        for observer in self.observers:
+            observer.closed(self)
         if self._skip_watch is not None:
             self._skip_watch.close()
         self._token.close()
@@ -215,7 +224,8 @@ class Session:
 
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
-        loss, scaler = _checked_loss(loss), self._scaler(loss_id)
+        requests.check_loss(loss)
+        scaler = self._scaler(loss_id)
         adapters = [self._adapter(optimizer) for optimizer in _listed(optimizers)]
         for model in list(self._unseen):
             sharding.check_whole(model, self._policies[model])
@@ -224,9 +234,8 @@ class Session:
         others = [Bystander(each) for each in self._adapters if is_watched(each) and each not in adapters]
         high = self.policy.dtypes.high
         self._last_losses[loss_id] = loss.detach()
-        return BackwardPass(
-            loss, high, scaler, loss_id, adapters, others, self.process_casts, delay_unscale, delay_overflow_check
-        )
+        parts = (self.process_casts, self.observers)
+        return BackwardPass(loss, high, scaler, loss_id, adapters, others, *parts, delay_unscale, delay_overflow_check)
 
     def _scaler(self, loss_id):
         try:
@@ -261,6 +270,8 @@ class Session:
     def _tell_skip(self, loss_id, scaler):
         self.notices.overflow(loss_id, scaler)
         loss = self._last_losses.get(loss_id)
+        for observer in self.observers:
+            observer.skipped(self, loss_id, scaler)
         self._skip_watch.skipped(scaler, loss_id, loss, self.masters.find)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -284,17 +295,5 @@ def _needs_wide_input(norm, policy):
     return not torch_facts.has_mixed_batch_norm(str(device), policy.cast_model_type, policy.dtypes.high)
 
 
-def _output_dtype(request):
-    if request.cast_model_outputs is not None:
-        return request.cast_model_outputs
-    return None if request.policy.cast_model_type is None else request.policy.dtypes.high
-
-
 def _listed(optimizers):
     return list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-
-
-def _checked_loss(loss):
-    if not isinstance(loss, torch.Tensor):
-        raise AmpTypeError("amp.scale_loss expected the loss to be a tensor, not {}.".format(type(loss).__name__))
-    return loss

@@ -1,6 +1,6 @@
 """What is open now: the only mutable module-level values of the package.
 
-Owns: the open sessions, the user's registrations, the editable op lists, the command line's overrides.
+Owns: the open sessions, who listens to new ones, the user's registrations, the editable op lists, the command line's overrides.
 Must not touch: torch's namespaces. Sessions change torch, and they put it back themselves.
 The surprise: this is process-wide on purpose. Worker threads must see the same answer as the main thread, and the
 command line's overrides live in the environment, so that spawned workers see them too.
@@ -10,6 +10,9 @@ import os
 
 #: Open sessions, newest last. ``amp`` talks to the newest.
 sessions = []
+
+#: ``Observer`` objects that every new session gets, as a recorded run wants it.
+observers = []
 
 #: Rows that users registered with ``amp.register_*_function``: (owner object, name, rule).
 registrations = []
