@@ -53,6 +53,8 @@ The rooms. A layer imports only from itself and from those above it in this list
       fp16_utils        fp16util: conversions and masters as lists; loss_scaler, fp16_optimizer
       mlp               perceptron, fused_dense
     amp, sessions       the doors
+    abtest/             the door of A/B runs
+      records           Report, Run, Memory, Finding; their JSON schema
     cli/                the desk: run, install, info, parsing; __main__ opens it
 """
 
