@@ -12,6 +12,7 @@ import weakref
 import torch
 
 from ..errors import AmpError, AmpTypeError
+from ..tables import torch_facts
 from . import tensors
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
@@ -103,6 +104,12 @@ def _set_data(tensor, dtype, data, grad):
 def _own_tensors(module):
     owned = list(module._parameters.values()) + list(module._buffers.values())
     return [tensor for tensor in owned if tensor is not None]
+
+
+def needs_wide_input(norm, low, high):
+    """Return whether a batch norm with params in ``high`` refuses input in ``low`` on its device."""
+    device = next(norm.parameters()).device
+    return not torch_facts.has_mixed_batch_norm(str(device), low, high)
 
 
 def batch_norms(model):

@@ -17,7 +17,7 @@ from ..parts import forwards, models as model_parts, optimizers as optimizer_par
 from ..parts.notices import Notices
 from ..parts.patching import PatchStack
 from ..parts.scaler import scaler_states
-from ..tables import opt_levels, torch_facts
+from ..tables import opt_levels
 from . import requests, state
 from .backward import BackwardPass
 from .casts import ProcessCasts
@@ -92,7 +92,8 @@ class Session:
         if not self._verbosity_is_given:
             self.verbosity = verbosity
         models = [model for model in request.models if self._policies.get(model) != policy]
-        optimizers = [each for each in request.optimizers if models or not self._is_ours(each, policy)]
+        known = [model for model in (request.models if models else self._policies) if model not in models]
+        optimizers = [each for each in request.optimizers if not self._is_in_force(each, policy, known)]
         if request.models and not models and not optimizers:
             # All of it is in force already: trainers that restore a run initialize twice. More losses are welcome.
             self.scalers += request.make_scalers()[len(self.scalers) :]
@@ -124,9 +125,13 @@ class Session:
         for observer in self.observers:
             observer.initialized(self, models, optimizers)
 
-    def _is_ours(self, optimizer, policy):
+    def _is_in_force(self, optimizer, policy, models):
+        """Return whether an optimizer has its adapter here, with these dtypes, and all its params are of these models."""
         adapter = getattr(optimizer, optimizer_parts.SLOT, None)
-        return adapter is not None and adapter.links is self._links and adapter.dtypes == policy.dtypes
+        if adapter is None or adapter.links is not self._links or adapter.dtypes != policy.dtypes:
+            return False
+        known = {id(param) for model in models for param in model.parameters()}
+        return all(id(param) in known for param in adapter.reached())
 
     def _prepare_models(self, models, request, patches, on_failure):
         """Cast the models' weights and mark their ``forward``; return the ``ModelCast``."""
@@ -141,7 +146,7 @@ class Session:
                 norms = model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
                 norms = [norm for norm in norms if norm not in inner]
                 cast.cast(model, inner + norms)
-                kept += [norm for norm in norms if _needs_wide_input(norm, policy)]
+                kept += [norm for norm in norms if model_parts.needs_wide_input(norm, policy.cast_model_type, policy.dtypes.high)]
             if policy.casts_model:
                 state_dicts.hook(model, policy.dtypes.high, self.masters, patches)
             for module in kept:
@@ -288,11 +293,6 @@ class Session:
         for index, scaler in enumerate(self.scalers):
             if index in states:
                 scaler.load_state_dict(states[index])
-
-
-def _needs_wide_input(norm, policy):
-    device = next(norm.parameters()).device
-    return not torch_facts.has_mixed_batch_norm(str(device), policy.cast_model_type, policy.dtypes.high)
 
 
 def _listed(optimizers):

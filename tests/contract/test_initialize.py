@@ -395,6 +395,32 @@ def test_other_models_later_wrap_nothing_twice_and_leave_earlier_ones_working(se
         assert deepest_wrapping() == depth
 
 
+@each_setting
+def test_a_known_pair_comes_again_beside_a_new_one(setting):
+    with session_of(setting):
+        batch, first, second = make_batch(setting), make_network(setting, seed=0), make_network(setting, seed=1)
+        of_first, of_second = sgd(first), sgd(second)
+        initialize(setting, first, of_first, loss_scale=128.0)
+        train_step(first, of_first, batch=batch)
+        masters = [id(param) for param in amp.master_params(of_first)]
+        initialize(setting, [first, second], [of_first, of_second], loss_scale=128.0)
+        assert [id(param) for param in amp.master_params(of_first)] == masters
+        for each in ((first, of_first), (second, of_second)):
+            before = train_step(*each, batch=batch)
+            assert train_step(*each, batch=batch) < before
+
+
+@each_setting
+def test_a_known_optimizer_with_a_new_model_in_place_of_its_own_is_refused(setting):
+    with session_of(setting):
+        first, second = make_network(setting, seed=0), make_network(setting, seed=1)
+        optimizer = sgd(first)
+        initialize(setting, first, optimizer, loss_scale=128.0)
+        optimizer.param_groups[0]["params"][:] = list(second.parameters())
+        with pytest.raises(RuntimeError, match="went through amp.initialize before"):
+            initialize(setting, second, optimizer, loss_scale=128.0)
+
+
 def deepest_wrapping():
     """Count how many functions are wrapped around each other in torch's namespaces, at most."""
     deepest = 0
