@@ -55,6 +55,7 @@ The rooms. A layer imports only from itself and from those above it in this list
     amp, sessions       the doors
     abtest/             the door of A/B runs
       records           Report, Run, Memory, Finding; their JSON schema
+      divergence        how far losses are apart; the noise of seeds
     cli/                the desk: run, install, info, parsing; __main__ opens it
 """
 

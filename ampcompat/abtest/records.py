@@ -9,6 +9,7 @@ The JSON form, schema 1. Bytes are whole numbers, seconds are floats, steps coun
     {"schema": 1,
      "environment": {"ampcompat": "0.1.0", "torch": …, "python": …, "device": …, "platform": …, "script": …, "seed": …},
      "baseline": "O0",
+     "advice": "…",                               which level to take, and why not the others; one line each
      "runs": {"O1": {
         "status": "ok",                           ok, stopped (by --steps), failed, interrupted
         "error": null,                            of a failed run: its last line, and "traceback" the whole
@@ -104,6 +105,7 @@ class Report:
     environment: Dict[str, object] = field(default_factory=dict)
     baseline: str = "O0"
     runs: Dict[str, Run] = field(default_factory=dict)
+    advice: str = ""
 
     def to_json(self):
         """Return the report as JSON text of schema 1."""
@@ -130,7 +132,8 @@ class Report:
                 )
             )
         runs = {level: _run(run) for level, run in tree["runs"].items()}
-        return cls(environment=dict(tree.get("environment") or {}), baseline=tree.get("baseline", "O0"), runs=runs)
+        known = dict(_known(cls, tree), environment=dict(tree.get("environment") or {}), runs=runs)
+        return cls(**known)
 
 
 def _run(tree):
