@@ -7,6 +7,7 @@ are judged by what they carry.
 """
 
 import functools
+import inspect
 import time
 import warnings
 from contextlib import nullcontext
@@ -215,3 +216,13 @@ def has_tanh_gelu():
     except TypeError:
         return False
     return True
+
+
+def has_hooks_with_kwargs():
+    """Return whether forward pre-hooks can be told keyword arguments (2.0)."""
+    return "with_kwargs" in inspect.signature(torch.nn.Module.register_forward_pre_hook).parameters
+
+
+def version():
+    """Return torch's version."""
+    return str(torch.__version__)
