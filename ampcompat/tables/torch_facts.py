@@ -158,6 +158,29 @@ def has_nested_saved_tensor_hooks():
     return all(hasattr(engine, name) for name in names)
 
 
+def saved_tensor_hooks_in_force():
+    """Return the (pack, unpack) pair of the innermost hooks on what autograd saves, or None: also where torch cannot tell."""
+    top = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(False)
+
+
+def takes_saved_tensor_hooks():
+    """Return whether hooks on what autograd saves (torch 1.10) can be entered here and now."""
+    is_enabled = getattr(getattr(torch._C, "_autograd", None), "_saved_tensors_hooks_is_enabled", None)
+    has_hooks = hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks")
+    return has_hooks and (is_enabled is None or is_enabled())
+
+
+@functools.lru_cache(maxsize=None)
+def has_dispatch_modes():
+    """Return whether a mode can be entered that sees every operation below autograd (1.13; 1.12's is of another kind)."""
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        return False
+    return hasattr(TorchDispatchMode, "__enter__")
+
+
 @functools.lru_cache(maxsize=None)
 def has_foreach():
     """Return whether torch multiplies and adds lists of tensors in one operation (1.6 and later)."""
