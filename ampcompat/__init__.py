@@ -54,9 +54,13 @@ The rooms. A layer imports only from itself and from those above it in this list
       mlp               perceptron, fused_dense
     amp, sessions       the doors
     abtest/             the door of A/B runs
+      comparison        compare(train, levels); seeding, recorder: what one run is given, and what is heard of it
+      journal           the events of a run, in memory and in a file
       records           Report, Run, Memory, Finding; their JSON schema
-      divergence        how far losses are apart; the noise of seeds
-    cli/                the desk: run, install, info, parsing; __main__ opens it
+      divergence, advisor   how far losses are apart; the noise of seeds; which level to take
+      table, words      a report as text; numbers as people read them
+    cli/                the desk: run, install, info, ab, parsing; __main__ opens it
+      fresh, child, progress   a level in a process of its own, what runs there, what is seen of it meanwhile
 """
 
 import importlib

@@ -107,6 +107,24 @@ class Report:
     runs: Dict[str, Run] = field(default_factory=dict)
     advice: str = ""
 
+    def table(self, width=100):
+        """Return the report as lines of text for a terminal of so many columns."""
+        from .table import render
+
+        return render(self, width)
+
+    def to_html(self):
+        """Return the report as one self-contained page; needs the extra ``report``."""
+        from .page import to_html
+
+        return to_html(self)
+
+    def plot(self, path):
+        """Draw the report's charts into a file, whose ending says the format; needs the extra ``report``."""
+        from .figures import save
+
+        save(self, path)
+
     def to_json(self):
         """Return the report as JSON text of schema 1."""
         tree = dict(asdict(self), schema=SCHEMA)

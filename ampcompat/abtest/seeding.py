@@ -1,0 +1,102 @@
+"""The same random numbers for every level, other ones for every repeat.
+
+Owns: the seeds of Python, NumPy and torch; what a script's own calls to seed them mean in a repeat; torch's switches for
+reproducible results, put back after each run.
+Must not touch: generators that a script makes for itself, other than by ``numpy.random.default_rng``.
+The surprise: most scripts seed themselves, so that a repeat would be the same run again. In a repeat their
+``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and ``torch.cuda.manual_seed`` are
+given the seed plus a number of our own.
+"""
+
+import contextlib
+import functools
+import numbers
+import random
+import sys
+
+import torch
+
+from ..parts.patching import PatchStack
+
+#: Between the seeds of two repeats: far enough that scripts which seed worker n with seed + n do not meet it.
+STRIDE = 1000003
+
+#: NumPy takes no larger seeds.
+LIMIT = 2**32
+
+
+def seed_all(seed, repeat=0):
+    """Seed Python, NumPy where it is loaded, and torch on all devices, for the ``repeat``-th run with ``seed``."""
+    seed = (seed + repeat * STRIDE) % LIMIT
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def shift_seeds(repeat, patches):
+    """Let calls that seed a generator mean other seeds in a repeat; ``patches`` undoes it. Nothing for repeat 0."""
+    if not repeat:
+        return
+    owners = [(random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")]
+    owners += [(torch.cuda, "manual_seed"), (torch.cuda, "manual_seed_all")]
+    if "numpy" in sys.modules:
+        owners += [(sys.modules["numpy"].random, name) for name in ("seed", "default_rng")]
+    inside = []  # torch.manual_seed calls that of CUDA
+    for owner, name in owners:
+        if hasattr(owner, name):
+            patches.set(owner, name, _shifted(getattr(owner, name), repeat * STRIDE, inside))
+
+
+def _shifted(function, offset, inside):
+    @functools.wraps(function)
+    def seed(*args, **kwargs):
+        if inside:
+            return function(*args, **kwargs)
+        inside.append(True)
+        try:
+            moved = {name: _moved(value, offset) for name, value in kwargs.items()}
+            return function(*[_moved(value, offset) for value in args], **moved)
+        finally:
+            inside.pop()
+
+    return seed
+
+
+def _moved(value, offset):
+    is_seed = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return (int(value) + offset) % LIMIT if is_seed else value
+
+
+@contextlib.contextmanager
+def restored():
+    """Put back, after the block, the state of all generators, torch's switches and its default dtype."""
+    generators, switches = _generators(), _switches()
+    try:
+        yield
+    finally:
+        for put_back, value in generators + switches:
+            put_back(value)
+
+
+def _generators():
+    found = [(random.setstate, random.getstate()), (torch.set_rng_state, torch.get_rng_state())]
+    if "numpy" in sys.modules:
+        numpy = sys.modules["numpy"].random
+        found.append((numpy.set_state, numpy.get_state()))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    return found
+
+
+def _switches():
+    cudnn = torch.backends.cudnn
+    found = [(_set_cudnn, (cudnn.deterministic, cudnn.benchmark)), (torch.set_default_dtype, torch.get_default_dtype())]
+    found.append((torch.set_grad_enabled, torch.is_grad_enabled()))
+    if hasattr(torch, "use_deterministic_algorithms"):
+        found.append((torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()))
+    return found
+
+
+def _set_cudnn(switches):
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = switches
