@@ -27,12 +27,12 @@ def run(arguments):
     """Replace this process by the script; returns only where there is nothing to run."""
     parser = _parser()
     stated = parser.parse_args(arguments)
-    target = _target(parser, stated)
+    target = target_of(parser, stated)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
     state.set_command_line(**{name: value for name, value in _overrides(stated) if value is not None})
     os.environ.update(environment())
-    return _become([sys.executable] + _interpreter_options() + target)
+    return _become([sys.executable] + interpreter_options() + target)
 
 
 def _parser():
@@ -42,12 +42,12 @@ def _parser():
         "(SCRIPT | -m MODULE) [ARGS ...]",
         description="Run a script that imports apex. What follows SCRIPT or MODULE belongs to it.",
     )
-    parser.add_argument("--opt-level", type=_level, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
+    parser.add_argument("--opt-level", type=level_named, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
     parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
     parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 says nothing, 1 what the script expects")
     parser.add_argument(
         "--dtypes",
-        type=_dtypes,
+        type=dtypes_named,
         metavar="LOW,HIGH",
         help="for old torch and tests: float32,float64 lets any level run where this torch cannot compute in half",
     )
@@ -56,7 +56,8 @@ def _parser():
     return parser
 
 
-def _level(text):
+def level_named(text):
+    """Return an opt level that was typed, or say how they are spelled."""
     if text not in LEVELS:
         raise argparse.ArgumentTypeError(
             "{!r} is none of {}; the first character is the capital letter O, not the number zero".format(
@@ -72,7 +73,8 @@ def _verbosity(text):
     return int(text)
 
 
-def _dtypes(text):
+def dtypes_named(text):
+    """Return a low and a wider high dtype that were typed."""
     low, _, high = text.partition(",")
     if not 0 < BITS.get(low, 0) < BITS.get(high, 0):
         raise argparse.ArgumentTypeError("{!r} is no low and wider high dtype, such as float32,float64".format(text))
@@ -83,7 +85,7 @@ def _overrides(stated):
     return [(name, getattr(stated, name)) for name in ("opt_level", "backend", "verbosity", "dtypes")]
 
 
-def _target(parser, stated):
+def target_of(parser, stated):
     """Return the arguments that make Python run what was asked for, or say in one line why it cannot."""
     if stated.module is not None:
         # argparse ends an option at "--"; what came after it is left in `script`.
@@ -124,7 +126,7 @@ def _warn_of_shadow(parser, folder):
         print("{}: warning: {} hides ampcompat's apex from this script".format(parser.prog, other), file=sys.stderr)
 
 
-def _interpreter_options():
+def interpreter_options():
     """Return the options that this interpreter was started with, so that ``python -u -W error -m ampcompat`` counts."""
     # Private, but it is how multiprocessing starts its workers; sys.orig_argv (3.10) mixes options and arguments.
     options = subprocess._args_from_interpreter_flags()
