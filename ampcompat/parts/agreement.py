@@ -28,15 +28,20 @@ def checked_group(group):
     return group
 
 
-def agreed(flags, group):
-    """Return ``[flag]``, which is 1 on every rank of ``group`` if a flag of any of them was 1.
+def agreed(flags, *groups):
+    """Return ``[flag]``, which is 1 on every rank of the groups if a flag of any of them was 1.
 
     Args:
         flags: float32 tensors of shape (), any number, on any devices; it may be another number on every rank.
-        group: what ``checked_group`` returned; None returns ``flags`` as they are.
+        groups: what ``checked_group`` returned; None leaves ``flags`` as they are.
     """
-    if group is None:
-        return flags
+    for group in groups:
+        if group is not None:
+            flags = [_greatest(flags, group)]
+    return flags
+
+
+def _greatest(flags, group):
     device = flags[0].device if flags else _home(group)
     flag = torch.zeros((), dtype=torch.float32, device=device)
     for each in flags:
@@ -46,7 +51,7 @@ def agreed(flags, group):
         torch.distributed.all_reduce(flag, op=operation)
     else:
         torch.distributed.all_reduce(flag, op=operation, group=group)
-    return [flag]
+    return flag
 
 
 def _home(group):

@@ -175,6 +175,20 @@ class OptimizerAdapter(StashNames):
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
+    def has_to_make_room(self):
+        """Return whether ``before_backward`` has anything to do: earlier passes left something."""
+        if self.stage is Stage.SCALED or self.foreign_scale is not None:
+            return True
+        for models, _ in self._chunks:
+            for model in models:
+                if model.grad is not None:
+                    return True
+        for group in self.optimizer.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    return True
+        return False
+
     def before_backward(self, scaler, scale, seen):
         """Make room: what earlier passes left and the new, scaled gradients will add up to one multiple of the truth.
 

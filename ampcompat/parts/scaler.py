@@ -34,14 +34,14 @@ class Verdict:
 
     def __init__(self, flags):
         self.flags = flags
-        self._overflowed = None if flags else False
+        self.answer = None if flags else False  # None until it is read
         self._listeners = []
 
     def overflowed(self):
         """Return the answer as a bool; the first call waits for the device."""
-        if self._overflowed is None:
-            self._overflowed = any(flag.tolist() != 0.0 for flag in self.flags)
-        return self._overflowed
+        if self.answer is None:
+            self.answer = any(flag.tolist() != 0.0 for flag in self.flags)
+        return self.answer
 
     def is_on_one_device(self):
         """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
@@ -136,8 +136,7 @@ class LossScaler:
 
     def load_state_dict(self, state_dict):
         """Take over a scale and its count of good steps."""
-        self._loss_scale = state_dict["loss_scale"]
-        self._unskipped = state_dict["unskipped"]
+        self._loss_scale, self._unskipped = state_dict["loss_scale"], state_dict["unskipped"]
 
     # -- one backward pass ---------------------------------------------------------------------------------------------
 
@@ -161,13 +160,14 @@ class LossScaler:
         for alike in groups:
             tensors.check_and_scale_(alike, factor, self._flag(alike[0].device))
 
-    def judge(self, on_device=False):
+    def judge(self, on_device=False, groups=()):
         """Close the books on what ``unscale_`` saw since the last time, and return the ``Verdict``.
 
         Args:
             on_device: all that heed the verdict can do so on the device, so let the scale change there.
+            groups: of ranks that must agree, beside the scaler's own.
         """
-        verdict = Verdict(agreement.agreed(list(self._flags.values()), self.process_group))
+        verdict = Verdict(agreement.agreed(list(self._flags.values()), self.process_group, *groups))
         self._flags = {}
         on_device = on_device and self._can_mirror(verdict)
         if not on_device or len(self._pending) >= UNREAD:
@@ -233,9 +233,13 @@ class LossScaler:
 
     # -- what Apex's own loops call ------------------------------------------------------------------------------------
 
-    def clear_overflow_state(self):
-        """Forget what ``unscale`` has seen."""
-        self._flags = {}
+    def overflow_state(self):
+        """Return what ``unscale`` has seen since the last verdict."""
+        return {device: flag.clone() for device, flag in self._flags.items()}
+
+    def clear_overflow_state(self, earlier=None):
+        """Forget what ``unscale`` has seen, but for what ``overflow_state`` returned earlier."""
+        self._flags = earlier or {}
 
     def unscale(self, model_grads, master_grads, unused_scale, models_are_masters=False, scale_override=None):
         """Write ``model_grads`` divided by the scale into ``master_grads`` (the same tensors, or float32 copies).
@@ -246,15 +250,12 @@ class LossScaler:
             models_are_masters: the two lists are the same tensors.
             scale_override: ``(out_scale, in_scale, …)``; gradients are multiplied by ``out_scale / in_scale``.
         """
-        scale = self._loss_scale
-        if scale_override is not None:
-            scale = scale_override[1] / scale_override[0]
+        scale = self._loss_scale if scale_override is None else scale_override[1] / scale_override[0]
         pairs = [pair for pair in zip(model_grads, master_grads) if pair[0] is not None]
         with torch.no_grad():
-            if not models_are_masters:
-                for model_grad, master_grad in pairs:
-                    if model_grad is not master_grad:
-                        master_grad.copy_(model_grad)
+            for model_grad, master_grad in () if models_are_masters else pairs:
+                if model_grad is not master_grad:
+                    master_grad.copy_(model_grad)
             self.unscale_(tensors.grouped([master_grad for _, master_grad in pairs]), scale)
 
     def update_scale(self):

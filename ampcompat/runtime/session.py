@@ -9,8 +9,6 @@ before anything is kept, so that an ``initialize`` that raises leaves no trace.
 import weakref
 from contextlib import ExitStack
 
-import torch
-
 from ..errors import AmpError, AmpTypeError
 from ..parts.bystanders import Bystander, is_watched
 from ..parts import forwards, models as model_parts, optimizers as optimizer_parts, replicas, sharding, state_dicts, steps
@@ -64,6 +62,7 @@ class Session:
         self.process_casts = ProcessCasts(backend, allow_banned)
         self.scalers = []
         self.masters = state_dicts.MasterTable()
+        self.replicas = replicas.Replicas(self.masters.find)
         self._patches = PatchStack()
         self._token = forwards.Token()
         self._links = optimizer_parts.Links(
@@ -78,7 +77,6 @@ class Session:
         self._model_casts = []
         self._last_losses = {}  # loss_id -> the loss of its last pass, for whoever asks why it overflowed
         self._skip_watch = None
-        self._follows_wrappers = False
         self._adapters = weakref.WeakSet()
         self._policies = weakref.WeakKeyDictionary()  # model -> its policy
         self._unseen = weakref.WeakSet()  # models that have not been through a pass yet
@@ -109,11 +107,9 @@ class Session:
                 on_failure.callback(self.process_casts.open(policy.dtypes))
             cast = self._prepare_models(models, request, patches, on_failure)
             adapters = [self._adapt(each, policy, cast.originals, patches, on_failure) for each in optimizers]
-            if policy.casts_model and not self._follows_wrappers and torch.distributed.is_available():
-                replicas.broadcast_cast_weights(self.masters.find, patches)
+            self.replicas.follow(policy.casts_model, patches)
             on_failure.pop_all()
             self._keep(cast, adapters, patches)
-        self._follows_wrappers = self._follows_wrappers or policy.casts_model
         self.process_casts.settle_in()
         self._policies.update((model, policy) for model in models)
         self._unseen.update(models)
@@ -232,14 +228,16 @@ class Session:
         requests.check_loss(loss)
         scaler = self._scaler(loss_id)
         adapters = [self._adapter(optimizer) for optimizer in _listed(optimizers)]
-        for model in list(self._unseen):
+        for model in list(self._unseen) if self._unseen else ():
             sharding.check_whole(model, self._policies[model])
             sharding.check_optimizers(model, [adapter.optimizer for adapter in self._adapters], self.notices)
             self._unseen.discard(model)
-        others = [Bystander(each) for each in self._adapters if is_watched(each) and each not in adapters]
+        others = ()
+        if len(self._adapters) > len(adapters):
+            others = [Bystander(each) for each in self._adapters if is_watched(each) and each not in adapters]
         high = self.policy.dtypes.high
         self._last_losses[loss_id] = loss.detach()
-        parts = (self.process_casts, self.observers)
+        parts = (self.process_casts, self.replicas, self.observers)
         return BackwardPass(loss, high, scaler, loss_id, adapters, others, *parts, delay_unscale, delay_overflow_check)
 
     def _scaler(self, loss_id):

@@ -7,11 +7,13 @@ leaves them, still scaled, so an overflow on one rank is an overflow on all.
 """
 
 from collections.abc import Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
 from ...errors import AmpTypeError, AmpValueError
+from ...runtime import state
 from .buckets import Arithmetic, BackwardReduction, Plan
 from .flat import broadcast_params, flat_dist_call, is_distributed
 
@@ -102,6 +104,21 @@ class DistributedDataParallel(torch.nn.Module):
         sizes = [sum(param.numel() for param in bucket.params) for bucket in buckets]
         return [None if bucket.flat is None else bucket.flat[:size] for bucket, size in zip(buckets, sizes)]
 
+    @contextmanager
+    def no_sync(self):
+        """Return a context in which gradients stay as this rank computed them: torch's name for it."""
+        before = self._disable_allreduce
+        self._set_disabled(True)
+        try:
+            yield
+        finally:
+            self._set_disabled(before)
+
+    @property
+    def has_local_gradients(self):
+        """Whether a pass has been left unreduced since the last reduction."""
+        return self._reduction is not None and self._reduction.has_local
+
     def _set_disabled(self, disabled):
         self._disable_allreduce = disabled
         if self._reduction is not None:
@@ -126,6 +143,9 @@ class DistributedDataParallel(torch.nn.Module):
         self._reduction = BackwardReduction(params, plan, arithmetic)
         self._reduction.enabled, self._reduction.has_local = not self._disable_allreduce, has_local
         self._watched = found
+        for session in state.sessions:
+            if session.enabled:
+                session.replicas.add(self)
 
     def __getstate__(self):
         # Hooks and process groups stay behind; the copy finds its own at its first forward.
