@@ -26,6 +26,7 @@ The rooms. A layer imports only from itself and from those above it in this list
                         the adapter of an optimizer: its masters, what its step heeds, its replaced methods,
                         Apex's names for all that, its older checkpoints, passes that it was not given to
       sharding, replicas   models that fully_shard has sharded; cast ones that DistributedDataParallel wraps
+      magnitudes, listening, reasons   how large values are, unread; what modules put out; why a step was skipped, in words
       diagnosis         why a run overflows for ever
       half_math         half arithmetic at float32 speed on a CPU without half units
 
@@ -41,7 +42,7 @@ The rooms. A layer imports only from itself and from those above it in this list
     runtime/            what is open now
       session           initialize, scale_loss, close; requests and backward are its two halves
       casts             the backend in force; registration and op_lists are the user's say in it
-      observers         who listens: recorders, forensics
+      observers         who listens; forensics is one, and evidence what it keeps of a pass
       hopeless, handle, disabled
       state             the only mutable module-level values
 
