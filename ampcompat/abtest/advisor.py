@@ -69,9 +69,14 @@ def assess(report):
 
 
 def seconds_per_step(run):
-    """Return the median step time of a run and its repeats, the first step left out where there are others."""
-    times = [seconds for each in [run] + run.repeats for seconds in each.step_seconds[1:] or each.step_seconds]
+    """Return the median step time of a run and its repeats, without warm-up; None where there is none."""
+    times = steady_seconds(run)
     return median(times) if times else None
+
+
+def steady_seconds(run):
+    """Return the step times of a run and its repeats without warm-up: the first step of each, where there are others."""
+    return [seconds for each in [run] + run.repeats for seconds in each.step_seconds[1:] or each.step_seconds]
 
 
 def _assessment(level, run, baseline_level, baseline):

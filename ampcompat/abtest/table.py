@@ -16,10 +16,17 @@ _STATUS = {"ok": "", "stopped": "", "failed": "failed", "interrupted": "stopped 
 
 def render(report, width=100):
     """Return the lines of a report as one text."""
+    parts = [_heading(report)] + [_aligned(titles, lines) for _, titles, lines in grids(report)]
+    parts += [_findings(report.runs.items(), width), _verdicts(report, width)]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def grids(report):
+    """Return the tables as ``[(name, titles, rows of cells)]``, for whoever lays them out; the first cell is the level."""
     assessed = advisor.assess(report)
     rows = [(level, run, assessed[level]) for level, run in report.runs.items()]
-    parts = [_heading(report), _losses(rows, report), _speed(rows), _memory(rows), _findings(rows, width), _verdicts(report, width)]
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    found = [("losses",) + _losses(rows, report), ("scale and speed",) + _speed(rows), ("memory",) + _memory(rows)]
+    return [grid for grid in found if grid[2]]
 
 
 def _heading(report):
@@ -39,7 +46,7 @@ def _losses(rows, report):
         cells = [level, str(found.steps)] + [number(value) for value in _ends(values)]
         cells += [percent(found.largest), percent(found.mean), percent(found.beyond)]
         lines.append(cells[: len(titles)] + [_STATUS[run.status]])
-    return _aligned(titles + [""], lines)
+    return titles + [""], lines
 
 
 def _mean_losses(run):
@@ -67,7 +74,7 @@ def _speed(rows):
         cells += [_milliseconds(found.seconds), "{:.2f}".format(found.ratio) if found.ratio else UNKNOWN]
         cells += [_rate(run), run.backend or UNKNOWN]
         lines.append(cells)
-    return _aligned(titles, lines)
+    return titles, lines
 
 
 def _milliseconds(seconds):
@@ -83,13 +90,12 @@ def _rate(run):
 
 def _memory(rows):
     if all(run.memory.peak_total is None for _, run, _ in rows):
-        return []
+        return [], []
     names = list(KINDS) + ["peak_total"]
     if any(run.memory.cuda_allocated is not None for _, run, _ in rows):
         names += ["cuda_allocated", "cuda_reserved"]
     titles = ["memory"] + [_SHORT.get(name, name) for name in names]
-    lines = [[level] + [size(getattr(run.memory, name)) for name in names] for level, run, _ in rows]
-    return _aligned(titles, lines)
+    return titles, [[level] + [size(getattr(run.memory, name)) for name in names] for level, run, _ in rows]
 
 
 _SHORT = {
@@ -106,7 +112,7 @@ MOST_FINDINGS = 3
 
 def _findings(rows, width):
     lines = []
-    for level, run, _ in rows:
+    for level, run in rows:
         shown = run.findings[:MOST_FINDINGS]
         for finding in shown:
             lines += _wrapped("{} step {}: {}".format(level, finding.step, finding.text), width)
