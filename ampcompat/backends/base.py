@@ -8,6 +8,8 @@ The surprise: ``paused`` and ``entered`` are per thread, ``open`` is for the who
 import abc
 from contextlib import contextmanager
 
+from .switch import NOTHING
+
 
 class CastBackend(abc.ABC):
     """Makes the functions of torch run in the dtype that the op table gives them.
@@ -42,6 +44,14 @@ class CastBackend(abc.ABC):
 
         Wrapped models enter it in ``forward``: a thread that torch knows nothing of computes as the main one does.
         """
+
+    @abc.abstractmethod
+    def confine(self):
+        """Be open only where a thread stands in a ``region``. To be called before ``open``."""
+
+    @abc.abstractmethod
+    def region(self):
+        """Return a context manager with casts on in this thread, even if it has paused them: the innermost word counts."""
 
     @abc.abstractmethod
     def as_now(self, function):
@@ -79,6 +89,13 @@ class NoCasts(CastBackend):
         yield
 
     entered = paused
+
+    def confine(self):
+        """Change nothing."""
+
+    def region(self):
+        """Change nothing."""
+        return NOTHING
 
     def as_now(self, function):
         """Return ``function`` itself."""

@@ -15,7 +15,7 @@ from ..tables import op_rules, torch_facts
 from . import autocast_flags, compiling
 from .autocast_flags import Flags
 from .casts import Casts
-from .switch import NOTHING
+from .switch import NOTHING, Inside
 from .wrapping import WrappingBackend
 
 
@@ -30,24 +30,24 @@ class NativeBackend(WrappingBackend):
         super().__init__(dtypes, rows, allow_banned, messages)
 
     def _make_casts(self):
-        local, is_enabled, is_compiling = self._switch.local, self._flags.is_enabled, compiling.is_compiling
+        local, is_enabled, is_tracing = self._switch.local, self._flags.is_enabled, compiling.is_tracing
         devices = self._flags.devices
 
         def inactive():
-            if is_compiling():  # a compiler cannot follow thread-locals, and it guards on autocast's flags
+            if is_tracing():  # a compiler cannot follow thread-locals, and it guards on autocast's flags
                 return not compiling.is_autocast_enabled(devices)
             return local.off or not is_enabled()
 
-        def inactive_or_compiling():
-            return is_compiling() or local.off or not is_enabled()
+        def inactive_or_traced():
+            return is_tracing() or local.off or not is_enabled()
 
         shared = dict(
             paused=self.paused,
             weight_cast=self._low_of,
             rounded_weight=self._rounded_of,
-            is_compiling=is_compiling,
+            is_compiling=compiling.is_compiling,
         )
-        self._covered_casts = Casts(self.dtypes, inactive=inactive_or_compiling, **shared)
+        self._covered_casts = Casts(self.dtypes, inactive=inactive_or_traced, **shared)
         return Casts(self.dtypes, inactive=inactive, **shared)
 
     def _is_covered(self, row):
@@ -68,8 +68,9 @@ class NativeBackend(WrappingBackend):
         super().open(patches)
         patches.set(threading.Thread, "start", self._start_entered(threading.Thread.start))
         self._members = threading.local()
-        self._members.entered = True
-        self._flags.enter(self.dtypes.low)
+        if not self._is_confined:
+            self._members.entered = True
+            self._flags.enter(self.dtypes.low)
 
     def _start_entered(self, start):
         @functools.wraps(start)
@@ -101,6 +102,10 @@ class NativeBackend(WrappingBackend):
         if self._switch.local.off or getattr(self._members, "entered", False):
             return NOTHING
         return _Entered(self._flags, self._members, self.dtypes.low)
+
+    def region(self):
+        """Return a context manager with the wrappers and autocast on in this thread."""
+        return _Region(self._switch, self._flags, self.dtypes.low)
 
     def as_now(self, function):
         """Return ``function`` running under the casts, on or off, that are in force in this thread now."""
@@ -134,6 +139,26 @@ class _PausedFlags:
     def __exit__(self, *exc_info):
         self._flags.restore(self._was)
         self._switch.resume()
+
+
+class _Region(Inside):
+    """Context manager: wrappers and autocast on in this thread."""
+
+    __slots__ = ("_flags", "_low", "_before")
+
+    def __init__(self, switch, flags, low):
+        super().__init__(switch)
+        self._flags = flags
+        self._low = low
+
+    def __enter__(self):
+        super().__enter__()
+        self._before = self._flags.read()
+        self._flags.enter(self._low)
+
+    def __exit__(self, *exc_info):
+        self._flags.write(self._before)
+        super().__exit__(*exc_info)
 
 
 class _Entered:

@@ -15,7 +15,7 @@ from . import autograd, compiling, norms, placing, rnn, rules, scripting
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
 from .casts import Casts
-from .switch import NOTHING, Paused, Switch, Unpaused
+from .switch import NOTHING, Inside, Paused, Switch, Unpaused
 
 
 class WrappingBackend(CastBackend):
@@ -34,6 +34,7 @@ class WrappingBackend(CastBackend):
         self.allow_banned = allow_banned
         self.messages = op_rules.banned_messages() if messages is None else messages
         self._switch = Switch()
+        self._is_confined = False
         low, high = dtypes
         self._cache = WeightCache(lambda weight: weight.to(low))
         self._rounded_cache = WeightCache(lambda weight: half_math.rounded(weight, low, high))
@@ -41,14 +42,14 @@ class WrappingBackend(CastBackend):
         self._casts = self._make_casts()
 
     def _make_casts(self):
-        switch, local, is_compiling = self._switch, self._switch.local, compiling.is_compiling
+        switch, local, is_tracing = self._switch, self._switch.local, compiling.is_tracing
         return Casts(
             self.dtypes,
-            inactive=lambda: switch.is_off_somewhere if is_compiling() else local.off,
+            inactive=lambda: switch.is_off_somewhere if is_tracing() else local.off,
             paused=self._paused_inside,
             weight_cast=self._low_of,
             rounded_weight=self._rounded_of,
-            is_compiling=is_compiling,
+            is_compiling=compiling.is_compiling,
         )
 
     def _paused_inside(self):
@@ -64,7 +65,7 @@ class WrappingBackend(CastBackend):
         return self._rounded_cache.cast(tensor) if is_weight(tensor) else call.rounded(tensor)
 
     def open(self, patches):
-        """Put the wrappers in place and turn them on."""
+        """Put the wrappers in place and turn them on, unless they are confined to regions."""
         originals = [
             placing.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in placing.place(self.rows)
@@ -79,7 +80,8 @@ class WrappingBackend(CastBackend):
         watch_data((self._cache, self._rounded_cache), patches)
         compiling.teach_names(patches)
         _turn_off_fast_paths(patches)
-        self._switch.turn_on()
+        if not self._is_confined:
+            self._switch.turn_on()
         patches.defer(self.clear_cache)
         patches.defer(self._switch.turn_off)
 
@@ -107,9 +109,18 @@ class WrappingBackend(CastBackend):
         """Return a context manager that does nothing: every thread sees the wrappers."""
         return NOTHING
 
+    def confine(self):
+        """Be open only where a thread stands in a ``region``."""
+        self._is_confined = True
+
+    def region(self):
+        """Return a context manager with casts on in this thread."""
+        return Inside(self._switch)
+
     def as_now(self, function):
         """Return ``function`` running under the casts, on or off, that are in force in this thread now."""
-        context = Paused if self._switch.is_paused else Unpaused
+        local = self._switch.local
+        context = Paused if local.off else Inside if local.inside else Unpaused
 
         def as_then(*args, **kwargs):
             with context(self._switch):

@@ -14,32 +14,38 @@ import torch
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 
 
-def cast_floating(value, dtype):
+def cast_floating(value, dtype, sources=None):
     """Return ``value`` with every floating tensor in it cast to ``dtype``.
 
     Args:
         value: a tensor, or nested tuples, lists, dicts, namedtuples, dataclasses, mappings, packed sequences and
             objects with a ``.to`` method, of any depth. Everything else passes as it is.
         dtype: the floating ``torch.dtype`` wanted.
+        sources: a collection of dtypes; tensors of others pass as they are. None means all floating ones.
 
     Returns:
         The same object where nothing had to be cast, otherwise one of the same type.
     """
     if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() and value.dtype is not dtype else value
-    return _Walk(dtype).visit(value)
+        return value.to(dtype) if _is_meant(value, sources) and value.dtype is not dtype else value
+    return _Walk(dtype, sources).visit(value)
+
+
+def _is_meant(tensor, sources):
+    return tensor.is_floating_point() if sources is None else tensor.dtype in sources
 
 
 class _Walk:
     """One cast of one value; remembers the objects on its way, so that cycles end and shared parts stay shared."""
 
-    def __init__(self, dtype):
+    def __init__(self, dtype, sources):
         self.dtype = dtype
+        self.sources = sources
         self.seen = {}
 
     def visit(self, value):
         if isinstance(value, torch.Tensor):
-            return cast_floating(value, self.dtype)
+            return cast_floating(value, self.dtype, self.sources)
         if isinstance(value, _PLAIN) or isinstance(value, (type, torch.nn.Module)):
             return value
         if id(value) not in self.seen:
@@ -109,4 +115,8 @@ class _Walk:
         attributes = getattr(value, "__dict__", None)
         if attributes:
             return self._attributes(value, list(attributes))
-        return value.to(self.dtype)
+        return value.to(self.dtype) if self.sources is None or _dtype_of(value) in self.sources else value
+
+
+def _dtype_of(value):
+    return getattr(value, "dtype", None)

@@ -26,6 +26,7 @@ class ProcessCasts:
     def __init__(self, wanted, allow_banned):
         self.backend = NoCasts()
         self.choice = None
+        self.is_regional = False  # whether functions are cast only where a thread stands in a ``region``
         self._wanted = wanted
         self._allow_banned = allow_banned
         self._patches = PatchStack()
@@ -64,6 +65,8 @@ class ProcessCasts:
         self._patches.undo()
         self.backend, self.choice = NoCasts(), None
         with PatchStack() as patches:
+            if self.is_regional:
+                backend.confine()
             backend.open(patches)
             if self._recomputes_alike:
                 autograd.recompute_alike(half_mode, patches)
@@ -73,6 +76,11 @@ class ProcessCasts:
     def paused(self):
         """Return a context manager with casts off in this thread."""
         return self.backend.paused()
+
+    def region(self):
+        """Return a context manager with casts on in this thread, products of half tensors on a slow CPU among them."""
+        mode = None if self._half_mode is None else self._half_mode.context()
+        return self.backend.region() if mode is None else mode
 
     def context_of_forward(self):
         """Return what ``forward`` must enter in this thread: None where that is nothing, which compilers can follow."""
