@@ -1,6 +1,6 @@
 """Train at each level in this process, and record it.
 
-Owns: ``compare``; what surrounds one recorded run: its level, its listeners, its seeds.
+Owns: ``compare``; what surrounds one recorded run: its level and its listeners, and what is said of its end.
 Must not touch: the terminal, files.
 The surprise: a level is forced as the command line does it, by the environment, so that what ``train`` asks for does not count
 and worker processes agree. A failure is a row of the report, not an exception.
@@ -20,7 +20,7 @@ from ..runtime import state
 from ..tables import opt_levels, torch_facts
 from . import advisor, seeding
 from .recorder import EnoughSteps, Recorder
-from .records import Report, Run
+from .records import Report
 
 LEVELS = ("O0", "O1", "O2", "O3")
 
@@ -91,20 +91,12 @@ def measure(report, train, levels, steps, repeats, seed, wishes, tell=None):
         for level in ordered:
             for repeat in range(repeats):
                 recorder = Recorder(steps, _listener(tell, level, repeat))
-                keep(report, level, repeat, recorder.run)
+                report.keep(level, repeat, recorder.run)
                 with seeding.restored():
                     _train(recorder, train, level, repeat, seed, wishes)
                 report.environment["device"] = device_name(recorder.device)
     finally:
         advisor.judge(report)
-
-
-def keep(report, level, repeat, run):
-    """Put a run where it belongs in a report."""
-    if repeat:
-        report.runs[level].repeats.append(run)
-    else:
-        report.runs[level] = run
 
 
 def with_baseline(levels, baseline):

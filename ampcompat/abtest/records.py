@@ -107,6 +107,17 @@ class Report:
     runs: Dict[str, Run] = field(default_factory=dict)
     advice: str = ""
 
+    def keep(self, level, repeat, run):
+        """Put the ``repeat``-th run of a level where it belongs."""
+        if repeat:
+            self.runs[level].repeats.append(run)
+        else:
+            self.runs[level] = run
+
+    def run_of(self, level, repeat):
+        """Return the ``repeat``-th run of a level."""
+        return ([self.runs[level]] + self.runs[level].repeats)[repeat]
+
     def table(self, width=100):
         """Return the report as lines of text for a terminal of so many columns."""
         from .table import render

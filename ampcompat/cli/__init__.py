@@ -1,4 +1,4 @@
-"""The desk: ``python -m ampcompat run | install | uninstall | info``.
+"""The desk: ``python -m ampcompat run | ab | install | uninstall | info``.
 
 Owns: arguments, exit codes, what is printed on a terminal.
 Must not touch: anything that decides. A wrong argument is one line on stderr and exit code 2, never a traceback.
@@ -17,6 +17,7 @@ from .parsing import LineParser
 #: command's name: ``run(arguments) -> exit code``.
 COMMANDS = {
     "run": ("run", "run a script written for Apex, unmodified"),
+    "ab": ("ab", "run a script once per opt level and show how the levels differ"),
     "install": ("install", "make `import apex` mean ampcompat's in this Python environment"),
     "uninstall": ("install", "undo `install`"),
     "info": ("info", "say what this torch can do, and which backend it gets"),
