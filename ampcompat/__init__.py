@@ -42,6 +42,7 @@ The rooms. A layer imports only from itself and from those above it in this list
     runtime/            what is open now
       session           initialize, scale_loss, close; requests and backward are its two halves
       casts             the backend in force; registration and op_lists are the user's say in it
+      accumulation      several iterations per optimizer step
       observers         who listens; forensics is one, and evidence what it keeps of a pass
       hopeless, handle, disabled
       state             the only mutable module-level values
@@ -60,6 +61,8 @@ The rooms. A layer imports only from itself and from those above it in this list
       records           Report, Run, Memory, Finding; their JSON schema
       divergence, advisor   how far losses are apart; the noise of seeds; which level to take
       table, words      a report as text; numbers as people read them
+      page, markup      a report as one HTML file; escaped text, tables, style
+      figures, curves, bars, looks, series   its charts: canvases; what is drawn; how levels look; smoothing and thinning
     cli/                the desk: run, install, info, ab, parsing; __main__ opens it
       fresh, child, progress   a level in a process of its own, what runs there, what is seen of it meanwhile
 """

@@ -1,0 +1,171 @@
+"""Charts over steps: losses, their divergence, the loss scale, skipped steps.
+
+Owns: what these panels show and the words under them.
+Must not touch: figures, canvases, files.
+The surprise: a curve that explodes may leave its picture at the top. An axis that held it would flatten all the others,
+and how high it went is in the table.
+"""
+
+import math
+
+from . import divergence, series
+from .looks import NOISE, Chart, Panel, all_steps, columns, has_noise, label, look, name_rows, prepare, say, signs
+
+_EXPLODED = 1000.0  # times the usual loss
+
+
+def _loss_ids(report):
+    return sorted({loss_id for run in report.runs.values() for _, loss_id, _ in run.loss}) or [0]
+
+
+def losses(report):
+    """Return the chart of losses: a panel for each loss id."""
+    ids = _loss_ids(report)
+    panels = [
+        Panel("Loss" if len(ids) == 1 else "Loss {}".format(number), _loss_drawer(report, number), 2.7) for number in ids
+    ]
+    caption = "Unscaled loss per step. "
+    if any(len(run.losses(number)) >= series.LONG for run in report.runs.values() for number in ids):
+        caption += "Bold lines are means over a thirtieth of the run, faint ones the steps themselves. "
+    if any(run.repeats for run in report.runs.values()):
+        caption += "Thin lines are the same level with other seeds. "
+    if signs(report):
+        caption += "A curve breaks where the loss is nan (×) or inf (▲), and may leave at the top where it explodes. "
+    return Chart("loss", "Loss", caption.strip(), panels)
+
+
+def _loss_drawer(report, number):
+    def draw(axes):
+        curves = {level: sorted(run.losses(number).items()) for level, run in report.runs.items()}
+        prepare(axes, "loss" if number == 0 else "loss {}".format(number))
+        if not any(curves.values()):
+            return say(axes, "no level recorded a loss")
+        _scale_by_range(axes, [value for points in curves.values() for _, value in series.finite(points)])
+        for level, run in report.runs.items():
+            for repeat in run.repeats:
+                _thin_curve(axes, sorted(repeat.losses(number).items()), look(report, level)[0])
+            _curve(axes, report, level, curves[level])
+        all_steps(axes, report)
+
+    return draw
+
+
+def _scale_by_range(axes, values):
+    """Make the axis logarithmic where one explosion, or a fall by orders of magnitude, would flatten all the rest."""
+    if not values:
+        return
+    least, usual, most = min(values), sorted(values)[len(values) // 2], max(values)
+    if least > 0 and most > 50 * least:
+        axes.set_yscale("log")
+        if most > _EXPLODED * usual:
+            axes.set_ylim(least / 1.5, _EXPLODED * usual)
+    elif most - least > 1e4:
+        axes.set_yscale("symlog", linthresh=1.0)
+
+
+def _curve(axes, report, level, points):
+    colour, dashes = look(report, level)
+    width = series.smoothing_width(points)
+    if width > 1:
+        axes.plot(*columns(series.with_gaps(series.thinned(points))), color=colour, alpha=0.3, linewidth=0.5)
+    shown = series.smoothed(points, width)
+    marker = {"marker": "o", "markersize": 3} if len(points) <= 12 else {}
+    axes.plot(*columns(shown), color=colour, linestyle=dashes, linewidth=1.5, **marker)
+    lane = 0.97 - 0.06 * list(report.runs).index(level)
+    for steps, sign in zip(series.not_finite(points), ("x", "^")):
+        place = {"transform": axes.get_xaxis_transform(), "markersize": 4.5}
+        axes.plot(steps, [lane] * len(steps), sign, color=colour, **place)
+
+
+def _thin_curve(axes, points, colour):
+    shown = series.smoothed(points, series.smoothing_width(points))
+    axes.plot(*columns(shown), color=colour, alpha=0.45, linewidth=0.6)
+
+
+def divergences(report):
+    """Return the chart of distances from the baseline."""
+    caption = (
+        "How far the loss is from that of {} at the same step, as a share of it. Steps that agree to the last bit have "
+        "no point on this axis."
+    ).format(report.baseline)
+    if has_noise(report):
+        caption += " The grey area is what other seeds alone do to {}.".format(report.baseline)
+    return Chart("divergence", "Divergence from the baseline", caption, [Panel("Divergence", _diverge(report), 2.5)])
+
+
+def _diverge(report):
+    def draw(axes):
+        prepare(axes, "relative difference")
+        base = report.runs.get(report.baseline)
+        others = [level for level in report.runs if level != report.baseline] if base is not None else []
+        curves = {level: divergence.of_level(report.runs[level], base) for level in others}
+        compared = any(curves.values())
+        curves = {level: [(step, value) for step, value in found.items() if value > 0] for level, found in curves.items()}
+        if not any(curves.values()):
+            return say(axes, "no difference at any step" if compared else "nothing to compare")
+        axes.set_yscale("log")
+        band = [(step, value) for step, value in divergence.noise(base).items() if 0 < value < math.inf]
+        if band:
+            floor = min(value for points in list(curves.values()) + [band] for _, value in points)
+            axes.fill_between(*columns(series.thinned(band)), y2=floor, color=NOISE, linewidth=0)
+        for level, points in curves.items():
+            _curve(axes, report, level, points)
+        all_steps(axes, report)
+        if axes.get_ylim()[1] > _EXPLODED:
+            axes.set_ylim(top=_EXPLODED)
+
+    return draw
+
+
+def scales(report):
+    """Return the chart of loss scales and skipped steps."""
+    numbers = sorted({loss_id for run in report.runs.values() for _, loss_id, _ in run.scale}) or [0]
+    panels = [Panel("Loss scale", _scale_drawer(report, number, len(numbers) > 1), 2.1) for number in numbers]
+    panels.append(Panel("Skipped steps", _skip_drawer(report), 0.7 + 0.22 * len(report.runs)))
+    caption = (
+        "The factor that each loss was multiplied by before its backward pass. Below, a stroke for every step that "
+        "was skipped because a gradient was inf or nan, and how many there were."
+    )
+    return Chart("scale", "Loss scale and skipped steps", caption, panels)
+
+
+def _scale_drawer(report, number, numbered):
+    def draw(axes):
+        prepare(axes, "scale of loss {}".format(number) if numbered else "scale")
+        known = []
+        for level, run in report.runs.items():
+            points = [(step, value) for step, loss_id, value in run.scale if loss_id == number and value > 0]
+            points = series.thinned(series.changes(series.finite(points)))
+            colour, dashes = look(report, level)
+            axes.plot(*columns(points), color=colour, linestyle=dashes, linewidth=1.5, drawstyle="steps-post")
+            known += [value for _, value in points]
+        if not known:
+            return say(axes, "no level recorded a scale")
+        all_steps(axes, report)
+        axes.set_yscale("log", base=2)
+        axes.set_ylim(min(known) / 1.6, max(known) * 1.6)
+        axes.yaxis.set_major_formatter(_power_of_two)
+
+    return draw
+
+
+def _power_of_two(value, _):
+    """Spell a scale as people know it: 65,536 and 1/16, and a power of two beyond what is read at a glance."""
+    power = math.log(value, 2)
+    if not -10 <= power <= 26 or power != int(power):
+        return "2^{:g}".format(power)
+    return "{:,.0f}".format(value) if power >= 0 else "1/{:,.0f}".format(1 / value)
+
+
+def _skip_drawer(report):
+    def draw(axes):
+        prepare(axes, None)
+        axes.grid(axis="y", visible=False)
+        for row, (level, run) in enumerate(report.runs.items()):
+            steps = sorted(set(run.skipped))
+            shown = [step for step, _ in series.thinned([(step, 0.0) for step in steps])]
+            axes.eventplot(shown or [math.nan], lineoffsets=row, linelengths=0.7, colors=look(report, level)[0])
+        name_rows(axes, ["{}: {}".format(label(level), len(run.skipped)) for level, run in report.runs.items()])
+        all_steps(axes, report)
+
+    return draw

@@ -1,0 +1,193 @@
+"""Figures of a report, by matplotlib: each chart as SVG for the page, all of them as one image for a paper.
+
+Owns: figures, canvases, fonts, legends, layout.
+Must not touch: pyplot and its global state, the user's matplotlib settings, what charts show.
+The surprise: text in the SVG is text, so that it can be read aloud, searched and selected; it is laid out with the
+widest font of the list, so that another one on the reader's side fits too.
+"""
+
+import io
+import re
+from contextlib import contextmanager
+
+from ..errors import AmpError
+from . import bars, curves, looks
+
+MISSING = "Figures need matplotlib, which is not installed: pip install 'ampcompat[report]'."
+
+#: Inches. A chart of the page is as wide as a phone, so that its letters are legible there unscaled.
+PAGE_WIDTH = 4.9
+PAPER_WIDTH = 7.2
+
+_SETTINGS = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial", "sans-serif"],
+    "font.size": 9.5,
+    "axes.labelsize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#555555",
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "hatch.color": "white",
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ampcompat",
+}
+
+
+def charts(report, prefix=""):
+    """Return ``[(Chart, SVG text)]``; ``prefix`` makes the ids of several reports in one page distinct."""
+    with _matplotlib():
+        return [(chart, _svg(report, chart, prefix + chart.name)) for chart in _charts_of(report)]
+
+
+def save(report, path):
+    """Draw all charts of a report, or of several side by side, as one image of 300 dots per inch.
+
+    The path's ending says which format: png, pdf, svg and what else matplotlib writes.
+    """
+    reports = report if isinstance(report, (list, tuple)) else [report]
+    with _matplotlib():
+        figure = _paper(reports)
+        try:
+            figure.savefig(path, dpi=300)
+        except ValueError as error:  # an ending that matplotlib does not know
+            raise AmpError("Cannot draw {}: {}".format(path, error)) from None
+
+
+def _charts_of(report):
+    """Return the charts of a report, in the order of the page."""
+    return [make(report) for make in (curves.losses, curves.divergences, curves.scales, bars.times, bars.memory)]
+
+
+@contextmanager
+def _matplotlib():
+    """Draw with our settings on top of matplotlib's own defaults, and put back what the user had."""
+    try:
+        import matplotlib.style
+    except ImportError:
+        raise AmpError(MISSING) from None
+    with matplotlib.style.context(["default", _SETTINGS]):
+        yield
+
+
+def _figure(width, height):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), constrained_layout=True)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _svg(report, chart, name):
+    heights = [panel.height for panel in chart.panels]
+    with_legend = chart.name in ("loss", "divergence", "scale")
+    top = _legend_height(report, PAGE_WIDTH) if with_legend else 0.0
+    figure = _figure(PAGE_WIDTH, sum(heights) + top)
+    body = figure
+    if with_legend:
+        head, body = figure.subfigures(2, 1, height_ratios=[top, sum(heights)])
+        _legend(head, report, PAGE_WIDTH)
+    _column(body, body.add_gridspec(len(heights), 1, height_ratios=heights), 0, chart.panels)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return _inline(text.getvalue(), name)
+
+
+def _paper(reports):
+    """Return one figure: the panels of a report in two columns, or those of several in a column each."""
+    lists = [[panel for chart in _charts_of(report) for panel in chart.panels] for report in reports]
+    alone = len(reports) == 1
+    columns = [lists[0][0::2], lists[0][1::2]] if alone else lists
+    count = max(len(column) for column in columns)
+    width = max(PAPER_WIDTH, 3.4 * len(columns))
+    top = max(_legend_height(report, width / len(reports)) for report in reports)
+    figure = _figure(width, 2.3 * count + top)
+    head, body = figure.subfigures(2, 1, height_ratios=[top, 2.3 * count])
+    heads = [head] if alone else head.subfigures(1, len(reports))
+    for part, report in zip(heads, reports):
+        _legend(part, report, width / len(reports))
+    grid = body.add_gridspec(count, len(columns))
+    for place, column in enumerate(columns):
+        titles = ["{}  {}".format(_letter(row * len(columns) + place), panel.title) for row, panel in enumerate(column)]
+        _column(body, grid, place, column, titles)
+    return figure
+
+
+def _letter(number):
+    return chr(ord("a") + number) if number < 26 else str(number)
+
+
+def _column(figure, grid, place, column, titles=()):
+    """Draw panels one above the other; without titles they are one chart, whose lowest panel names the steps."""
+    for row, panel in enumerate(column):
+        axes = figure.add_subplot(grid[row, place])
+        panel.draw(axes)
+        _tidy(axes)
+        if titles:
+            axes.set_title(titles[row], loc="left", fontsize="medium", fontweight="bold")
+        elif row < len(column) - 1:
+            axes.set_xlabel("")
+
+
+def _tidy(axes):
+    """Give the axes few ticks, whole steps, and numbers without markup."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+    if axes.get_xlabel() == "step" and len(axes.get_xticks()):
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if axes.get_yscale() in ("log", "symlog") and not axes.get_ylabel().startswith("scale"):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: "{:g}".format(value)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _names(report):
+    names = [name for name, _, _ in looks.legend_entries(report)] + [name for _, name in looks.signs(report)]
+    return names + ["noise of seeds"] * looks.has_noise(report)
+
+
+def _columns_of(report, width):
+    """Return in how many columns the keys go: all of them in one row where that has the room."""
+    needed = [0.6 + 0.085 * len(name) for name in _names(report)]
+    if sum(needed) <= width:
+        return max(1, len(needed))
+    return max(1, int(width / max(needed)))
+
+
+def _legend_height(report, width):
+    return 0.15 + 0.2 * -(-len(_names(report)) // _columns_of(report, width))
+
+
+def _legend(figure, report, width):
+    from matplotlib.lines import Line2D
+
+    entries = looks.legend_entries(report)
+    keys = [Line2D([], [], color=colour, linestyle=dashes, linewidth=1.5) for _, colour, dashes in entries]
+    for marker, _ in looks.signs(report):
+        keys.append(Line2D([], [], color="#555555", linestyle="none", marker=marker, markersize=5))
+    if looks.has_noise(report):
+        keys.append(Line2D([], [], color=looks.NOISE, linewidth=7, solid_capstyle="butt"))
+    options = {"ncol": _columns_of(report, width), "handlelength": 2.6, "columnspacing": 1.4}
+    figure.legend(keys, _names(report), loc="center", **options)
+
+
+def _inline(svg, name):
+    """Make an SVG file part of a page: no prolog, no size of its own, ids that no other chart has, title and text."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", lambda tag: _with_own_ids(tag.group(), name), svg).strip()
+
+
+def _with_own_ids(tag, name):
+    tag = re.sub(r'\bid="', 'id="{}-'.format(name), tag)
+    tag = tag.replace('href="#', 'href="#{}-'.format(name)).replace("url(#", "url(#{}-".format(name))
+    if tag.startswith("<svg"):
+        tag = re.sub(r'\s(width|height|version)="[^"]*"', "", tag)
+        tag = tag.replace("<svg", '<svg role="img" aria-labelledby="{}-title"'.format(name), 1)
+    return tag

@@ -1,0 +1,146 @@
+"""A report as one HTML file: the verdict in words, tables, charts, what went wrong, where it ran.
+
+Owns: what the page says and in which order.
+Must not touch: markup and its escaping, how charts are drawn, judgement.
+The surprise: the page needs no network, no script and no other file. It is read as well on a phone, on paper and by a
+screen reader, and each number in it stands in the table too.
+"""
+
+import os
+
+from . import figures, markup, table
+from .words import UNKNOWN, percent, size
+from .records import KINDS
+
+#: Skipped steps of one level that are told at once; the others are folded away.
+TOLD = 3
+
+_CAPTIONS = {
+    "losses": "Losses. Divergence is the distance from the baseline's loss at the same step, as a share of it.",
+    "scale and speed": "Skipped steps, loss scale and speed. Times are medians without the first step.",
+    "memory": "Memory at the peak of a step, by kind.",
+}
+
+
+def to_html(report):
+    """Return a report as one self-contained page; needs the extra ``report``."""
+    title = _name(report)
+    body = "<header>\n<h1>{}</h1>\n{}\n</header>\n{}".format(
+        markup.text("Opt levels of " + title), markup.paragraphs([_about(report)], "about"), _content(report, "r0-")
+    )
+    return markup.document("Opt levels of {} \u2013 ampcompat".format(title), body)
+
+
+def side_by_side(reports):
+    """Return several reports as one page.
+
+    Args:
+        reports: ``[(name, Report), …]``, in the order in which they are to stand.
+    """
+    head = "<header>\n<h1>{} reports side by side</h1>\n</header>".format(len(reports))
+    columns = [
+        '<article>\n<h2>{}</h2>\n{}\n{}\n</article>'.format(
+            markup.text(name), markup.paragraphs([_about(report)], "about"), _content(report, "r{}-".format(place), 3)
+        )
+        for place, (name, report) in enumerate(reports)
+    ]
+    parts = [head, _overview(reports), '<div class="reports">\n{}\n</div>'.format("\n".join(columns))]
+    return markup.document("Opt levels of {} runs \u2013 ampcompat".format(len(reports)), "\n".join(parts))
+
+
+def _name(report):
+    return os.path.basename(str(report.environment.get("script") or "")) or "a training"
+
+
+def _about(report):
+    found = report.environment
+    told = [str(found[name]) for name in ("script", "device") if found.get(name)]
+    told += ["{} {}".format(name, found[name]) for name in ("torch", "seed") if found.get(name) is not None]
+    return ", ".join(told)
+
+
+def _content(report, prefix, level=2):
+    """Return the sections of one report; headings start at that level."""
+    grids = [markup.table(_CAPTIONS[name], titles, rows) for name, titles, rows in table.grids(report)]
+    parts = [
+        markup.section("Verdict", [_advice(report), _verdicts(report)], level),
+        markup.section("Levels", grids, level),
+        markup.section("Charts", [_charts(report, prefix, level + 1)], level),
+        markup.section("Memory, measured and predicted", [_predictions(report)], level),
+        markup.section("What the forensics found", _findings(report, level + 1), level),
+        markup.section("Levels that failed", _failures(report, level + 1), level),
+        markup.section("Environment", [markup.pairs(report.environment.items())], level),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _advice(report):
+    lines = markup.paragraphs(report.advice.splitlines())
+    return '<div class="advice">\n{}\n</div>'.format(lines) if lines else ""
+
+
+def _verdicts(report):
+    told = [(level, run.verdict or run.error or run.status) for level, run in report.runs.items()]
+    return markup.pairs(told, "verdicts") or markup.paragraphs(["No level was run."])
+
+
+def _charts(report, prefix, level):
+    drawn = [
+        markup.section(chart.title, [markup.figure(svg, prefix + chart.name, chart.title, chart.caption)], level)
+        for chart, svg in figures.charts(report, prefix)
+    ]
+    return '<div class="figures">\n{}\n</div>'.format("\n".join(drawn)) if report.runs else ""
+
+
+def _predictions(report):
+    """Return what was measured beside the formula's answer, and the difference."""
+    rows = []
+    for level, run in report.runs.items():
+        for kind in KINDS if run.predicted is not None else ():
+            measured, predicted = getattr(run.memory, kind), getattr(run.predicted, kind)
+            if predicted is not None:
+                rows.append(["{} {}".format(level, kind), size(measured), size(predicted), _difference(measured, predicted), ""])
+    titles = ["level and kind", "measured", "formula", "difference", ""]
+    return markup.table("Bytes by kind, beside the formula's.", titles, rows) if rows else ""
+
+
+def _difference(measured, predicted):
+    if measured is None:
+        return UNKNOWN
+    if measured == predicted:
+        return "none"
+    sign = "+" if measured > predicted else "\u2212"
+    share = " ({}{})".format(sign, percent(abs(measured - predicted) / predicted)) if predicted else ""
+    return "{}{}{}".format(sign, size(abs(measured - predicted)), share)
+
+
+def _findings(report, level):
+    for name, run in report.runs.items():
+        if run.findings:
+            told = [("step {}".format(finding.step), finding.text) for finding in run.findings]
+            parts = [markup.pairs(told[:TOLD])]
+            if len(told) > TOLD:
+                parts.append(markup.folded("{} more".format(len(told) - TOLD), markup.pairs(told[TOLD:])))
+            yield markup.section("{}: {} skipped".format(name, len(run.skipped)), parts, level)
+
+
+def _failures(report, level):
+    for name, run in report.runs.items():
+        if run.status in ("failed", "interrupted"):
+            parts = [markup.paragraphs([run.error or run.status])]
+            if run.traceback:
+                parts.append(markup.folded("Traceback", markup.listing(run.traceback)))
+            yield markup.section(name, parts, level)
+
+
+def _overview(reports):
+    """Return one table of the levels of all reports."""
+    rows = []
+    for name, report in reports:
+        cells = {grid: {row[0]: dict(zip(titles, row)) for row in rows} for grid, titles, rows in table.grids(report)}
+        for level, run in report.runs.items():
+            losses, speed = cells["losses"][level], cells["scale and speed"][level]
+            numbers = [losses["steps"], losses["last"], losses["divergence max"], speed["skipped"], speed["ms/step"]]
+            rows.append([name, level] + numbers + [size(run.memory.peak_total), run.verdict or run.error or run.status])
+    titles = ["report", "level", "steps", "last loss", "divergence max", "skipped", "ms/step", "peak memory", "verdict"]
+    return markup.section("All levels", [markup.table("The levels of all reports.", titles, rows, "numbers overview")])
