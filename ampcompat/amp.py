@@ -22,6 +22,7 @@ from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .apex.state_view import AmpStateModule
 from .errors import AmpError, told_plainly
 from .runtime import registration, requests, state
+from .runtime.accumulation import Accumulation
 from .runtime.disabled import DisabledSession
 from .runtime.handle import Handle
 from .runtime.session import new_session
@@ -36,6 +37,7 @@ __all__ = [
     "O4",
     "O5",
     "Properties",
+    "accumulate",
     "bfloat16_function",
     "disable_casts",
     "float_function",
@@ -89,7 +91,8 @@ def initialize(
     skip_static_overflow=False,
     max_skips=50,
     raise_on_max_skips=False,
-    process_group=None
+    process_group=None,
+    diagnose=False
 ):
     """Prepare models and optimizers for mixed-precision training, in place.
 
@@ -123,6 +126,8 @@ def initialize(
         process_group: True (all ranks) or a ``torch.distributed`` group whose ranks skip a step together when the gradients of
             one overflow. Needed where gradients differ between ranks, as those of sharded params do; all-reduced ones carry
             the inf to every rank. Every rank of the group must leave ``scale_loss`` equally often.
+        diagnose: say of every skipped step where inf or nan came first, how large it was before, and what to try. Costs a few
+            small operations per module and step, and no wait for the device until a step is skipped.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
@@ -166,6 +171,7 @@ def initialize(
         max_skips=max_skips,
         raise_on_max_skips=raise_on_max_skips,
         process_group=process_group,
+        diagnose=diagnose,
     )
     session.initialize(request, verbosity)
     _enter(session)
@@ -222,6 +228,37 @@ def scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, del
         TypeError: something else than a tensor and optimizers.
     """
     return _session("amp.scale_loss").scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
+
+
+@told_plainly
+def accumulate(optimizers, steps, total=None, start=0):
+    """Return an object that lets several iterations share one optimizer step, as one batch of all of them would.
+
+        accumulation = amp.accumulate(optimizer, steps=4, total=len(loader))
+        for input, target in loader:
+            with accumulation.no_sync(model):  # under DistributedDataParallel only; does nothing for other models
+                loss = criterion(model(input), target)
+                with accumulation.scale_loss(loss) as scaled_loss:
+                    scaled_loss.backward()
+            if accumulation.is_due():
+                clip_grad_norm_(amp.master_params(optimizer), 1.0)
+            if accumulation.step():  # steps and clears the gradients when it is due
+                scheduler.step()
+
+    Each loss is divided by the number of iterations that really share a step: of 102 by 4 the last two are divided by 2.
+    Counting goes from 0 to ``total`` and begins anew there, so ``total`` is the length of an epoch, or of the whole training.
+
+    Args:
+        optimizers: an optimizer or a list of them.
+        steps: iterations per optimizer step.
+        total: the number of iterations; None if it is not known, and then ``accumulation.finish()`` ends the last group.
+        start: where to resume: ``accumulation.iteration`` of the run that was interrupted. Gradients that were not stepped on
+            are gone, and those of the rest of their group are divided by what is left of it.
+
+    Raises:
+        TypeError, RuntimeError: what was expected, what came.
+    """
+    return Accumulation(lambda: _session("amp.accumulate"), optimizers, steps, total, start)
 
 
 def master_params(optimizer):

@@ -1,0 +1,167 @@
+"""Gradients of several iterations in one optimizer step.
+
+Owns: ``Accumulation``: by how much a loss is divided, and when the optimizers step.
+Must not touch: gradients and scales; it asks ``scale_loss`` for more or less of what that does anyway.
+The surprise: a group of iterations gets one verdict, when it is complete. So the loss scale stays the same within it, an overflow in any
+iteration skips the group's step, and the scale counts steps, as it would for the large batch.
+
+``steps`` = 4, ``total`` = 10 (each row is a group: what is divided by its length, and then steps):
+
+    0 1 2 3     4 5 6 7     8 9             started at 6:   6 7     8 9
+"""
+
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from ..errors import AmpError, AmpTypeError, AmpValueError
+from . import requests
+from .backward import WHERE_EQUAL
+
+
+class Accumulation:
+    """Divides losses, scales them, and steps when a group of iterations is complete.
+
+    Args:
+        find_session: returns the current session.
+        optimizers: an optimizer or a list of them.
+        steps: iterations per optimizer step.
+        total: iterations after which a group ends in any case and counting begins anew, or None.
+        start: the iteration to begin with, counted from 0.
+    """
+
+    def __init__(self, find_session, optimizers, steps, total=None, start=0):
+        self._find_session = find_session
+        self.optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+        self.steps = _whole("steps", steps, 1)
+        self.total = None if total is None else _whole("total", total, 1)
+        self.iteration = _whole("start", start, 0)
+        for optimizer in self.optimizers:
+            if not requests.is_optimizer(optimizer):
+                raise AmpTypeError(
+                    "amp.accumulate expected an optimizer or a list of them, not {}.".format(type(optimizer).__name__)
+                )
+        if self.total is not None and self.iteration > self.total:
+            raise AmpValueError("amp.accumulate got start={} beyond total={}.".format(self.iteration, self.total))
+        if self.iteration == self.total:
+            self.iteration = 0
+        self._first = self.iteration  # of the current group
+        self._owes = False  # a verdict on passes of this group
+        self._is_local = False  # passes of this group stayed on this rank
+
+    def __repr__(self):
+        return "Accumulation(steps={}, total={}, iteration={})".format(self.steps, self.total, self.iteration)
+
+    # -- where this iteration stands -----------------------------------------------------------------------------------
+
+    @property
+    def size(self):
+        """The number of iterations in the current group: what its losses are divided by."""
+        return self._end() - self._first
+
+    def is_due(self):
+        """Return whether the current iteration, which ``step()`` ends, is the last of its group."""
+        return self.iteration + 1 == self._end()
+
+    def _end(self):
+        end = (self.iteration // self.steps + 1) * self.steps
+        return end if self.total is None else min(end, self.total)
+
+    # -- one iteration -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scale_loss(self, loss, loss_id=0):
+        """Return a context manager that yields the loss, divided by the group's ``size`` and scaled; see ``amp.scale_loss``.
+
+        Args:
+            loss: the mean over this iteration's batch.
+            loss_id: which of the ``num_losses`` scalers.
+        """
+        requests.check_loss(loss)
+        session = self._find_session()
+        share = loss.to(session.policy.dtypes.high) if session.enabled else loss
+        # With several scalers each pass is judged at once: later it could not be told whose gradients overflowed.
+        delays = len(session.scalers) == 1 and not self.is_due()
+        options = {"delay_unscale": WHERE_EQUAL} if delays else {}
+        with session.scale_loss(share / self.size, self.optimizers, loss_id, **options) as scaled_loss:
+            yield scaled_loss
+        self._owes = delays
+
+    def no_sync(self, *models):
+        """Return a context for forward and backward in which ranks wait with the exchange of gradients until it is due.
+
+        Args:
+            models: DistributedDataParallel of torch or of ``apex.parallel``; other modules have nothing to wait with.
+        """
+        contexts = ExitStack()
+        for model in models if not self.is_due() else ():
+            if hasattr(model, "no_sync"):
+                contexts.enter_context(model.no_sync())
+                self._is_local = True
+        return contexts
+
+    def step(self):
+        """End an iteration; if it was due, step the optimizers and clear their gradients.
+
+        Returns:
+            Whether it was due. ``amp.step_was_skipped(optimizer)`` says whether an overflow cost the step.
+        """
+        if not self.is_due():
+            self.iteration += 1
+            return False
+        self.iteration = 0 if self.iteration + 1 == self.total else self.iteration + 1
+        self._finish()
+        return True
+
+    def finish(self):
+        """Step on an incomplete group, where the data have ended and ``total`` was not known.
+
+        Returns:
+            Whether there was anything to step on.
+
+        Raises:
+            AmpError: gradients of the group have not been exchanged between ranks; only ``total`` can tell when to.
+        """
+        done = self.iteration - self._first
+        if done == 0:
+            return False
+        self._check_exchanged()
+        self._settle()
+        with torch.no_grad():
+            for optimizer in self.optimizers:
+                for param in [param for group in optimizer.param_groups for param in group["params"]]:
+                    if param.grad is not None:
+                        param.grad.mul_(self.size / done)
+        self.iteration = 0
+        self._finish()
+        return True
+
+    def _finish(self):
+        self._settle()
+        self._first, self._is_local = self.iteration, False
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def _settle(self):
+        """Unscale and judge what the group has left, if its last iteration had no backward pass to do so."""
+        if self._owes:
+            self._check_exchanged()
+            self._owes = False
+            with self._find_session().scale_loss(torch.zeros(()), self.optimizers):
+                pass
+
+    def _check_exchanged(self):
+        if self._is_local:
+            raise AmpError(
+                "amp.accumulate: a group of iterations ends without the backward pass in which ranks exchange the gradients that "
+                "no_sync kept. Pass total, the number of iterations, and call backward in each group's last one."
+            )
+
+
+def _whole(name, number, least):
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise AmpValueError(
+            "amp.accumulate expected {} to be a whole number from {} up, not {!r}.".format(name, least, number)
+        )
+    return number
