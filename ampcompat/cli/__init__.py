@@ -1,4 +1,4 @@
-"""The desk: ``python -m ampcompat run | ab | install | uninstall | info``.
+"""The desk: ``python -m ampcompat run | ab | report | install | uninstall | info``.
 
 Owns: arguments, exit codes, what is printed on a terminal.
 Must not touch: anything that decides. A wrong argument is one line on stderr and exit code 2, never a traceback.
@@ -18,6 +18,7 @@ from .parsing import LineParser
 COMMANDS = {
     "run": ("run", "run a script written for Apex, unmodified"),
     "ab": ("ab", "run a script once per opt level and show how the levels differ"),
+    "report": ("report", "show what `ab --json` wrote again: tables, a page, an image"),
     "install": ("install", "make `import apex` mean ampcompat's in this Python environment"),
     "uninstall": ("install", "undo `install`"),
     "info": ("info", "say what this torch can do, and which backend it gets"),
