@@ -17,6 +17,7 @@ import torch
 
 # As they are before any session replaces them: the probe is of torch, not of us.
 _mm, _conv2d, _conv_transpose2d = torch.mm, torch.nn.functional.conv2d, torch.nn.functional.conv_transpose2d
+_cuda_is_available = torch.cuda.is_available  # and before ``devices`` redirects CUDA
 
 
 class Facts(NamedTuple):
@@ -52,7 +53,7 @@ def read():
 def available_devices():
     """Return the device types of this machine that the installed torch can compute on, the CPU first."""
     devices = ["cpu"]
-    if torch.cuda.is_available():
+    if _cuda_is_available():
         devices.append("cuda")
     mps = getattr(getattr(torch, "backends", None), "mps", None)
     if mps is not None and mps.is_available():
@@ -67,6 +68,12 @@ def _autocast_devices(devices):
         dtypes = _autocast_dtypes(device)
         if dtypes:
             yield device, dtypes
+
+
+@functools.lru_cache(maxsize=None)
+def autocast_dtypes(device):
+    """Return the low dtypes that autocast takes on a device type."""
+    return _autocast_dtypes(device)
 
 
 def _autocast_dtypes(device):
@@ -191,6 +198,61 @@ def has_foreach():
 def has_foreach_copy():
     """Return whether torch copies a list of tensors into another of other dtypes in one operation."""
     return hasattr(torch, "_foreach_copy_")
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_zero():
+    """Return whether torch sets a list of tensors to 0 in one operation."""
+    return hasattr(torch, "_foreach_zero_")
+
+
+@functools.lru_cache(maxsize=None)
+def foreach_norm_takes(order, wide):
+    """Return whether torch takes norms of a list of tensors in one operation: of this order, of half ones in float32.
+
+    Args:
+        order: a number; infinity is taken since the release that also brought ``_foreach_max``.
+        wide: whether the result is to be float32 whatever the dtype of the tensors.
+    """
+    norm = getattr(torch, "_foreach_norm", None)
+    if norm is None or order not in (1, 2) and not hasattr(torch, "_foreach_max"):
+        return False
+    try:
+        (found,) = norm([torch.ones(1, dtype=torch.float16)], order, **({"dtype": torch.float32} if wide else {}))
+    except (TypeError, RuntimeError):
+        return not wide
+    return not wide or found.dtype is torch.float32
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_mul_by_tensor():
+    """Return whether torch multiplies a list of tensors by one tensor of shape () in one operation (2.1)."""
+    try:
+        torch._foreach_mul_([torch.ones(1)], torch.ones(()))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_flagged_sgd(device_type):
+    """Return whether torch's fused SGD leaves params alone on this type of device where ``found_inf`` is 1: tried."""
+    param, flag = torch.ones(1, device=device_type), torch.ones((), device=device_type)
+    options = {"weight_decay": 0.0, "momentum": 0.0, "lr": 1.0, "dampening": 0.0, "nesterov": False}
+    options.update(maximize=False, is_first_step=False, grad_scale=None)
+    try:
+        torch._fused_sgd_([param], [torch.ones_like(param)], [], found_inf=flag, **options)
+        skipped = param.item() == 1.0
+        torch._fused_sgd_([param], [torch.ones_like(param)], [], found_inf=torch.zeros_like(flag), **options)
+    except (AttributeError, RuntimeError, TypeError, NotImplementedError):  # torch before 2.3, or no such kernel
+        return False
+    return skipped and param.item() == 0.0
+
+
+@functools.lru_cache(maxsize=None)
+def has_rms_norm(device_type):
+    """Return whether torch has a kernel for RMS norm on this type of device, not just a composition of others."""
+    return device_type != "cpu" and hasattr(torch.nn.functional, "rms_norm")
 
 
 @functools.lru_cache(maxsize=None)

@@ -11,9 +11,9 @@ import torch
 
 
 def takes(weights, grads, means, squares, lr, step, decoupled):
-    """Return whether ``update`` gives the right result for these lists: numbers, one dtype, plain memory."""
+    """Return whether ``update`` gives the right result for these lists: one dtype, plain memory, a plain rate."""
     rows = (weights, grads, means, squares)
-    if isinstance(lr, torch.Tensor) or isinstance(step, torch.Tensor) or len({row[0].dtype for row in rows}) > 1:
+    if isinstance(lr, torch.Tensor) or len({row[0].dtype for row in rows}) > 1:
         return False
     # The kernels walk through memory, whatever the strides.
     if not all(tensor.is_contiguous() for row in rows for tensor in row):
@@ -21,13 +21,17 @@ def takes(weights, grads, means, squares, lr, step, decoupled):
     return _works(weights[0].device, weights[0].dtype, bool(decoupled))
 
 
-def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled):
+def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, skip=None):
     """Do what ``updates.adam`` does."""
     operation = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    count = float(step) if bias_correction else float("inf")
-    steps = [torch.full((), count, dtype=torch.float32, device=weights[0].device)] * len(weights)
+    if not bias_correction:
+        step = float("inf")
+    if not isinstance(step, torch.Tensor):
+        step = torch.full((), step, dtype=torch.float32, device=weights[0].device)
+    steps = [step.to(torch.float32)] * len(weights)
     options = {"lr": float(lr), "beta1": betas[0], "beta2": betas[1], "weight_decay": float(decay), "eps": float(eps)}
-    operation(weights, grads, means, squares, [], steps, amsgrad=False, maximize=False, **options)
+    options.update(amsgrad=False, maximize=False, grad_scale=None, found_inf=skip)
+    operation(weights, grads, means, squares, [], steps, **options)
 
 
 @functools.lru_cache(maxsize=None)

@@ -3,7 +3,8 @@
 Owns: what Adam, SGD, LAMB, NovoGrad and Adagrad do to weights and state in one step.
 Must not touch: groups, state dicts, dtypes: every list comes on one device and in the dtype to compute in.
 The surprise: gradients are never changed; a step count or a learning rate may be a tensor of shape (), for steps that a
-graph captures.
+graph captures. ``skip``, everywhere, is a float32 tensor of shape () on the device of the lists, or None: where it
+is 1, weights and state stay as they are, whatever the gradients hold, and the host need not know.
 """
 
 import math
@@ -28,31 +29,27 @@ def decayed(grads, weights, decay):
     return lists.add(grads, weights, alpha=decay) if decay else grads
 
 
-def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled):
+def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, skip=None):
     """Adam (Kingma and Ba, 2014), or AdamW (Loshchilov and Hutter, 2017) if the decay is ``decoupled``."""
+    options = (eps, step, bias_correction, decay, decoupled, skip)
     if fused_adam.takes(weights, grads, means, squares, lr, step, decoupled):
-        options = (lr, betas, eps, step, bias_correction, decay, decoupled)
-        fused_adam.update(weights, grads, means, squares, *options)
+        fused_adam.update(weights, grads, means, squares, lr, betas, *options)
         return
-    lists.subtract_(
-        weights,
-        adam_direction(
-            weights, grads, means, squares, betas, 1.0 - betas[0], eps, step, bias_correction, decay, decoupled
-        ),
-        lr,
-    )
+    direction = adam_direction(weights, grads, means, squares, betas, 1.0 - betas[0], *options)
+    lists.subtract_(weights, direction, lr, skip)
 
 
-def adam_direction(weights, grads, means, squares, betas, share, eps, step, bias_correction, decay, decoupled):
+def adam_direction(
+    weights, grads, means, squares, betas, share, eps, step, bias_correction, decay, decoupled, skip=None
+):
     """Update Adam's two averages; return what to subtract from the weights, before the learning rate.
 
     ``share`` is the weight of the new gradient in the mean.
     """
     if not decoupled:
         grads = decayed(grads, weights, decay)
-    lists.blend_(means, betas[0], grads, share)
-    lists.scale_(squares, betas[1])
-    lists.addcmul_(squares, grads, grads, value=1.0 - betas[1])
+    lists.blend_(means, betas[0], grads, share, skip)
+    lists.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
     roots = lists.sqrt(squares)
     lists.scale_(roots, correction(betas[1], step, bias_correction) ** -0.5)
     lists.add_(roots, eps)
@@ -63,24 +60,22 @@ def adam_direction(weights, grads, means, squares, betas, share, eps, step, bias
     return updates
 
 
-def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decays_last, is_first):
+def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decays_last, is_first, skip=None):
     """SGD with momentum; ``buffers`` is None without. ``decays_last``: the decay does not enter the momentum.
 
-    In a first step the buffers become the gradients, whatever they held.
+    In a first step the buffers become the gradients, whatever they held; with ``skip`` they must hold 0 before it.
     """
     direction = grads if decays_last else decayed(grads, weights, decay)
     if momentum:
-        if is_first:
+        if is_first and skip is None:
             tensors.copy_(buffers, direction)
         else:
-            lists.blend_(buffers, momentum, direction, 1.0 - dampening)
+            lists.blend_(buffers, momentum, direction, 1.0 if is_first else 1.0 - dampening, skip)
         direction = lists.add(direction, buffers, alpha=momentum) if nesterov else buffers
     if decays_last:
         direction = decayed(direction, weights, decay)
-    if isinstance(lr, torch.Tensor):
-        lists.subtract_(weights, lists.mul(direction, 1.0), lr)
-    else:
-        lists.add_(weights, direction, alpha=-lr)
+    # Rates that are tensors multiply what is subtracted, which here may be the buffers.
+    lists.subtract_(weights, lists.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, skip)
 
 
 def clip_divisor(norm, limit):
@@ -103,7 +98,7 @@ def ratios(weight_norms, update_norms):
     return torch.where(both, weight_norms / update_norms, torch.ones_like(weight_norms))
 
 
-def lamb(weights, grads, means, squares, divisor, lr, betas, eps, step, bias_correction, decay, **modes):
+def lamb(weights, grads, means, squares, divisor, lr, betas, eps, step, bias_correction, decay, skip=None, **modes):
     """LAMB (You et al., 2019): Adam's direction, its length per tensor adapted to that of the weight.
 
     Args:
@@ -115,12 +110,11 @@ def lamb(weights, grads, means, squares, divisor, lr, betas, eps, step, bias_cor
         grads = lists.mul(grads, 1.0)
         lists.scale_(grads, 1.0 / divisor)
     share = 1.0 - betas[0] if modes["averaging"] else 1.0
-    updates = adam_direction(
-        weights, grads, means, squares, betas, share, eps, step, bias_correction, decay, modes["decoupled"]
-    )
+    options = (eps, step, bias_correction, decay, modes["decoupled"], skip)
+    updates = adam_direction(weights, grads, means, squares, betas, share, *options)
     if decay or modes["nvlamb"]:
         lists.mul_(updates, list(trust_ratios(weights, updates).unbind()))
-    lists.subtract_(weights, updates, lr)
+    lists.subtract_(weights, updates, lr, skip)
 
 
 def blend_norms(averages, news, beta, order):
@@ -130,7 +124,9 @@ def blend_norms(averages, news, beta, order):
     return averages * beta + news * (1.0 - beta)
 
 
-def novograd(weights, grads, means, moments, lr, betas, eps, step, bias_correction, decay, averaging, inside):
+def novograd(
+    weights, grads, means, moments, lr, betas, eps, step, bias_correction, decay, averaging, inside, skip=None
+):
     """NovoGrad (Ginsburg et al., 2019), given its second moments of this step.
 
     Args:
@@ -141,21 +137,21 @@ def novograd(weights, grads, means, moments, lr, betas, eps, step, bias_correcti
     share = 1.0 - betas[0] if averaging else 1.0
     factors = list((1.0 / divisors).unbind())
     if inside:
-        lists.blend_(means, betas[0], decayed(lists.mul(grads, factors), weights, decay), share)
+        lists.blend_(means, betas[0], decayed(lists.mul(grads, factors), weights, decay), share, skip)
         updates = lists.mul(means, 1.0)
     else:
-        lists.blend_(means, betas[0], grads, share)
+        lists.blend_(means, betas[0], grads, share, skip)
         updates = lists.mul(means, factors)
     lists.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
-    lists.subtract_(weights, updates if inside else decayed(updates, weights, decay), lr)
+    lists.subtract_(weights, updates if inside else decayed(updates, weights, decay), lr, skip)
 
 
-def adagrad(weights, grads, sums, lr, eps, decay, decoupled):
+def adagrad(weights, grads, sums, lr, eps, decay, decoupled, skip=None):
     """Adagrad (Duchi et al., 2011); a ``decoupled`` decay does not enter the sum of squares."""
     if not decoupled:
         grads = decayed(grads, weights, decay)
-    lists.addcmul_(sums, grads, grads)
+    lists.accumulate_squares_(sums, 1.0, grads, 1.0, skip)
     roots = lists.sqrt(sums)
     lists.add_(roots, eps)
     updates = lists.div(grads, roots)
-    lists.subtract_(weights, decayed(updates, weights, decay) if decoupled else updates, lr)
+    lists.subtract_(weights, decayed(updates, weights, decay) if decoupled else updates, lr, skip)

@@ -17,7 +17,7 @@ import torch
 
 from ...parts import tensors
 from ...runtime import registration
-from ...tables import op_rules
+from ...tables import op_rules, torch_facts
 
 
 def _in_float(function):
@@ -80,7 +80,7 @@ def _layer_norm(input, normalized_shape, weight, bias, eps, dtype):
 def _rms_norm(input, normalized_shape, weight, eps, dtype):
     given = [tensor for tensor in (input, weight) if tensor is not None]
     shape = _as_shape(normalized_shape)
-    if input.device.type != "cpu" and hasattr(torch.nn.functional, "rms_norm"):
+    if torch_facts.has_rms_norm(input.device.type):
         if all(tensor.dtype is dtype for tensor in given):
             return torch.nn.functional.rms_norm(input, shape, weight, eps)
         wide = _widest(given)

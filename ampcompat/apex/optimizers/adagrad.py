@@ -5,7 +5,7 @@ Must not touch: the formula, which is ``multi_tensor.updates.adagrad``.
 The surprise: it has no decay of the learning rate and no initial value of the sum, unlike ``torch.optim.Adagrad``.
 """
 
-from ..multi_tensor import updates
+from ..multi_tensor import functions, updates
 from .fused import FusedOptimizer, checked
 
 
@@ -22,22 +22,15 @@ class FusedAdagrad(FusedOptimizer):
     """
 
     state_names = ("sum",)
+    multi_tensor_adagrad = staticmethod(functions.multi_tensor_adagrad)
 
     def __init__(self, params, lr=1e-2, eps=1e-10, weight_decay=0.0, set_grad_none=True, adagrad_w_mode=False):
-        checked(lr=lr, eps=eps, weight_decay=weight_decay)
-        defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults, set_grad_none, adagrad_w_mode=int(adagrad_w_mode))
+        group = checked(lr=lr, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, group, set_grad_none, adagrad_w_mode=int(adagrad_w_mode))
 
     def _advance(self, group):
         """Count nothing: no part of the formula asks for the step."""
 
     def _update_batch(self, group, batch):
-        updates.adagrad(
-            batch.weights,
-            batch.grads,
-            batch.state["sum"],
-            group["lr"],
-            group["eps"],
-            group["weight_decay"],
-            decoupled=bool(self.adagrad_w_mode),
-        )
+        options = (group["lr"], group["eps"], group["weight_decay"], bool(self.adagrad_w_mode))
+        updates.adagrad(*batch.rows, *options, skip=batch.skip)

@@ -5,11 +5,10 @@ Must not touch: the formula, which is ``multi_tensor.updates.adam``.
 The surprise: ``adam_w_mode`` is on by default, so weight decay is decoupled unless that is switched off.
 """
 
-import torch
-
 from ...errors import AmpError
-from ..multi_tensor import updates
-from .fused import STEP, FusedOptimizer, checked, evaluated, refuse_amsgrad
+from ..multi_tensor import functions, updates
+from .fused import STEP, FusedOptimizer, checked, evaluated, on_device, refuse_amsgrad
+from .scaling import grad_scaler_in, handed_over
 
 
 class FusedAdam(FusedOptimizer):
@@ -31,6 +30,7 @@ class FusedAdam(FusedOptimizer):
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
+    multi_tensor_adam = staticmethod(functions.multi_tensor_adam)
 
     def __init__(
         self,
@@ -47,82 +47,50 @@ class FusedAdam(FusedOptimizer):
         master_weights=False,
     ):
         refuse_amsgrad(amsgrad, "FusedAdam")
-        checked(lr=lr, eps=eps, weight_decay=weight_decay)
-        defaults = {
-            "lr": lr,
-            "bias_correction": bias_correction,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-        }
+        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
         modes = {"adam_w_mode": int(adam_w_mode), "capturable": capturable, "master_weights": master_weights}
-        super().__init__(params, defaults, set_grad_none, **modes)
+        super().__init__(params, group, set_grad_none, **modes)
 
     def add_param_group(self, param_group):
         """Add a group of params."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if self.capturable and group["params"]:
-            group["lr"] = _on_device(group["lr"], group)
+            group["lr"] = on_device(group["lr"], group)
 
-    def step(self, closure=None, grads=None, output_params=None, scale=None, grad_norms=None, grad_scaler=None):
+    def step(self, closure=None, grads=None, output_params=None, scale=None, grad_norms=None, **told):
         """Step, and return the loss that ``closure``, if there is one, computed before.
 
-        ``grad_scaler``: a ``torch.cuda.amp.GradScaler`` whose scale the gradients still carry. The other arguments are
+        ``grad_scaler=``: a ``torch.cuda.amp.GradScaler`` whose scale the gradients still carry. The other arguments are
         those of the optimizer that had this name before 2019, which is ``apex.contrib.optimizers.FusedAdam``: an error.
         """
         if any(argument is not None for argument in (grads, output_params, scale, grad_norms)):
             raise AmpError(
                 "FusedAdam.step takes no grads, output_params, scale or grad_norms: that was the FusedAdam of before "
-                "2019. "
-                "amp.initialize and amp.scale_loss do what these were for."
+                "2019, which is apex.contrib.optimizers.FusedAdam. amp.initialize and amp.scale_loss do what these "
+                "were for."
             )
         loss = evaluated(closure)
-        with torch.no_grad():
-            if grad_scaler is None or unscaled(self, grad_scaler):
-                self._update()
+        self._step_under(handed_over(self, grad_scaler_in(told)))
         return loss
 
     def _advance(self, group):
-        if not self.capturable:
+        if self.capturable and group["params"]:  # in place: a graph that was captured counts this very tensor up
+            skip = self._scaling.skip_on(group["params"][0].device)
+            group[STEP] = on_device(group.get(STEP, 0.0), group)
+            group[STEP].add_(1.0 if skip is None else 1.0 - skip)
+        else:
             super()._advance(group)
-        elif group["params"]:
-            group[STEP] = _on_device(group.get(STEP, 0.0), group)
-            group[STEP].add_(1.0)
 
     def _update_batch(self, group, batch):
         updates.adam(
-            batch.weights,
-            batch.grads,
-            batch.state["exp_avg"],
-            batch.state["exp_avg_sq"],
-            group["lr"],
-            group["betas"],
-            group["eps"],
-            group[STEP],
-            group["bias_correction"],
-            group["weight_decay"],
+            *batch.rows,
+            lr=group["lr"],
+            betas=group["betas"],
+            eps=group["eps"],
+            step=self._count(group, batch),
+            bias_correction=group["bias_correction"],
+            decay=group["weight_decay"],
             decoupled=bool(self.adam_w_mode),
+            skip=batch.skip
         )
-
-
-def _on_device(number, group):
-    """Return a number as a float32 tensor of shape () on the group's device; one that is there already stays itself."""
-    device = group["params"][0].device
-    if isinstance(number, torch.Tensor):
-        return number.to(device=device, dtype=torch.float32).reshape(())
-    return torch.full((), float(number), dtype=torch.float32, device=device)
-
-
-def unscaled(optimizer, grad_scaler):
-    """Unscale gradients as a ``GradScaler`` hands them over; return whether all are finite."""
-    found = grad_scaler._check_inf_per_device(optimizer)
-    if any(bool(flag) for flag in found.values()):
-        return False
-    scale = grad_scaler._get_scale_async()
-    if scale is not None:
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    param.grad.div_(scale.to(param.grad.device))
-    return True

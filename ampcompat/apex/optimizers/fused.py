@@ -3,17 +3,20 @@
 Owns: ``FusedOptimizer``: batches of params that are updated together, the step count of a group, state dicts.
 Must not touch: formulas, which are ``multi_tensor.updates``.
 The surprise: state is kept and updates are computed in float32 at least, for half params too; ``load_state_dict`` keeps
-it so, where torch's would round it to the params' dtype.
+it so, where torch's would round it to the params' dtype. A step that is handed ``found_inf`` skips itself on the device;
+from then on the count of steps is a tensor there, and a number again in state dicts.
 """
 
 import itertools
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
 import torch
 
 from ...errors import AmpError
 from ...parts import tensors
+from ...tables import torch_facts
 from ..multi_tensor import lists
+from .scaling import UNSCALED, handed_over
 
 #: Where a group keeps its count of steps, and a param its float32 copy.
 STEP, MASTER = "step", "master_param"
@@ -23,13 +26,19 @@ class Batch(NamedTuple):
     """Params of one device and dtype that have gradients; lists as long as ``params``.
 
     ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` where that is their own.
-    ``state`` holds a list per name.
+    ``state`` holds a list per name. ``skip`` is what ``multi_tensor.updates`` has under this name.
     """
 
     params: List[torch.Tensor]
     weights: List[torch.Tensor]
     grads: List[torch.Tensor]
     state: Dict[str, List[torch.Tensor]]
+    skip: Optional[torch.Tensor]
+
+    @property
+    def rows(self):
+        """The lists in the order in which the formulas take them."""
+        return (self.weights, self.grads) + tuple(self.state.values())
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -46,6 +55,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     state_names = ()
     #: Whether half params get float32 copies that are kept.
     master_weights = False
+    #: What the step that runs now was told.
+    _scaling = UNSCALED
 
     def __init__(self, params, defaults, set_grad_none, **attributes):
         self._own = dict(attributes, set_grad_none=set_grad_none)
@@ -56,6 +67,17 @@ class FusedOptimizer(torch.optim.Optimizer):
         own = {name: getattr(self, name) for name in self._own}
         return dict(super().__getstate__(), _own=self._own, **own)
 
+    @property
+    def _step_supports_amp_scaling(self):
+        """Whether a step takes ``found_inf`` and ``grad_scale`` on the device, as amp and torch's GradScaler ask."""
+        devices = {param.device.type for group in self.param_groups for param in group["params"]}
+        return all(torch_facts.has_flagged_sgd(device) for device in devices)
+
+    @property
+    def _dummy_overflow_buf(self):
+        """A flag that is not set, for those who call functions of ``amp_C`` with this optimizer's params."""
+        return torch.zeros(1, dtype=torch.int32, device=self.param_groups[0]["params"][0].device)
+
     def zero_grad(self, set_to_none=True):
         """Clear the gradients: set them to None, or to 0 if ``set_to_none`` or ``set_grad_none`` is false."""
         clear_gradients(self.param_groups, set_to_none and self.set_grad_none)
@@ -63,9 +85,19 @@ class FusedOptimizer(torch.optim.Optimizer):
     def step(self, closure=None):
         """Step, and return the loss that ``closure``, if there is one, computed before."""
         loss = evaluated(closure)
-        with torch.no_grad():
-            self._update()
+        self._step_under(handed_over(self))
         return loss
+
+    def _step_under(self, scaling):
+        """Step on gradients as ``scaling``, a ``Scaling``, says they are."""
+        if not self._step_supports_amp_scaling and scaling.is_skip():
+            return
+        self._scaling = scaling
+        try:
+            with torch.no_grad():
+                self._update()
+        finally:
+            del self._scaling
 
     def _update(self):
         for group in self.param_groups:
@@ -78,9 +110,20 @@ class FusedOptimizer(torch.optim.Optimizer):
         raise NotImplementedError("a subclass says what a step does")
 
     def _advance(self, group):
-        """Count a step of a group."""
-        if group["params"]:
-            group[STEP] = int(group.get(STEP, 0)) + 1
+        """Count a step of a group, on the device if that is where it may be skipped."""
+        if not group["params"]:
+            return
+        count, skip = group.get(STEP, 0), self._scaling.skip
+        if skip is not None or isinstance(count, torch.Tensor):
+            count = on_device(count, group)
+            group[STEP] = count + 1.0 if skip is None else count + (1.0 - skip.to(count.device))
+        else:
+            group[STEP] = int(count) + 1
+
+    def _count(self, group, batch):
+        """Return the count of steps as the formulas take it for a batch."""
+        count = group[STEP]
+        return count.to(batch.weights[0]) if isinstance(count, torch.Tensor) else count
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -88,7 +131,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Return those params that have gradients, in batches, with their state of these names; it begins at 0."""
         alike = {}
         for param in params:
-            grad = param.grad
+            grad = self._gradient(param)
             if grad is None or not param.numel():
                 continue
             if grad.is_sparse:
@@ -98,14 +141,21 @@ class FusedOptimizer(torch.optim.Optimizer):
             alike.setdefault((param.device, param.dtype, grad.dtype), []).append(param)
         return [self._batch(each, names) for each in alike.values()]
 
+    def _gradient(self, param):
+        """Return what a param is to be updated with; None: it is left out."""
+        return param.grad
+
     def _batch(self, params, names):
         dtype = lists.wide_dtype(params[0].dtype)
         state = {name: [self._slot(param, name, dtype) for param in params] for name in names}
         models = state[names[0]] if names else None
-        grads = widened([param.grad for param in params], dtype, models)
+        given = [self._gradient(param) for param in params]
+        grads = self._scaling.unscaled(widened(given, dtype, models), given)
         if params[0].dtype != dtype and self._keeps_master(params[0]):
-            return Batch(params, [self._master(param, dtype) for param in params], grads, state)
-        return Batch(params, widened(params, dtype, models), grads, state)
+            weights = [self._master(param, dtype) for param in params]
+        else:
+            weights = widened(params, dtype, models)
+        return Batch(params, weights, grads, state, self._scaling.skip_on(params[0].device))
 
     def _slot(self, param, name, dtype):
         state = self.state[param]
@@ -128,6 +178,14 @@ class FusedOptimizer(torch.optim.Optimizer):
             tensors.copy_(batch.params, batch.weights)
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self):
+        """Return the state dict; counts of steps are numbers there, which waits for the device."""
+        found = super().state_dict()
+        for group in found["param_groups"]:
+            if isinstance(group.get(STEP), torch.Tensor) and not getattr(self, "capturable", False):
+                group[STEP] = int(group[STEP].item())
+        return found
 
     def load_state_dict(self, state_dict):
         """Load a state dict, that of torch's own optimizer of the kind included; what it holds in float32 stays so."""
@@ -163,18 +221,10 @@ def clear_gradients(groups, to_none):
                 param.grad = param.grad.detach()
                 grads.append(param.grad)
     for alike in tensors.grouped([grad for grad in grads if not grad.is_sparse]):
-        _zero_(alike)
+        lists.zero_(alike)
     for grad in grads:
         if grad.is_sparse:
             grad.zero_()
-
-
-def _zero_(alike):
-    if hasattr(torch, "_foreach_zero_"):
-        torch._foreach_zero_(alike)
-        return
-    for tensor in alike:
-        tensor.zero_()
 
 
 def widened(alike, dtype, models=None):
@@ -203,10 +253,24 @@ def refuse_amsgrad(amsgrad, name):
         raise AmpError("{} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.".format(name))
 
 
+#: Options that make no sense below 0.
+NOT_NEGATIVE = ("lr", "eps", "weight_decay", "momentum")
+
+
 def checked(**options):
-    """Raise ``ValueError`` for a negative option; tensors are not read."""
-    for name, value in options.items():
+    """Return the options of a group; raise ``ValueError`` for one that is negative. Tensors are not read."""
+    for name in NOT_NEGATIVE:
+        value = options.get(name, 0.0)
         if not isinstance(value, torch.Tensor) and value < 0.0:
             raise ValueError("{} must not be negative: {}".format(name, value))
+    return options
+
+
+def on_device(number, group):
+    """Return a number as a float32 tensor of shape () on the group's device; one that is there already stays itself."""
+    device = group["params"][0].device
+    if isinstance(number, torch.Tensor):
+        return number.to(device=device, dtype=torch.float32).reshape(())
+    return torch.full((), float(number), dtype=torch.float32, device=device)
 
 

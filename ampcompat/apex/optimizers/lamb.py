@@ -8,8 +8,8 @@ otherwise; the gradients that the params hold stay as they are.
 
 import torch
 
-from ..multi_tensor import lists, updates
-from .fused import STEP, FusedOptimizer, checked, refuse_amsgrad
+from ..multi_tensor import functions, lists, updates
+from .fused import FusedOptimizer, checked, refuse_amsgrad
 
 
 class FusedLAMB(FusedOptimizer):
@@ -31,6 +31,8 @@ class FusedLAMB(FusedOptimizer):
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
+    multi_tensor_l2norm = staticmethod(functions.multi_tensor_l2norm)
+    multi_tensor_lamb = staticmethod(functions.multi_tensor_lamb)
 
     def __init__(
         self,
@@ -48,17 +50,9 @@ class FusedLAMB(FusedOptimizer):
         use_nvlamb=False,
     ):
         refuse_amsgrad(amsgrad, type(self).__name__)
-        checked(lr=lr, eps=eps, weight_decay=weight_decay)
-        defaults = {
-            "lr": lr,
-            "bias_correction": bias_correction,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "grad_averaging": grad_averaging,
-            "max_grad_norm": max_grad_norm,
-        }
-        super().__init__(params, defaults, set_grad_none, adam_w_mode=int(adam_w_mode), use_nvlamb=use_nvlamb)
+        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group.update(grad_averaging=grad_averaging, max_grad_norm=max_grad_norm)
+        super().__init__(params, group, set_grad_none, adam_w_mode=int(adam_w_mode), use_nvlamb=use_nvlamb)
 
     def _update(self):
         names = self.state_names
@@ -73,20 +67,18 @@ class FusedLAMB(FusedOptimizer):
     def _update_batch(self, group, batch, norm):
         limit = group.get("max_grad_norm", self.defaults["max_grad_norm"])
         updates.lamb(
-            batch.weights,
-            batch.grads,
-            batch.state["exp_avg"],
-            batch.state["exp_avg_sq"],
-            updates.clip_divisor(norm.to(batch.params[0].device), limit) if limit else None,
-            group["lr"],
-            group["betas"],
-            group["eps"],
-            group[STEP],
-            group["bias_correction"],
-            group["weight_decay"],
+            *batch.rows,
+            divisor=updates.clip_divisor(norm.to(batch.params[0].device), limit) if limit else None,
+            lr=group["lr"],
+            betas=group["betas"],
+            eps=group["eps"],
+            step=self._count(group, batch),
+            bias_correction=group["bias_correction"],
+            decay=group["weight_decay"],
             averaging=group["grad_averaging"],
             decoupled=bool(self.adam_w_mode),
             nvlamb=self.use_nvlamb,
+            skip=batch.skip
         )
 
 

@@ -6,11 +6,9 @@ The surprise: learning rate and step count are plain numbers here, tensors of on
 in checkpoints both load.
 """
 
-import torch
-
-from .adam import unscaled
 from .fused import evaluated
 from .lamb import FusedLAMB
+from .scaling import grad_scaler_in, handed_over
 
 
 class FusedMixedPrecisionLamb(FusedLAMB):
@@ -47,15 +45,13 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         for group in self.param_groups:
             group.setdefault("step", int(step))
 
-    def step(self, closure=None, grad_scaler=None):
+    def step(self, closure=None, **told):
         """Step, and return the loss that ``closure``, if there is one, computed before.
 
-        ``grad_scaler``: a ``torch.cuda.amp.GradScaler`` whose scale the gradients still carry.
+        ``grad_scaler=``: a ``torch.cuda.amp.GradScaler`` whose scale the gradients still carry.
         """
         loss = evaluated(closure)
-        with torch.no_grad():
-            if grad_scaler is None or unscaled(self, grad_scaler):
-                self._update()
+        self._step_under(handed_over(self, grad_scaler_in(told)))
         return loss
 
     def _keeps_master(self, param):

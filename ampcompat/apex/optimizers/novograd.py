@@ -9,10 +9,12 @@ two tensors in each param group.
 import torch
 
 from ...errors import AmpValueError
-from ..multi_tensor import lists, updates
-from .fused import STEP, FusedOptimizer, checked, refuse_amsgrad
+from ..multi_tensor import functions, lists, updates
+from .fused import FusedOptimizer, checked, refuse_amsgrad
 
 MOMENT = "exp_avg_sq"
+#: The moment of a param whose steps so far were all skipped on the device; norms are never negative.
+NONE_YET = -1.0
 #: Apex's numbers for norms.
 ORDERS = {2: 2, 0: float("inf")}
 
@@ -36,6 +38,7 @@ class FusedNovoGrad(FusedOptimizer):
     """
 
     state_names = ("exp_avg",)
+    multi_tensor_novograd = staticmethod(functions.multi_tensor_novograd)
 
     def __init__(
         self,
@@ -53,20 +56,11 @@ class FusedNovoGrad(FusedOptimizer):
         set_grad_none=True,
     ):
         refuse_amsgrad(amsgrad, "FusedNovoGrad")
-        checked(lr=lr, eps=eps, weight_decay=weight_decay)
         if norm_type not in ORDERS:
             raise AmpValueError("norm_type must be 2, or 0 for the largest absolute value, not {!r}".format(norm_type))
-        defaults = {
-            "lr": lr,
-            "bias_correction": bias_correction,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "grad_averaging": grad_averaging,
-            "norm_type": norm_type,
-            "init_zero": init_zero,
-        }
-        super().__init__(params, defaults, set_grad_none, moment_mode=0 if reg_inside_moment else 1)
+        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group.update(grad_averaging=grad_averaging, norm_type=norm_type, init_zero=init_zero)
+        super().__init__(params, group, set_grad_none, moment_mode=0 if reg_inside_moment else 1)
 
     def load_state_dict(self, state_dict):
         """Load a state dict, Apex's own included."""
@@ -88,29 +82,34 @@ class FusedNovoGrad(FusedOptimizer):
 
     def _update_batch(self, group, batch):
         moments = self._moments(group, batch)
+        weights, grads, means = batch.rows
         updates.novograd(
-            batch.weights,
-            batch.grads,
-            batch.state["exp_avg"],
+            weights,
+            grads,
+            means,
             moments,
             group["lr"],
             group["betas"],
             group["eps"],
-            group[STEP],
+            self._count(group, batch),
             group["bias_correction"],
             group["weight_decay"],
             averaging=group["grad_averaging"],
             inside=self.moment_mode == 0,
+            skip=batch.skip
         )
 
     def _moments(self, group, batch):
         """Let the second moments of a batch take part in this step, and return them as one tensor."""
         order = ORDERS[group["norm_type"]]
         norms = lists.norms(batch.grads, order)
-        fresh = (norms * 0 if group["init_zero"] else norms).unbind()
         held = [self.state[param].get(MOMENT) for param in batch.params]
-        held = torch.stack([new if old is None else old for old, new in zip(held, fresh)])
-        moments = updates.blend_norms(held, norms, group["betas"][1], order)
+        missing = torch.full_like(norms[0], NONE_YET)
+        held = torch.stack([missing if old is None else old for old in held])
+        begun = torch.where(held < 0, torch.zeros_like(norms) if group["init_zero"] else norms, held)
+        moments = updates.blend_norms(begun, norms, group["betas"][1], order)
+        if batch.skip is not None:
+            moments = torch.where(batch.skip != 0, held, moments)
         for param, moment in zip(batch.params, moments.unbind()):
             self.state[param][MOMENT] = moment
         return moments

@@ -6,7 +6,7 @@ The surprise: ``materialize_master_grads=False`` made Apex read half gradients i
 same either way, so it is kept for those who ask and changes nothing.
 """
 
-from ..multi_tensor import updates
+from ..multi_tensor import functions, updates
 from .fused import FusedOptimizer, checked, clear_gradients
 
 BUFFER = "momentum_buffer"
@@ -27,6 +27,8 @@ class FusedSGD(FusedOptimizer):
         set_grad_none: ``zero_grad`` sets gradients to None.
     """
 
+    multi_tensor_sgd = staticmethod(functions.multi_tensor_sgd)
+
     def __init__(
         self,
         params,
@@ -39,23 +41,16 @@ class FusedSGD(FusedOptimizer):
         materialize_master_grads=True,
         set_grad_none=False,
     ):
-        checked(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("nesterov needs a momentum and no dampening")
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
+        group = checked(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
         modes = {
             "wd_after_momentum": wd_after_momentum,
             "materialize_master_grads": materialize_master_grads,
             "most_recent_scale": 1.0,
             "scale_set_by_backward": False,
         }
-        super().__init__(params, defaults, set_grad_none, **modes)
+        super().__init__(params, group, set_grad_none, **modes)
 
     def zero_grad(self, set_to_none=False):
         """Clear the gradients: to 0, or to None if ``set_to_none`` or ``set_grad_none`` is true."""
@@ -70,6 +65,12 @@ class FusedSGD(FusedOptimizer):
                 for batch in self._batches(params, (BUFFER,) if group["momentum"] else ()):
                     self._update_batch(group, batch, is_first)
                     self._finish(batch)
+
+    @property
+    def _step_supports_amp_scaling(self):
+        # A first step is not dampened, and whether one was the first only the host knows.
+        dampened = any(group["momentum"] and group["dampening"] for group in self.param_groups)
+        return not dampened and super()._step_supports_amp_scaling
 
     def _has_momentum(self, param):
         return self.state[param].get(BUFFER) is not None if param in self.state else False
@@ -86,4 +87,5 @@ class FusedSGD(FusedOptimizer):
             group["weight_decay"],
             decays_last=self.wd_after_momentum,
             is_first=is_first,
+            skip=batch.skip
         )

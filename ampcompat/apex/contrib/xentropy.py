@@ -1,0 +1,55 @@
+"""Cross entropy of a softmax, with smoothed labels and without a copy of the logits in float32.
+
+Owns: ``SoftmaxCrossEntropyLoss``.
+Must not touch: reduction; there is a loss per row.
+The surprise: as in Apex, ``padding_idx``, the label that has no loss, is 0 unless it is given; with a class 0 it must be.
+
+The formula (Szegedy et al. 2016), for C classes and p = softmax(logits):
+
+    loss = (1 - smoothing) * -log p[label] + smoothing * mean over classes of -log p
+    gradient of the logits = p - (1 - smoothing) * [class is label] - smoothing / C
+"""
+
+import torch
+
+from ..multi_tensor import lists
+
+
+class SoftmaxCrossEntropyLoss(torch.autograd.Function):
+    """``SoftmaxCrossEntropyLoss.apply(logits, labels, smoothing=0.0, padding_idx=0, half_to_float=False)``."""
+
+    @staticmethod
+    def forward(ctx, logits, labels, smoothing=0.0, padding_idx=0, half_to_float=False):
+        """Return the loss of each row.
+
+        Args:
+            ctx: autograd's.
+            logits: of shape (rows, classes), floating.
+            labels: classes, of shape (rows,).
+            smoothing: the share of the label that is spread over all classes.
+            padding_idx: rows with this label have no loss and no gradient.
+            half_to_float: the losses of half logits come in float32; otherwise in the dtype of the logits.
+        """
+        wide = logits.detach().to(lists.wide_dtype(logits.dtype))
+        normalizers = torch.logsumexp(wide, 1)
+        counts = labels != padding_idx
+        picked = labels * counts  # a padding label need not be a class
+        losses = normalizers - (1.0 - smoothing) * wide.gather(1, picked.unsqueeze(1)).squeeze(1)
+        if smoothing:
+            losses = losses - smoothing * wide.mean(1)
+        losses = torch.where(counts, losses, torch.zeros_like(losses))
+        ctx.save_for_backward(logits, normalizers, picked, counts)
+        ctx.smoothing = smoothing
+        return losses if half_to_float else losses.to(logits.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_losses):
+        """Return the gradient of the logits, in their dtype."""
+        logits, normalizers, labels, counts = ctx.saved_tensors
+        grads = (logits.to(normalizers.dtype) - normalizers.unsqueeze(1)).exp_()
+        if ctx.smoothing:
+            grads -= ctx.smoothing / logits.shape[1]
+        share = torch.full_like(normalizers, ctx.smoothing - 1.0).unsqueeze(1)
+        grads.scatter_add_(1, labels.unsqueeze(1), share)
+        weights = torch.where(counts, grad_losses.to(grads.dtype), torch.zeros_like(normalizers))
+        return (grads * weights.unsqueeze(1)).to(logits.dtype), None, None, None, None

@@ -1,0 +1,202 @@
+"""Layers of recurrent networks, and the five kinds of network that scripts ask for.
+
+Owns: ``RNNCell`` and what each kind computes in one step.
+Must not touch: the order of layers and steps, which is ``stacks``'.
+The surprise: a layer keeps its hidden state, with its graph, from call to call; ``reset_hidden`` and ``detach_hidden``
+end that. Copies and pickles of a layer hold the values, without the graph.
+
+The kinds (x: what a step gets from the input, h: from the hidden state; gates in torch's order):
+
+    ReLU, Tanh   h = relu(x + h), tanh(x + h)
+    LSTM         c = sigmoid(f) * c + sigmoid(i) * tanh(g); h = sigmoid(o) * tanh(c)       Hochreiter, Schmidhuber 1997
+    GRU          n = tanh(x_n + sigmoid(r) * h_n); h = (1 - sigmoid(z)) * n + sigmoid(z) * h        Cho et al. 2014
+    mLSTM        an LSTM that sees (W_mi x) * (W_mh h) in the place of h                        Krause et al. 2016
+"""
+
+import math
+
+import torch
+
+from .stacks import bidirectionalRNN, stackedRNN
+
+
+def _lstm(x, h, hidden):
+    gate_in, gate_forget, new, gate_out = (x + h).chunk(4, 1)
+    state = torch.sigmoid(gate_forget) * hidden[1] + torch.sigmoid(gate_in) * torch.tanh(new)
+    return torch.sigmoid(gate_out) * torch.tanh(state), state
+
+
+def _gru(x, h, hidden):
+    x_reset, x_update, x_new = x.chunk(3, 1)
+    h_reset, h_update, h_new = h.chunk(3, 1)
+    update = torch.sigmoid(x_update + h_update)
+    new = torch.tanh(x_new + torch.sigmoid(x_reset + h_reset) * h_new)
+    return (new + update * (hidden[0] - new),)
+
+
+def _relu(x, h, hidden):
+    return (torch.relu(x + h),)
+
+
+def _tanh(x, h, hidden):
+    return (torch.tanh(x + h),)
+
+
+class RNNCell(torch.nn.Module):
+    """One layer.
+
+    Args:
+        gate_multiplier: how many gates there are.
+        input_size, hidden_size: numbers of features.
+        cell: ``cell(x, h, hidden) -> new hidden states``, the first of which is the output; ``x`` and ``h`` are the
+            input's and the last output's share in the gates.
+        n_hidden_states: how many hidden states there are.
+        bias: whether there are biases.
+        output_size: features of the output, if it is to be projected.
+    """
+
+    def __init__(
+        self, gate_multiplier, input_size, hidden_size, cell, n_hidden_states=2, bias=False, output_size=None
+    ):
+        super().__init__()
+        self.gate_multiplier, self.gate_size = gate_multiplier, gate_multiplier * hidden_size
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.output_size = hidden_size if output_size is None else output_size
+        self.cell, self.n_hidden_states, self.bias = cell, n_hidden_states, bias
+        self._add_param("w_ih", self.gate_size, input_size)
+        self._add_param("w_hh", self.gate_size, self.output_size)
+        if self.output_size != hidden_size:
+            self._add_param("w_ho", self.output_size, hidden_size)
+        self.b_ih = self.b_hh = None
+        if bias:
+            self._add_param("b_ih", self.gate_size)
+            self._add_param("b_hh", self.gate_size)
+        self.hidden = [None] * n_hidden_states
+        self.reset_parameters()
+
+    def _add_param(self, name, *shape):
+        vars(self).pop(name, None)
+        self.register_parameter(name, torch.nn.Parameter(torch.empty(shape)))
+
+    def __getstate__(self):
+        hidden = [None if each is None else each.detach() for each in self.hidden]
+        return dict(vars(self), hidden=hidden)
+
+    def new_like(self, new_input_size=None):
+        """Return another layer of this kind, for inputs of another size."""
+        size = self.input_size if new_input_size is None else new_input_size
+        options = (self.cell, self.n_hidden_states, self.bias, self.output_size)
+        return type(self)(self.gate_multiplier, size, self.hidden_size, *options)
+
+    def reset_parameters(self, gain=1):
+        """Draw the params uniformly, as torch's recurrent layers do."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
+        for param in self.parameters():
+            torch.nn.init.uniform_(param, -bound, bound)
+
+    def init_hidden(self, bsz):
+        """Begin at 0 where there is no hidden state of this batch size."""
+        for index, held in enumerate(self.hidden):
+            if held is None or held.shape[0] != bsz:
+                size = self.hidden_size if index else self.output_size
+                self.hidden[index] = torch.zeros(bsz, size, dtype=self.w_ih.dtype, device=self.w_ih.device)
+
+    def reset_hidden(self, bsz):
+        """Begin at 0."""
+        self.hidden = [None] * self.n_hidden_states
+        self.init_hidden(bsz)
+
+    def detach_hidden(self):
+        """Keep the values of the hidden state and let go of its graph.
+
+        Raises:
+            RuntimeError: there is no hidden state yet.
+        """
+        if any(held is None for held in self.hidden):
+            raise RuntimeError("detach_hidden: there is no hidden state before the first call or init_hidden.")
+        self.hidden = [held.detach() for held in self.hidden]
+
+    def forward(self, input):
+        """Return the hidden states after one step, the output first; ``input`` is of shape (batch, features)."""
+        return self.over_steps(input.unsqueeze(0))[0]
+
+    def over_steps(self, inputs, reverse=False):
+        """Return the hidden states after each step over ``inputs``, which are of shape (steps, batch, features)."""
+        self.init_hidden(inputs.shape[1])
+        prepared = [each.unbind() for each in self._prepare(inputs)]  # what does not wait for the hidden state
+        found = [None] * len(inputs)
+        for step in reversed(range(len(inputs))) if reverse else range(len(inputs)):
+            hidden = self.cell(*self._shares(*[each[step] for each in prepared]), self.hidden)
+            if self.output_size != self.hidden_size:
+                hidden = (torch.nn.functional.linear(hidden[0], self.w_ho),) + tuple(hidden[1:])
+            self.hidden = list(hidden)
+            found[step] = tuple(hidden)
+        return found
+
+    def _prepare(self, inputs):
+        return (torch.nn.functional.linear(inputs, self.w_ih, self.b_ih),)
+
+    def _shares(self, x):
+        return x, torch.nn.functional.linear(self.hidden[0], self.w_hh, self.b_hh)
+
+
+class mLSTMRNNCell(RNNCell):
+    """One layer of a multiplicative LSTM; arguments as in ``RNNCell``."""
+
+    def __init__(self, input_size, hidden_size, bias=False, output_size=None):
+        super().__init__(4, input_size, hidden_size, _lstm, 2, bias, output_size)
+        self._add_param("w_mih", self.output_size, input_size)
+        self._add_param("w_mhh", self.output_size, self.output_size)
+        self.reset_parameters()
+
+    def new_like(self, new_input_size=None):
+        """Return another layer of this kind, for inputs of another size."""
+        size = self.input_size if new_input_size is None else new_input_size
+        return type(self)(size, self.hidden_size, self.bias, self.output_size)
+
+    def _prepare(self, inputs):
+        return torch.nn.functional.linear(inputs, self.w_ih, self.b_ih), torch.nn.functional.linear(inputs, self.w_mih)
+
+    def _shares(self, x, multiplier):
+        between = multiplier * torch.nn.functional.linear(self.hidden[0], self.w_mhh)
+        return x, torch.nn.functional.linear(between, self.w_hh, self.b_hh)
+
+
+def _network(layer, num_layers, bidirectional, dropout, batch_first):
+    kind = bidirectionalRNN if bidirectional else stackedRNN
+    return kind(layer, num_layers, dropout=dropout, batch_first=batch_first)
+
+
+def _kind(name, doc, gates, cell, states):
+    """Return the function that makes networks of one kind."""
+
+    def make(
+        input_size,
+        hidden_size,
+        num_layers,
+        bias=True,
+        batch_first=False,
+        dropout=0,
+        bidirectional=False,
+        output_size=None,
+    ):
+        layer = RNNCell(gates, input_size, hidden_size, cell, states, bias, output_size)
+        return _network(layer, num_layers, bidirectional, dropout, batch_first)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = doc + "; arguments as in ``torch.nn.LSTM``, and a size to which outputs are projected."
+    return make
+
+
+LSTM = _kind("LSTM", "Return an LSTM", 4, _lstm, 2)
+GRU = _kind("GRU", "Return a GRU", 3, _gru, 1)
+ReLU = _kind("ReLU", "Return a plain recurrent network with ReLU", 1, _relu, 1)
+Tanh = _kind("Tanh", "Return a plain recurrent network with tanh", 1, _tanh, 1)
+
+
+def mLSTM(
+    input_size, hidden_size, num_layers, bias=True, batch_first=False, dropout=0, bidirectional=False, output_size=None
+):
+    """Return a multiplicative LSTM; arguments as in ``LSTM``."""
+    layer = mLSTMRNNCell(input_size, hidden_size, bias, output_size)
+    return _network(layer, num_layers, bidirectional, dropout, batch_first)

@@ -1,0 +1,103 @@
+"""Recurrent layers on top of each other, and in both directions.
+
+Owns: ``stackedRNN``, ``bidirectionalRNN``: the order of layers, the shapes of what comes out.
+Must not touch: what a layer computes, which is ``cells``'.
+The surprise: each layer goes through the whole sequence before the next one does; the numbers are the same.
+"""
+
+import torch
+
+from ...errors import AmpTypeError
+
+
+class _Network(torch.nn.Module):
+    """What both share: parts in ``rnns`` that keep hidden states."""
+
+    def reset_parameters(self):
+        """Draw the params anew."""
+        for rnn in self.rnns:
+            rnn.reset_parameters()
+
+    def init_hidden(self, bsz):
+        """Begin at 0 where there is no hidden state of this batch size."""
+        for rnn in self.rnns:
+            rnn.init_hidden(bsz)
+
+    def reset_hidden(self, bsz):
+        """Begin at 0."""
+        for rnn in self.rnns:
+            rnn.reset_hidden(bsz)
+
+    def detach_hidden(self):
+        """Keep the values of the hidden states and let go of their graphs."""
+        for rnn in self.rnns:
+            rnn.detach_hidden()
+
+
+class stackedRNN(_Network):
+    """Layers, each taking the outputs of the one below.
+
+    Args:
+        inputRNN: the first layer, which the others are made like; or a list of all.
+        num_layers: how many there are.
+        dropout: the probability with which outputs are dropped between layers, in training.
+        batch_first: inputs and outputs are of shape (batch, steps, features) instead of (steps, batch, features).
+    """
+
+    def __init__(self, inputRNN, num_layers=1, dropout=0, batch_first=False):
+        super().__init__()
+        self.dropout, self.batch_first = dropout, batch_first
+        if isinstance(inputRNN, torch.nn.Module):
+            layers = [inputRNN] + [inputRNN.new_like(inputRNN.output_size) for _ in range(num_layers - 1)]
+        elif isinstance(inputRNN, (list, tuple)) and len(inputRNN) == num_layers:
+            layers = inputRNN
+        else:
+            raise AmpTypeError(
+                "stackedRNN expected a layer, or a list of {} layers, and got {!r}.".format(num_layers, inputRNN)
+            )
+        self.nLayers = len(layers)
+        self.rnns = torch.nn.ModuleList(layers)
+
+    def forward(self, input, collect_hidden=False, reverse=False):
+        """Return (outputs, hidden states), each hidden state as a tensor of shape (layers, batch, features).
+
+        Args:
+            input: of shape (steps, batch, features).
+            collect_hidden: for each hidden state return a list of such tensors instead, one per step.
+            reverse: go through the steps from the last to the first.
+        """
+        outputs = input.transpose(0, 1) if self.batch_first else input
+        layers = []  # for each layer, for each step, its hidden states
+        for index, rnn in enumerate(self.rnns):
+            if index and self.dropout:
+                outputs = torch.nn.functional.dropout(outputs, self.dropout, self.training)
+            layers.append(rnn.over_steps(outputs, reverse))
+            outputs = torch.stack([states[0] for states in layers[-1]])
+        kept = range(len(outputs)) if collect_hidden else [0 if reverse else len(outputs) - 1]
+        hidden = [
+            [torch.stack([layer[step][state] for layer in layers]) for step in kept]
+            for state in range(len(layers[0][0]))
+        ]
+        outputs = outputs.transpose(0, 1) if self.batch_first else outputs
+        return outputs, hidden if collect_hidden else [steps[0] for steps in hidden]
+
+
+class bidirectionalRNN(_Network):
+    """Two networks, one for each direction; outputs and hidden states side by side. Arguments as ``stackedRNN``."""
+
+    def __init__(self, inputRNN, num_layers=1, dropout=0, batch_first=False):
+        super().__init__()
+        self.dropout = dropout
+        self.fwd = stackedRNN(inputRNN, num_layers, dropout, batch_first)
+        self.bckwrd = stackedRNN(inputRNN.new_like(), num_layers, dropout, batch_first)
+        self.rnns = torch.nn.ModuleList([self.fwd, self.bckwrd])
+
+    def forward(self, input, collect_hidden=False):
+        """Return what ``stackedRNN`` returns, with twice the features."""
+        outputs, hidden = self.fwd(input, collect_hidden)
+        others, other_hidden = self.bckwrd(input, collect_hidden, reverse=True)
+        sides = [
+            [torch.cat(pair, -1) for pair in zip(*both)] if collect_hidden else torch.cat(both, -1)
+            for both in zip(hidden, other_hidden)
+        ]
+        return torch.cat([outputs, others], -1), tuple(sides)

@@ -1,0 +1,73 @@
+"""Weight normalization (Salimans and Kingma, 2016) under Apex's names.
+
+Owns: ``apply_weight_norm``, ``remove_weight_norm``: which params of a tree of modules they mean.
+Must not touch: the arithmetic, which is ``torch.nn.utils.weight_norm``'s.
+The surprise: torch would rather have its newer parametrizations used and warns so; their checkpoints have other names
+than ``weight_g`` and ``weight_v``, so here the warning is not for the user.
+"""
+
+import warnings
+
+import torch
+from torch.nn.utils.weight_norm import WeightNorm
+
+from ..errors import AmpValueError
+
+
+def apply_weight_norm(module, name="", dim=0, hook_child=True):
+    """Replace params by a length (``<name>_g``) and a direction (``<name>_v``), and return ``module``.
+
+    Args:
+        module: any module.
+        name: the param, ``"weight"`` or ``"layers.0.weight"``; "" means all in the module with two dimensions or more.
+        dim: the dimension that keeps lengths of its own; None: one length for the whole param.
+        hook_child: accepted, changes nothing: the weight is always computed by the module that owns it.
+
+    Raises:
+        AmpValueError: there is no such param.
+    """
+    names = [name] if name else [each for each, param in list(module.named_parameters()) if param.dim() > 1]
+    for each in names:
+        owner, own_name = _owner(module, each)
+        if not isinstance(getattr(owner, own_name, None), torch.Tensor):
+            raise AmpValueError("apply_weight_norm: {!r} is no param of {}.".format(each, type(module).__name__))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            torch.nn.utils.weight_norm(owner, own_name, dim)
+    return module
+
+
+def remove_weight_norm(module, name="", remove_all=False):
+    """Make plain params of those that ``apply_weight_norm`` replaced, and return ``module``.
+
+    Args:
+        module: any module.
+        name: the param; "" means all of them.
+        remove_all: all of them, whatever ``name``.
+
+    Raises:
+        AmpValueError: the param has no weight norm.
+    """
+    if name and not remove_all:
+        found = [_owner(module, name)]
+    else:
+        found = [(owner, own_name) for owner in module.modules() for own_name in _normed(owner)]
+    for owner, own_name in found:
+        if own_name not in _normed(owner):
+            raise AmpValueError("remove_weight_norm: {!r} of {} has none.".format(name, type(module).__name__))
+        torch.nn.utils.remove_weight_norm(owner, own_name)
+    return module
+
+
+def _owner(module, name):
+    """Return the module within ``module`` that owns a param, and the param's name there."""
+    path, _, own_name = name.rpartition(".")
+    for part in path.split(".") if path else ():
+        module = getattr(module, part, None)
+    return module, own_name
+
+
+def _normed(owner):
+    """Return the names of a module's own params that weight norm computes."""
+    hooks = getattr(owner, "_forward_pre_hooks", {}).values()
+    return [hook.name for hook in hooks if isinstance(hook, WeightNorm)]

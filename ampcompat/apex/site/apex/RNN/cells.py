@@ -1,0 +1,3 @@
+"""Layers of one kind."""
+
+from ampcompat.apex.recurrent import mLSTMRNNCell

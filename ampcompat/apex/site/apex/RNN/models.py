@@ -1,0 +1,3 @@
+"""Recurrent networks."""
+
+from ampcompat.apex.recurrent import GRU, LSTM, ReLU, Tanh, mLSTM

@@ -1,0 +1,3 @@
+"""Cross entropy with smoothed labels."""
+
+from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss

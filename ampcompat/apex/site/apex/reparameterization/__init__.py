@@ -1,0 +1,3 @@
+"""Weight normalization."""
+
+from ampcompat.apex.reparameterization import apply_weight_norm, remove_weight_norm

@@ -1,0 +1,217 @@
+"""Optimizers that are handed ``found_inf`` and ``grad_scale``: steps that skip themselves on the device."""
+
+import copy
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import torch
+from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, set_gradients
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.apex import optimizers
+from ampcompat.apex.multi_tensor import fused_adam, lists
+from ampcompat.tables import torch_facts
+
+needs_flags = pytest.mark.skipif(
+    not torch_facts.has_flagged_sgd("cpu"), reason="this torch has no update that a flag forbids, on the CPU"
+)
+each_case = pytest.mark.parametrize("make, formula, options", CASES, ids=IDS)
+each_class = pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
+
+
+def params_of(optimizer):
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def step(optimizer, index, overflowed=False, scale=None):
+    """Step as who hands over the flag does; a skipped step's gradients hold what they may."""
+    set_gradients(params_of(optimizer), index)
+    for param in params_of(optimizer):
+        if scale is not None:
+            param.grad.mul_(scale)
+        if overflowed:
+            param.grad.fill_(float("nan"))
+    optimizer.found_inf = torch.full((), float(overflowed))
+    optimizer.grad_scale = None if scale is None else torch.full((), scale)
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.found_inf, optimizer.grad_scale
+
+
+def dampens(options):
+    return bool(options.get("dampening"))
+
+
+@needs_flags
+@each_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_flagged_steps_change_nothing_and_the_others_follow_the_formula(make, formula, options, dtype):
+    optimizer = made(make, options, fresh_params(dtype))
+    assert optimizer._step_supports_amp_scaling != dampens(options)
+    reference = Reference(formula, optimizer, options)
+    half = dtype is torch.float16
+    for index, overflowed in enumerate([True, False, True, True, False, False]):
+        before = copy.deepcopy([param.detach() for param in params_of(optimizer)])
+        step(optimizer, index, overflowed, scale=8.0)
+        if overflowed:
+            assert all(torch.equal(param.detach(), old) for param, old in zip(params_of(optimizer), before))
+            continue
+        for param in params_of(optimizer):
+            param.grad.div_(8.0)
+        reference.step(optimizer, dtype if half else None)
+        for param, right in zip(params_of(optimizer), reference.weights):
+            room = 2.0**-10 if half else 2.0**-16
+            assert (param.detach().double() - right).abs().max() <= room * max(1.0, float(right.abs().max()))
+            if half:
+                right.copy_(param.detach().double())
+
+
+@needs_flags
+@each_class
+def test_state_dicts_count_the_steps_that_were_made_in_plain_numbers(make, formula, options):
+    optimizer, plain = (made(make, options, fresh_params(torch.float32)) for _ in range(2))
+    for index, overflowed in enumerate([False, True, False]):
+        step(optimizer, index, overflowed)
+        if not overflowed:
+            set_gradients(params_of(plain), index)
+            plain.step()
+    counts = [[group.get("step") for group in each.state_dict()["param_groups"]] for each in (optimizer, plain)]
+    assert counts[0] == counts[1] and all(type(one) is type(other) for one, other in zip(*counts))
+    twin = made(make, options, [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)])
+    twin.load_state_dict(optimizer.state_dict())
+    for each in (optimizer, twin):  # one goes on counting on the device, the other on the host
+        set_gradients(params_of(each), 3)
+        each.step()
+    assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(params_of(optimizer), params_of(twin)))
+
+
+@needs_flags
+@each_class
+def test_strides_do_not_matter(make, formula, options):
+    runs = []
+    for turned in (False, True):
+        (param,) = fresh_params(torch.float32, [(4, 3)])
+        optimizer = made(make, options, [torch.nn.Parameter(param.detach().t().contiguous().t()) if turned else param])
+        for index, overflowed in enumerate([True, False, True, False]):
+            step(optimizer, index, overflowed)
+        runs.append(params_of(optimizer)[0].detach())
+    assert torch.allclose(*runs, rtol=1e-5)
+
+
+@each_class
+def test_where_torch_lacks_the_operation_the_flag_is_read(make, formula, options, monkeypatch):
+    monkeypatch.setattr(torch_facts, "has_flagged_sgd", lambda device_type: False)
+    optimizer, plain = (made(make, options, fresh_params(torch.float32)) for _ in range(2))
+    assert not optimizer._step_supports_amp_scaling
+    for index, overflowed in enumerate([False, True, False]):
+        step(optimizer, index, overflowed, scale=8.0)
+        if not overflowed:
+            set_gradients(params_of(plain), index)
+            plain.step()
+    assert all(torch.allclose(one, other) for one, other in zip(params_of(optimizer), params_of(plain)))
+
+
+@needs_flags
+def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
+    monkeypatch.setattr(fused_adam, "takes", lambda *rows: False)
+    test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], dtype=torch.float32)
+
+
+@hypothesis.given(
+    st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=5),
+    st.sampled_from([0.0, 0.125, 0.9, 0.999, 1.0]),
+    st.sampled_from([0.0, 0.001, 0.5, 1.0]),
+    st.booleans(),
+)
+@hypothesis.settings(deadline=None, max_examples=60)
+def test_blending_under_a_flag_is_blending_or_nothing(values, weight, share, forbidden):
+    old = torch.tensor(values)
+    news = torch.full_like(old, float("nan")) if forbidden else old.flip(0) * 0.5 + 1.0
+    (average,) = averages = [old.clone()]
+    lists.blend_(averages, weight, [news], share, torch.full((), float(forbidden)))
+    right = old.double() if forbidden else weight * old.double() + share * news.double()
+    room = 0.0 if forbidden else 4 * torch.finfo(torch.float32).eps * 8
+    assert float((average.double() - right).abs().max()) <= room
+
+
+class Watch:
+    """Counts dispatched operations, and those that read a value to the host."""
+
+    def __enter__(self):
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        watch = self
+        self.calls = self.reads = 0
+        views = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                watch.reads += "_local_scalar_dense" in str(function)
+                watch.calls += function not in views
+                return function(*args, **(kwargs or {}))
+
+        self._mode = Mode()
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._mode.__exit__(*exc_info)
+
+
+@needs_flags
+@each_case
+def test_a_flagged_step_reads_nothing_in_as_many_operations_for_any_number_of_params(make, formula, options):
+    if dampens(options):
+        pytest.skip("with dampening the host decides")
+    calls = []
+    for count in (4, 40):
+        optimizer = made(make, options, fresh_params(torch.float32, [(3,)] * count))
+        step(optimizer, 0)
+        step(optimizer, 1)
+        set_gradients(params_of(optimizer), 2)
+        optimizer.found_inf, optimizer.grad_scale = torch.zeros(()), torch.ones(())
+        with Watch() as watch:
+            optimizer.step()
+        assert watch.reads == 0
+        calls.append(watch.calls)
+    assert calls[0] == calls[1] < 120
+
+
+def amp_step(model, optimizer, overflowed):
+    optimizer.zero_grad()
+    loss = model(torch.full((1, 3), 2.0**-12)).float().sum() * 2.0**-12
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+        if overflowed:
+            next(model.parameters()).grad[0, 0] = float("inf")
+    optimizer.step()
+
+
+@needs_flags
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@each_class
+def test_under_amp_no_step_reads_anything_and_overflows_are_skipped(make, formula, options, level):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    model, optimizer = amp.initialize(model, make(model.parameters(), lr=0.01), opt_level=level, verbosity=0)
+    for overflowed in (False, True):
+        amp_step(model, optimizer, overflowed)
+    kept = [[param.detach().clone() for param in amp.master_params(optimizer)]]
+    with Watch() as watch:
+        for overflowed in (True, False):
+            amp_step(model, optimizer, overflowed)
+            kept.append([param.detach().clone() for param in amp.master_params(optimizer)])
+    assert watch.reads == 0
+    same = [all(map(torch.equal, old, new)) for old, new in zip(kept, kept[1:])]
+    assert same == [True, False]
+    assert not amp.step_was_skipped(optimizer)
+    assert ampcompat.current().scalers[0].state_dict() == {"loss_scale": 2.0**14, "unskipped": 1}
+
+
+def test_a_wrong_keyword_of_a_step_is_an_error():
+    for make in (optimizers.FusedAdam, optimizers.FusedMixedPrecisionLamb):
+        with pytest.raises(TypeError, match="grad_scalar"):
+            make(fresh_params(torch.float32)).step(grad_scalar=None)
