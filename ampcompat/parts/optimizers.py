@@ -158,10 +158,12 @@ class OptimizerAdapter(StashNames):
 
     def own_masters(self):
         """Return the params that are their own masters."""
-        groups = self.optimizer.param_groups
-        if len(self._pairs) == sum(len(group["params"]) for group in groups):
+        params = [param for group in self.optimizer.param_groups for param in group["params"]]
+        if not self._pairs:
+            return params
+        if len(self._pairs) == len(params):
             return []
-        return [param for group in groups for param in group["params"] if id(param) not in self._pairs]
+        return [param for param in params if id(param) not in self._pairs]
 
     def reached(self):
         """Return the params that a backward pass leaves gradients in: the model's half ones, and the own masters."""
@@ -189,13 +191,14 @@ class OptimizerAdapter(StashNames):
                     return True
         return False
 
-    def before_backward(self, scaler, scale, seen):
+    def before_backward(self, scaler, scale, seen, are_local=False):
         """Make room: what earlier passes left and the new, scaled gradients will add up to one multiple of the truth.
 
         Args:
             scaler: the ``LossScaler`` of this pass.
             scale: its scale: a float, or a tensor of shape ().
             seen: a set of ids of params that optimizers share, so that the first adapter alone treats them; grows.
+            are_local: the gradients are not reduced yet, so they must stay in ``.grad``.
         """
         if self.stage is Stage.SCALED:
             if is_same(scale, self.pending_scale):
@@ -210,9 +213,9 @@ class OptimizerAdapter(StashNames):
         held = self._own_with_grad(seen)
         # Half gradients could overflow when multiplied, and those of an earlier loss that did overflow would condemn this
         # loss's scale too: they wait elsewhere.
-        aside = [param for param in held if doomed or tensors.is_narrower(param.grad, self.dtypes.high)]
+        high = self.dtypes.high
+        aside = [param for param in held if doomed or (not are_local and tensors.is_narrower(param.grad, high))]
         ids = set(map(id, aside))
-        # Multiplied rather than set aside: what DistributedDataParallel has not reduced yet must stay in ``.grad``.
         tensors.multiply_(tensors.grouped([param.grad for param in held if id(param) not in ids]), scale)
         for param in aside:  # a copy, since a view's memory may be reused
             self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))

@@ -97,6 +97,10 @@ class Replicas:
         for wrapper in self._of(adapters, IN_PLACE):
             self._left[wrapper] = IN_MASTERS
 
+    def have_left(self, adapters):
+        """Return whether earlier passes have left gradients that are this rank's own."""
+        return bool(self._of(adapters, IN_PLACE))
+
     def note_local(self, adapters, stay):
         """Return whether the pass that ends now has left gradients that are this rank's own.
 
@@ -109,16 +113,11 @@ class Replicas:
             self._left[wrapper] = max(self._left[wrapper], IN_PLACE if stay else IN_MASTERS)
         return bool(held)
 
-    def average(self, adapters, high, scaled):
-        """Average what earlier passes have moved out of reach of the pass that ends now, which was reduced.
-
-        Args:
-            adapters: of the pass.
-            high: the dtype of masters.
-            scaled: whether half params without masters had gradients set aside in the pass.
+    def average(self, adapters):
+        """Average what passes have moved to masters, now that one was reduced; wrappers that do so themselves have done it.
 
         Returns:
-            The process groups whose ranks had local gradients, in the same order on all of them.
+            The process groups whose ranks had gradients of their own, in the same order on all of them.
         """
         groups = []
         for wrapper in self._of(adapters, IN_PLACE, lambda wrapper: not self._is_local(wrapper)):
@@ -126,7 +125,8 @@ class Replicas:
             if self._left[wrapper] == IN_MASTERS:
                 groups.append(group)
                 if wrapper in self._watches:
-                    _average(self._beyond_reach(wrapper, high, scaled), group)
+                    masters = [self._find_master(param) for param in wrapper.module.parameters()]
+                    _average([master for master in masters if master is not None and master.requires_grad], group)
             self._left[wrapper] = NOTHING
         return groups
 
@@ -143,15 +143,6 @@ class Replicas:
         if wrapper in self._watches:
             return not self._watches[wrapper][0].reduces
         return wrapper.has_local_gradients
-
-    def _beyond_reach(self, wrapper, high, scaled):
-        """Return the params whose gradients wait elsewhere during a pass: the masters, or half params without any."""
-        found = []
-        for param in wrapper.module.parameters():
-            master = self._find_master(param)
-            if param.requires_grad and (master is not None or (scaled and tensors.is_narrower(param, high))):
-                found.append(param if master is None else master)
-        return found
 
 
 def _average(params, group):

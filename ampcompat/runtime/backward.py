@@ -70,11 +70,11 @@ class BackwardPass:
             observer.before_backward(self)
         if any([adapter.has_to_make_room() for adapter in self.adapters]):
             with self.casts.paused(), torch.no_grad():
-                seen = set()
+                seen, are_local = set(), self.replicas.have_left(self.adapters)
                 for adapter in self.adapters:
                     if adapter.holds_scaled_gradients() and not is_same(self.scale, adapter.pending_scale):
                         self.replicas.note_moved([adapter])
-                    adapter.before_backward(self.scaler, self.scale, seen)
+                    adapter.before_backward(self.scaler, self.scale, seen, are_local)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         return loss if is_one(self.scale) else loss * _beside(self.scale, loss)
 
@@ -109,7 +109,7 @@ class BackwardPass:
         if self.replicas.are_there():
             is_local = self.replicas.note_local(self.adapters, stay=False)
             with self.casts.paused(), torch.no_grad():
-                groups = self.replicas.average(self.adapters, self.high, scaled=not is_one(self.scale))
+                groups = self.replicas.average(self.adapters)
         if self.delay_overflow_check:
             return
         judgement = Judgement(self.scaler, self.loss_id, self.adapters)

@@ -1,0 +1,55 @@
+"""Passes under no_sync: what they leave meets on the next pass that is reduced, gradients and verdicts alike."""
+
+import pytest
+import torch
+
+import ranks
+import unsynced_loops
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+
+LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+#: Of the largest weight: ranks and passes round their parts of a gradient, the single process rounds the whole.
+TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O2": 2e-3, "O3": 6e-3, "O4": 1.6e-2, "O5": 1.6e-2}
+KEYS = [case[0] for case in unsynced_loops.cases(LEVELS)]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return ranks.run(unsynced_loops.both_ranks, LEVELS)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=" ".join)
+def test_ranks_agree_on_weights_scales_and_skips(trained, key):
+    first, second = (found[key] for found in trained)
+    assert first["scaler"] == second["scaler"]
+    assert first["skipped"] == second["skipped"] == [False, "overflow" in key, False]
+    for name in first["weights"]:
+        assert torch.equal(first["weights"][name], second["weights"][name]), name
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if "overflow" in key], ids=" ".join)
+def test_an_overflow_on_one_rank_backs_the_scale_off_once(trained, key):
+    assert trained[0][key]["scaler"] == {"loss_scale": 2.0**7, "unskipped": 1}
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if "overflow" not in key], ids=" ".join)
+def test_they_train_as_one_process_does_on_the_large_joint_batch(trained, key):
+    alone = unsynced_loops.alone(key[0], loss_scale=2.0**4)["weights"]
+    together = trained[0][key]["weights"]
+    for name in alone:
+        if alone[name].is_floating_point():
+            difference = (alone[name] - together[name]).abs().max()
+            assert difference <= TOLERANCE[key[0]] * max(alone[name].abs().max(), 0.1), name
+
+
+def test_a_group_that_ends_before_ranks_have_exchanged_it_is_an_error(trained):
+    for found in trained:
+        assert len(found["refusals"]) == 1 and "Pass total" in found["refusals"][0]
+
+
+def test_params_that_some_ranks_use_get_their_share_and_the_others_none(trained):
+    first, second = (found["heads"] for found in trained)
+    for mine, theirs in zip(first[:2], second[:2]):
+        assert torch.equal(mine, torch.ones(2, 2)) and torch.equal(theirs, torch.ones(2, 2))
+    assert first[2] is None and second[2] is None

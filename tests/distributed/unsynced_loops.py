@@ -1,0 +1,170 @@
+"""Passes under no_sync, as each rank runs them; importable by spawned processes."""
+
+import torch
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.apex.parallel import DistributedDataParallel as ApexStyle
+
+MICRO, STEPS = 3, 3
+WRAPPERS = {"torch": torch.nn.parallel.DistributedDataParallel, "apex": ApexStyle}
+
+
+def make_net(level):
+    """Return a net; O2 keeps the norm's params in float32, so that both kinds of master are there."""
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(), torch.nn.Linear(16, 3)]
+    return torch.nn.Sequential(*layers).eval()  # batch statistics would differ between ranks and the joint batch
+
+
+def micro_batches():
+    """Return STEPS groups of MICRO joint batches."""
+    generator = torch.Generator().manual_seed(2)
+    return [[torch.randn(8, 6, generator=generator) for _ in range(MICRO)] for _ in range(STEPS)]
+
+
+def start(level, **options):
+    net = make_net(level)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    amp.initialize(net, optimizer, opt_level=level, verbosity=0, **options)
+    return net, optimizer
+
+
+def loss_of(model, batch):
+    return model(batch).float().pow(2).mean()
+
+
+def outcome(net, skipped):
+    state = amp.state_dict()["loss_scaler0"]
+    return {"scaler": state, "skipped": skipped, "weights": {k: v.clone() for k, v in net.state_dict().items()}}
+
+
+def plain(model, optimizer, share, inject=None, forward_alone=False):
+    """Use ``amp.scale_loss`` under no_sync, without delaying anything; return which steps were skipped."""
+    skipped = []
+    for step, group in enumerate(micro_batches()):
+        optimizer.zero_grad()
+        for index, batch in enumerate(group):
+            waits = index < MICRO - 1
+            with model.no_sync() if waits else torch.enable_grad():
+                loss = loss_of(model, batch[share]) / MICRO
+                if (step, index) == inject:
+                    loss = loss * float("inf")
+                if not forward_alone:
+                    backward(loss, optimizer)
+            if forward_alone:
+                backward(loss, optimizer)
+        optimizer.step()
+        skipped.append(amp.step_was_skipped(optimizer))
+    return skipped
+
+
+def backward(loss, optimizer):
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+
+
+def accumulated(model, optimizer, share, inject=None):
+    """Use ``amp.accumulate``; return which steps were skipped."""
+    skipped = []
+    accumulation = amp.accumulate(optimizer, MICRO, total=MICRO * STEPS)
+    for step, group in enumerate(micro_batches()):
+        for index, batch in enumerate(group):
+            with accumulation.no_sync(model):
+                loss = loss_of(model, batch[share])
+                if (step, index) == inject:
+                    loss = loss * float("inf")
+                with accumulation.scale_loss(loss) as scaled_loss:
+                    scaled_loss.backward()
+            if accumulation.step():
+                skipped.append(amp.step_was_skipped(optimizer))
+    return skipped
+
+
+def alone(level, **options):
+    """Return the outcome of the joint, large batches in one process."""
+    net, optimizer = start(level, **options)
+    skipped = []
+    try:
+        for group in micro_batches():
+            optimizer.zero_grad()
+            backward(loss_of(net, torch.cat(group)), optimizer)
+            optimizer.step()
+            skipped.append(amp.step_was_skipped(optimizer))
+        return outcome(net, skipped)
+    finally:
+        ampcompat.reset()
+
+
+def cases(levels):
+    """Yield (key, level, wrapper, loop, options of initialize, options of the loop, rank of the overflow)."""
+    for level in levels:
+        options = {"init_scale": 2.0**8} if level in ("O1", "O2") else {"loss_scale": 2.0**4}
+        for name in WRAPPERS:
+            for loop in (plain, accumulated):
+                yield (level, name, loop.__name__), level, name, loop, options, {}, None
+                if level in ("O1", "O2"):
+                    place = {"inject": (1, 0)}
+                    yield (level, name, loop.__name__, "overflow"), level, name, loop, options, place, 1
+    yield ("O2", "torch", "forward alone"), "O2", "torch", plain, options, {"forward_alone": True}, None
+
+
+def both_ranks(rank, levels):
+    """Run every case on this rank's half of the batches."""
+    found = {}
+    for key, level, wrapper, loop, options, place, overflow_rank in cases(levels):
+        try:
+            net, optimizer = start(level, **options)
+            inject = dict(place) if overflow_rank in (None, rank) else {}
+            found[key] = outcome(net, loop(WRAPPERS[wrapper](net), optimizer, slice(rank, None, 2), **inject))
+        finally:
+            ampcompat.reset()
+    found["refusals"], found["heads"] = refusals(rank), unused_params(rank)
+    return found
+
+
+def refusals(rank):
+    """Return what an ended group says whose gradients never met."""
+    net, optimizer = start("O2")
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    accumulation = amp.accumulate(optimizer, 4)
+    said = []
+    try:
+        with accumulation.no_sync(model), accumulation.scale_loss(loss_of(model, torch.ones(2, 6))) as scaled_loss:
+            scaled_loss.backward()
+        accumulation.step()
+        accumulation.finish()
+    except RuntimeError as error:
+        said.append(str(error))
+    finally:
+        ampcompat.reset()
+    return said
+
+
+def unused_params(rank):
+    """Use the head of this rank alone, in a pass under no_sync; return the weights of the masters and which gradients there were."""
+    torch.manual_seed(1)
+    net = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False) for _ in range(3)])
+    body = Heads(net)
+    optimizer = torch.optim.SGD(body.parameters(), lr=0.5)
+    amp.initialize(body, optimizer, opt_level="O2", verbosity=0, loss_scale=2.0)
+    model = torch.nn.parallel.DistributedDataParallel(body, find_unused_parameters=True)
+    try:
+        with model.no_sync():
+            backward(model(torch.ones(1, 2), rank).float().sum(), optimizer)
+        backward(model(torch.ones(1, 2), rank).float().sum(), optimizer)
+        grads = [param.grad for param in amp.master_params(optimizer)]
+        return [None if grad is None else grad.clone() for grad in grads]
+    finally:
+        ampcompat.reset()
+
+
+class Heads(torch.nn.Module):
+    """Uses one of its layers."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x, index):
+        return self.layers[index](x)
