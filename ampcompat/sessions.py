@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from .errors import AmpError
 from .runtime import state
+from .runtime.forensics import diagnosing
 from .runtime.session import new_session
 from .runtime.state import current
 from .tables import opt_levels
@@ -18,7 +19,14 @@ __all__ = ["current", "reset", "session"]
 
 @contextmanager
 def session(
-    opt_level=None, backend=None, dtypes=None, verbosity=None, allow_banned=False, observers=(), **options
+    opt_level=None,
+    backend=None,
+    dtypes=None,
+    verbosity=None,
+    allow_banned=False,
+    observers=(),
+    diagnose=False,
+    **options
 ):
     """Open a session for a block, and leave torch, models and optimizers as plain float32 ones afterwards.
 
@@ -32,6 +40,7 @@ def session(
         verbosity: 0 for silence; None leaves it to the script.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
         observers: ``runtime.observers.Observer`` objects that hear what happens.
+        diagnose: say why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
@@ -44,7 +53,7 @@ def session(
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
-    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
+    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, diagnosing(observers, diagnose))
     state.sessions.append(opened)
     try:
         yield opened

@@ -39,7 +39,7 @@ def _parser():
     parser = LineParser(
         prog="ampcompat run",
         usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
-        "(SCRIPT | -m MODULE) [ARGS ...]",
+        "[--diagnose] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run a script that imports apex. What follows SCRIPT or MODULE belongs to it.",
     )
     parser.add_argument("--opt-level", type=level_named, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
@@ -50,6 +50,12 @@ def _parser():
         type=dtypes_named,
         metavar="LOW,HIGH",
         help="for old torch and tests: float32,float64 lets any level run where this torch cannot compute in half",
+    )
+    parser.add_argument(
+        "--diagnose",
+        action="store_const",
+        const=1,
+        help="say why steps are skipped, and in the end how large the gradients were",
     )
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
@@ -82,7 +88,7 @@ def dtypes_named(text):
 
 
 def _overrides(stated):
-    return [(name, getattr(stated, name)) for name in ("opt_level", "backend", "verbosity", "dtypes")]
+    return [(name, getattr(stated, name)) for name in ("opt_level", "backend", "verbosity", "dtypes", "diagnose")]
 
 
 def target_of(parser, stated):

@@ -1,13 +1,13 @@
 """Say why a run overflows again and again: what a loss scale cannot mend.
 
 Owns: ``Diagnosis``: what is inf or nan, where it came first.
-Must not touch: the run; it looks at gradients that are there and listens to one forward pass.
-The surprise: it waits for the device at every module, but only during the one iteration before it speaks.
+Must not touch: the run; it looks at gradients that are there and listens to forward passes.
+The surprise: nobody asked for it, so it listens only during the one iteration before it speaks. Whoever asks (``diagnose``) gets
+the forensics instead, which have listened from the beginning.
 """
 
-import torch
-
-from .patching import PatchStack
+from .listening import Listener
+from .magnitudes import Reading, largest, what_is_wrong
 
 
 class Diagnosis:
@@ -15,35 +15,21 @@ class Diagnosis:
 
     Args:
         models: the modules to listen to.
+        is_compiling: whether a compiler is tracing.
     """
 
-    def __init__(self, models):
+    def __init__(self, models, is_compiling=bool):
         self._models = list(models)
-        self._patches = PatchStack()
-        self._first = None  # (name, what) of the first module with a non-finite output
-        self._heard = set()  # ids of the models that have been through one forward pass
+        self._listener = Listener(is_compiling, gradients=False)
 
     def listen(self):
-        """Look at the output of every module in the next forward pass of each model."""
+        """Look at the output of every module in the forward passes to come."""
         for model in self._models:
-            for name, module in model.named_modules():
-                hook = self._hook(model, name or type(model).__name__, module is model)
-                self._patches.defer(module.register_forward_hook(hook).remove)
-
-    def _hook(self, model, name, is_last):
-        def look(module, args, output):
-            if self._first is None and id(model) not in self._heard:
-                what = non_finite(_tensors(output))
-                if what:
-                    self._first = (name, what)
-            if is_last:
-                self._heard.add(id(model))
-
-        return look
+            self._listener.attend(model, lambda name, model=model: name or type(model).__name__)
 
     def stop(self):
         """Listen no more."""
-        self._patches.undo()
+        self._listener.stop()
 
     def findings(self, loss, params):
         """Stop listening, and return sentences: the loss, the first module, the params.
@@ -55,46 +41,29 @@ class Diagnosis:
         self.stop()
         found = []
         if loss is not None:
-            what = non_finite([loss])
+            what = _wrong(loss)
             found.append("the loss itself was {}".format(what) if what else "the loss was finite")
-        if self._first:
-            found.append("the first module with {1} in its output was {0}".format(*self._first))
-        weights = [(name, non_finite([param])) for name, param, _ in params]
-        weights = ["{} ({})".format(name, what) for name, what in weights if what]
+        outputs = Reading([each[:2] for each in self._listener.outputs]).read()
+        wrong = [(name, what_is_wrong(value)) for name, value in outputs if what_is_wrong(value)]
+        if wrong:
+            found.append("the first module with {1} in its output was {0}".format(*wrong[0]))
+        weights = _listed([(name, param) for name, param, _ in params])
         if weights:
-            found.append("weights that are not finite themselves: {}".format(_few(weights)))
+            found.append("weights that are not finite themselves: {}".format(weights))
         # Backward reaches the last layers first, so what went wrong first is the last in the order of forward.
-        gradients = [(name, non_finite([grad])) for name, _, grad in reversed(params) if grad is not None]
-        gradients = ["{} ({})".format(name, what) for name, what in gradients if what]
+        gradients = _listed([(name, grad) for name, _, grad in reversed(params) if grad is not None])
         if gradients:
-            found.append("gradients, in the order of the backward pass: {}".format(_few(gradients)))
+            found.append("gradients, in the order of the backward pass: {}".format(gradients))
         return found
 
 
-def non_finite(values):
-    """Return "nan", "inf" or None: the worst that floating tensors hold. Waits for the device."""
-    worst = None
-    for value in values:
-        if value.is_sparse:
-            value = value.coalesce()._values()
-        value = value.detach()
-        if bool((value != value).any()):
-            return "nan"
-        if not bool((value - value == 0).all()):
-            worst = "inf"
-    return worst
+def _wrong(tensor):
+    value = largest(tensor)
+    return None if value is None else what_is_wrong(value.item())
 
 
-def _tensors(output):
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point():
-            yield output
-    elif isinstance(output, (tuple, list)):
-        for item in output:
-            yield from _tensors(item)
-    elif isinstance(output, dict):
-        yield from _tensors(list(output.values()))
-
-
-def _few(items):
+def _listed(named):
+    """Return the names of the first tensors that are not finite, and what they hold; "" for none."""
+    found = [(name, _wrong(tensor)) for name, tensor in named]
+    items = ["{} ({})".format(name, what) for name, what in found if what]
     return ", ".join(items[:3]) + (" and {} more".format(len(items) - 3) if len(items) > 3 else "")

@@ -38,11 +38,11 @@ class Reading:
 
     Args:
         named: (name, tensor of shape ()) pairs.
-        dtype: in which they are kept.
+        dtype: in which they are kept; None leaves them as they are.
         divisor: a float, or a tensor of shape (), that they are divided by.
     """
 
-    def __init__(self, named, dtype, divisor=1.0):
+    def __init__(self, named, dtype=None, divisor=1.0):
         self.names = [name for name, _ in named]
         self.columns = []  # (positions, vector) per device and dtype
         groups = {}
@@ -51,8 +51,9 @@ class Reading:
             positions.append(position)
             values.append(value)
         for positions, values in groups.values():
-            vector = torch.stack(values).to(dtype)
-            by = divisor.to(vector.device, dtype) if isinstance(divisor, torch.Tensor) else divisor
+            vector = torch.stack(values)
+            vector = vector if dtype is None else vector.to(dtype)
+            by = divisor.to(vector.device, vector.dtype) if isinstance(divisor, torch.Tensor) else divisor
             self.columns.append((positions, vector / by))
 
     def read(self):

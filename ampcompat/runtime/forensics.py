@@ -187,3 +187,18 @@ def _name_in(model, name, several):
     if not name:
         return WHOLE + kind
     return "{} of {}".format(name, kind) if several else name
+
+
+def diagnosing(observers, wanted):
+    """Return observers with a ``Forensics`` among them if one is wanted."""
+    if wanted and not any(isinstance(each, Forensics) for each in observers):
+        return list(observers) + [Forensics()]
+    return list(observers)
+
+
+def attend(session, wanted, models):
+    """See to it that a session has a ``Forensics`` if one is wanted, which listens to its earlier models too."""
+    missing = diagnosing(session.observers, wanted)[len(session.observers) :]
+    session.observers.extend(missing)  # in place: adapters share the list
+    for forensics in missing:
+        forensics.initialized(session, models, [])

@@ -2,9 +2,11 @@
 
 Owns: ``SkipWatch``, which counts a session's skipped steps in a row.
 Must not touch: the scale.
-The surprise: it begins to listen one step before it speaks, since what it wants to know is gone afterwards.
+The surprise: it begins to listen one step before it speaks, since what it wants to know is gone afterwards. An observer that
+knows better (``diagnose``) speaks in its place.
 """
 
+from ..backends import compiling
 from ..errors import GradientOverflowError
 from ..parts.diagnosis import Diagnosis
 
@@ -15,13 +17,15 @@ class SkipWatch:
     Args:
         notices: where to speak.
         models: returns the session's models.
+        observers: the session's.
         limit: skipped steps in a row before it speaks.
         raises: whether it raises instead.
     """
 
-    def __init__(self, notices, models, limit, raises):
+    def __init__(self, notices, models, observers, limit, raises):
         self._notices = notices
         self._models = models
+        self._observers = observers
         self._limit = limit
         self._raises = raises
         self._diagnosis = None
@@ -44,20 +48,25 @@ class SkipWatch:
                 self._listen()
             return
         self._is_over = True
-        findings = (self._diagnosis or Diagnosis(())).findings(loss, list(self._rows(find_master)))
         message = (
             "ampcompat: {} steps in a row were skipped (loss scaler {}, scale {:g}): lowering the scale does not help, "
-            "something is inf or nan by itself. {}.".format(
-                scaler.skips_in_a_row, loss_id, scaler.loss_scale(), "; ".join(findings).capitalize()
+            "something is inf or nan by itself. {}".format(
+                scaler.skips_in_a_row, loss_id, scaler.loss_scale(), self._findings(loss_id, loss, find_master)
             )
         )
         if self._raises:
             raise GradientOverflowError(message)
         self._notices.say(message)
 
+    def _findings(self, loss_id, loss, find_master):
+        for text in filter(None, [observer.explanation(loss_id) for observer in self._observers]):
+            return text
+        findings = (self._diagnosis or Diagnosis(())).findings(loss, list(self._rows(find_master)))
+        return "; ".join(findings).capitalize() + "."
+
     def _listen(self):
         self.close()
-        self._diagnosis = Diagnosis(self._models())
+        self._diagnosis = Diagnosis(self._models(), compiling.is_compiling)
         self._diagnosis.listen()
 
     def close(self):

@@ -33,6 +33,9 @@ class Observer:
     def skipped(self, session, loss_id, scaler):
         """Hear that gradients of a loss overflowed and a step is skipped. With fused optimizers this comes late."""
 
+    def explanation(self, loss_id):
+        """Return why the last skipped step of a loss was skipped, in sentences, or None where this observer does not know."""
+
     def before_step(self, adapter):
         """Hear that ``step()`` of an adapter's optimizer begins."""
 

@@ -28,6 +28,7 @@ class Request(NamedTuple):
     scaler_options: dict
     num_losses: int
     skip_limit: tuple
+    diagnose: bool
     return_value: Any
 
     def make_scalers(self):
@@ -56,6 +57,7 @@ def make_request(
     keep_fp32=None,
     max_skips=50,
     raise_on_max_skips=False,
+    diagnose=False,
     **scaling
 ):
     """Return the ``Request`` of a call.
@@ -82,6 +84,7 @@ def make_request(
         scaler_options=_scaler_options(min_loss_scale, max_loss_scale, **scaling),
         num_losses=_count("num_losses", num_losses),
         skip_limit=(_count("max_skips", max_skips), raise_on_max_skips),
+        diagnose=bool(diagnose),
         return_value=models if optimizers is None else (models, optimizers),
     )
 

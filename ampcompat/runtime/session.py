@@ -19,6 +19,7 @@ from ..tables import opt_levels
 from . import requests, state
 from .backward import BackwardPass
 from .casts import ProcessCasts
+from .forensics import attend, diagnosing
 from .handle import Handle
 from .hopeless import SkipWatch
 
@@ -31,8 +32,8 @@ def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, o
         dtypes=opt_levels.parse_dtypes(line.pop("dtypes", None)) or dtypes,
         verbosity=line.pop("verbosity", verbosity),
         allow_banned=allow_banned,
+        observers=diagnosing(state.observers + list(observers), line.pop("diagnose", False)),
         overrides=dict(overrides or {}, **line),
-        observers=state.observers + list(observers),
     )
 
 
@@ -117,7 +118,8 @@ class Session:
         self.scalers = request.make_scalers()
         if self._skip_watch is not None:
             self._skip_watch.close()
-        self._skip_watch = SkipWatch(self.notices, self._policies.keys, *request.skip_limit)
+        self._skip_watch = SkipWatch(self.notices, self._policies.keys, self.observers, *request.skip_limit)
+        attend(self, request.diagnose, list(self._policies))
         for observer in self.observers:
             observer.initialized(self, models, optimizers)
 

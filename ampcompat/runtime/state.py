@@ -26,6 +26,7 @@ _VARIABLES = {
     "backend": "AMPCOMPAT_BACKEND",
     "verbosity": "AMPCOMPAT_VERBOSITY",
     "dtypes": "AMPCOMPAT_DTYPES",  # "float32,float64": the stand-in pair, for torch without half arithmetic
+    "diagnose": "AMPCOMPAT_DIAGNOSE",  # 1
 }
 
 
@@ -48,6 +49,8 @@ def command_line():
     found = {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
     if "verbosity" in found:
         found["verbosity"] = int(found["verbosity"])
+    if "diagnose" in found:
+        found["diagnose"] = found["diagnose"] not in ("", "0")
     return found
 
 
