@@ -1,7 +1,7 @@
 """ampcompat: Apex's mixed-precision API on any PyTorch and any device.
 
-Owns: the names that users import: ``amp`` is the door that scripts written for Apex know; ``session``, ``current`` and
-``reset`` are what Apex never had.
+Owns: the names that users import: ``amp`` is the door that scripts written for Apex know; ``session``, ``current``,
+``reset``, ``memory_report`` and ``estimate`` are what Apex never had.
 Must not touch: anything. Importing changes nothing: no patch, no alias, no print.
 The surprise: torch is not imported until one of these names is used, so that the command line starts at once.
 
@@ -10,6 +10,7 @@ The rooms. A layer imports only from itself and from those above it in this list
     errors              one small tree; user errors are also RuntimeError
 
     tables/             data, no behaviour
+      redirections      what of CUDA is redirected under ``run --device``, name by name
       opt_levels        Policy and O0 … O5 as rows; the only place where options merge
       op_rows, op_rules the op table as written; its expansion, the user's edits and registrations
       torch_facts       the only reader of torch's version and features
@@ -29,6 +30,8 @@ The rooms. A layer imports only from itself and from those above it in this list
       magnitudes, listening, reasons   how large values are, unread; what modules put out; why a step was skipped, in words
       diagnosis         why a run overflows for ever
       half_math         half arithmetic at float32 speed on a CPU without half units
+      memory            MemoryMeter: bytes of a step by kind; by way of storages, saved (by autograd), allocations
+      footprint         the formula beforehand; state_sizes tries the optimizer; memory_kinds, memory_words: records, text
 
     backends/           who makes a function run in the right dtype
       base              CastBackend, the contract; NoCasts, the null object
@@ -44,6 +47,7 @@ The rooms. A layer imports only from itself and from those above it in this list
       casts             the backend in force; registration and op_lists are the user's say in it
       accumulation      several iterations per optimizer step
       observers         who listens; forensics is one, and evidence what it keeps of a pass
+      memory_watch      measures the memory of some steps
       hopeless, handle, disabled
       state             the only mutable module-level values
 
@@ -54,9 +58,13 @@ The rooms. A layer imports only from itself and from those above it in this list
       normalization     norm_functions, norm_modules
       fp16_utils        fp16util: conversions and masters as lists; loss_scaler, fp16_optimizer
       mlp               perceptron, fused_dense
+    devices/            run what was written for CUDA on another device: redirection, target, startup, watching
+      arguments, movement, facades, tensor_types, streams, answers, precision, one_device, refusals   what takes CUDA's place
     amp, sessions       the doors
+    memory              the door of memory_report and estimate
     abtest/             the door of A/B runs
-      comparison        compare(train, levels); seeding, recorder: what one run is given, and what is heard of it
+      comparison        compare(train, levels); seeding: the same random numbers for each level
+      recorder, companions   what is heard of a run
       journal           the events of a run, in memory and in a file
       records           Report, Run, Memory, Finding; their JSON schema
       divergence, advisor   how far losses are apart; the noise of seeds; which level to take
@@ -71,9 +79,16 @@ import importlib
 
 __version__ = "0.1.0"
 
-__all__ = ["amp", "current", "reset", "session"]
+__all__ = ["amp", "current", "estimate", "memory_report", "reset", "session"]
 
-_HOMES = {"amp": None, "session": "sessions", "current": "sessions", "reset": "sessions"}
+_HOMES = {
+    "amp": None,
+    "session": "sessions",
+    "current": "sessions",
+    "reset": "sessions",
+    "memory_report": "memory",
+    "estimate": "memory",
+}
 
 
 def __getattr__(name):

@@ -1,0 +1,195 @@
+"""Measure the bytes that a training step holds, by kind.
+
+Owns: ``MemoryMeter``: which storages belong to which kind, and when to look.
+Must not touch: models, optimizers, values. It looks, and leaves no hook behind.
+The surprise: it sees every operation while it measures, so a measured step takes several times as long; time others. On torch
+before 1.13 it cannot, and counts the kinds that are there at the moments it is told of.
+
+What a storage counts as, each one once and the first that fits: parameters, masters, gradients, optimizer state, buffers of the
+model, casts of weights, what autograd saved (activations), and the rest of what was made since the forward pass began
+(temporaries). What lived before and is none of these, such as the batch, is not counted.
+"""
+
+import weakref
+
+import torch
+
+from ..tables import torch_facts
+from .allocations import Allocations
+from .memory_kinds import NAMES, Kinds, Reading
+from .optimizers import SLOT
+from .saved import SavedTensors
+from .storages import StorageTable, sizes_in, storages_in
+
+#: A new peak is looked at when it may be greater by this share: an error that nobody sees, for many looks less.
+RESOLUTION = 1e-3
+
+_STATIC = ("parameters", "masters", "optimizer", "model_buffers")
+
+
+class MemoryMeter:
+    """Measures what happens between ``begin`` and ``end``, which are called on the thread that trains.
+
+    Until ``end`` two contexts of torch are open: hooks on what autograd saves (torch 1.10) and a mode below autograd
+    (1.13). Contexts that the training itself opens must be closed in the order that contexts are closed in: around
+    what is measured, or inside it.
+    """
+
+    def __init__(self):
+        self._models = weakref.WeakSet()
+        self._optimizers = []  # weak references: some optimizers have no hash
+        self._is_open = False
+
+    def watch(self, models=(), optimizers=()):
+        """Count these too; they are held weakly."""
+        self._models.update(models)
+        known = [reference() for reference in self._optimizers]
+        new = [each for each in optimizers if all(each is not other for other in known)]
+        self._optimizers += [weakref.ref(each) for each in new]
+
+    def begin(self):
+        """Start to measure, before the forward pass of a step."""
+        self._is_open = True
+        self._has_begun = self._is_stepping = False
+        self._reading = Reading()
+        self._inputs = StorageTable()  # asked where there are no modes, and so no word on what was there before
+        self._saved = SavedTensors() if torch_facts.takes_saved_tensor_hooks() else None
+        self._allocations = Allocations(self.look, self._is_weight) if torch_facts.has_dispatch_modes() else None
+        self._refresh()
+        self.look()
+        self._listening = [model.register_forward_pre_hook(self._before_forward) for model in list(self._models)]
+        for context in self._contexts():
+            context.__enter__()
+
+    def end(self):
+        """Stop, and return the ``Reading``."""
+        self._is_open = False
+        for context in reversed(self._contexts()):
+            context.__exit__(None, None, None)
+        for hook in self._listening:
+            hook.remove()
+        self.moment()
+        reading = self._reading
+        # What autograd still keeps keeps its account, and nothing else of this step.
+        self._reading = self._saved = self._allocations = self._listening = self._inputs = None
+        return reading
+
+    @property
+    def is_open(self):
+        """Whether a step is being measured."""
+        return self._is_open
+
+    def _contexts(self):
+        return [context for context in (self._saved, self._allocations) if context is not None]
+
+    def _before_forward(self, model, inputs):
+        # What was made since the last step is the next batch, or an evaluation: the step begins here.
+        if not self._is_open or self._has_begun or not (model.training and torch.is_grad_enabled()):
+            return
+        self._has_begun = True
+        for key, size, storage in storages_in(inputs):
+            self._inputs.add(key, size, storage)
+        if self._allocations is not None:
+            self._allocations.forget()
+        self._reading = Reading()
+        self._refresh()
+        self.look()
+
+    # -- when to look --------------------------------------------------------------------------------------------------
+
+    def before_step(self):
+        """Hear that an optimizer begins to step: masters, gradients and state are all there, and state may still appear."""
+        self.moment()
+        self._is_stepping = True
+
+    def after_step(self):
+        """Hear that it has ended."""
+        self._refresh()
+        self.moment()
+        self._is_stepping = False
+
+    def moment(self):
+        """Look now, at the allocator of CUDA too."""
+        self.look()
+        self._ask_cuda()
+
+    def look(self):
+        """Count what is held now, and keep it if it is the most so far."""
+        if self._is_stepping:
+            self._refresh()
+        kinds = self._count()
+        reading, total = self._reading, kinds.total
+        reading.most = reading.most.greatest(kinds)
+        if total > reading.at_peak.total:
+            reading.at_peak = kinds
+        if self._allocations is not None:
+            rest = total - self._allocations.bound
+            self._allocations.limit = reading.at_peak.total * (1 + RESOLUTION) - rest
+
+    # -- what counts as what -------------------------------------------------------------------------------------------
+
+    def _refresh(self):
+        """Look anew for what changes in ``step`` alone."""
+        self._reached = []  # tensors that may have gradients
+        kinds = dict.fromkeys(_STATIC, 0)
+        self._owned = {}
+        for kind, tensors in self._static_tensors():
+            for key, size in sizes_in(tensors).items():
+                if key not in self._owned:
+                    self._owned[key] = kind
+                    kinds[kind] += size
+        self._static = kinds
+
+    def _static_tensors(self):
+        models = list(self._models)
+        optimizers = [each for each in (reference() for reference in self._optimizers) if each is not None]
+        params = [param for model in models for param in model.parameters()]
+        adapters = [getattr(optimizer, SLOT) for optimizer in optimizers if hasattr(optimizer, SLOT)]
+        masters = [pair.master for adapter in adapters for pair in adapter.pairs()]
+        grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
+        self._reached = list({id(param): param for param in params + masters + grouped}.values())
+        yield "parameters", params
+        yield "masters", masters
+        yield "parameters", grouped  # of models that nobody named
+        yield "optimizer", [dict(optimizer.state) for optimizer in optimizers]
+        yield "model_buffers", [buffer for model in models for buffer in model.buffers()]
+
+    def _count(self):
+        seen = dict(self._owned)
+        kinds = dict.fromkeys(NAMES)
+        kinds.update(self._static)
+        kinds["gradients"] = _claim(seen, sizes_in([param.grad for param in self._reached]))
+        made = self._allocations and self._allocations.living()
+        if made is not None:
+            kinds["casts"] = _claim(seen, self._allocations.weight_casts())
+        if self._saved is not None:
+            saved = self._saved.sizes()
+            known = {key: saved[key] for key in saved if (key not in self._inputs if made is None else key in made)}
+            kinds["activations"] = _claim(seen, known)
+        if made is not None:
+            kinds["temporaries"] = _claim(seen, made)
+        return Kinds(**kinds)
+
+    def _is_weight(self, key):
+        return self._owned.get(key) == "parameters"
+
+    def _ask_cuda(self):
+        devices = {param.device for param in self._reached if param.device.type == "cuda"}
+        if not devices:
+            return
+        reading, cuda = self._reading, torch.cuda
+        reserved = getattr(cuda, "max_memory_reserved", None) or cuda.max_memory_cached  # its name before torch 1.4
+        reading.cuda_allocated = sum(cuda.max_memory_allocated(device) for device in devices)
+        reading.cuda_reserved = sum(reserved(device) for device in devices)
+        if hasattr(cuda, "memory_stats"):
+            stats = [cuda.memory_stats(device) for device in devices]
+            between = sum(each["inactive_split_bytes.all.current"] for each in stats)
+            held = sum(each["reserved_bytes.all.current"] for each in stats)
+            reading.fragmentation = max(reading.fragmentation or 0.0, between / held if held else 0.0)
+
+
+def _claim(seen, sizes):
+    """Return the bytes of the storages that no kind has claimed before, and claim them."""
+    new = {key: size for key, size in sizes.items() if key not in seen}
+    seen.update(new)
+    return sum(new.values())
