@@ -30,7 +30,7 @@ setup(
     license="BSD-3-Clause",
     packages=find_packages(include=["ampcompat", "ampcompat.*"]),
     # The alias is data, not a package of ours: it may be importable as `apex` only where a user installs it.
-    package_data={"ampcompat.apex": ALIAS},
+    package_data={"ampcompat.apex": ALIAS, "ampcompat.devices": ["site/*.py"]},
     python_requires=">=3.7",
     install_requires=["torch", "packaging"],
     extras_require={

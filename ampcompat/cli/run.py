@@ -15,6 +15,7 @@ import sys
 
 from ..apex.install import environment, shadowed_by
 from ..runtime import state
+from . import device
 from .parsing import LineParser
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``tables.opt_levels``.
@@ -32,6 +33,7 @@ def run(arguments):
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
     state.set_command_line(**{name: value for name, value in _overrides(stated) if value is not None})
     os.environ.update(environment())
+    device.put_in_force(parser, stated.device)
     return _become([sys.executable] + interpreter_options() + target)
 
 
@@ -57,6 +59,7 @@ def _parser():
         const=1,
         help="say why steps are skipped, and in the end how large the gradients were",
     )
+    device.add_option(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser

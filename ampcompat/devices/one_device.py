@@ -1,0 +1,145 @@
+"""What spreads work over several GPUs does it on one device.
+
+Owns: the stand-ins of DataParallel, of the communication between GPUs of one process, and of torch's own SyncBatchNorm.
+Must not touch: processes; those communicate through torch.distributed, with gloo in place of NCCL.
+The surprise: "devices" keep their number where the script names them: ``scatter`` to [0, 1] gives two chunks, ``gather`` joins them, and the
+replicas of a module on them are called one after the other.
+"""
+
+import functools
+
+import torch
+
+
+def data_parallel_init(target, original):
+    """Return ``DataParallel.__init__``: it calls the module itself, as torch's own does on a machine without a GPU."""
+
+    @functools.wraps(original)
+    def init(self, module, device_ids=None, output_device=None, dim=0):
+        torch.nn.Module.__init__(self)
+        self.dim, self.device_ids, self.output_device = dim, [], None
+        self.module = module.to(target.device())
+
+    return init
+
+
+def data_parallel(target, original):
+    """Return ``torch.nn.parallel.data_parallel``."""
+
+    @functools.wraps(original)
+    def call(module, inputs, device_ids=None, output_device=None, dim=0, module_kwargs=None):
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,) if inputs is not None else ()
+        return module(*inputs, **(module_kwargs or {}))
+
+    return call
+
+
+def parallel_apply(target, original):
+    """Return ``torch.nn.parallel.parallel_apply``."""
+
+    @functools.wraps(original)
+    def apply(modules, inputs, kwargs_tup=None, devices=None):
+        kwargs_tup = [{}] * len(modules) if kwargs_tup is None else kwargs_tup
+        outputs = []
+        for module, given, kwargs in zip(modules, inputs, kwargs_tup):
+            outputs.append(module(*(given if isinstance(given, (list, tuple)) else (given,)), **kwargs))
+        return outputs
+
+    return apply
+
+
+# -- copies between the GPUs of one process ----------------------------------------------------------------------------
+
+
+def comm(target, original):
+    """Return a function of ``torch.nn.parallel.comm`` (``torch.cuda.comm``)."""
+    return functools.wraps(original)(functools.partial(_COMM[original.__name__], target))
+
+
+def _placed(target, tensor):
+    return tensor.to(target.device())
+
+
+def _broadcast(target, tensor, devices=None, *, out=None):
+    if out is not None:
+        return tuple(each.copy_(tensor) for each in out)
+    tensor = _placed(target, tensor)
+    return (tensor,) + tuple(tensor.clone() for _ in list(devices)[1:])
+
+
+def _broadcast_coalesced(target, tensors, devices, buffer_size=10485760):
+    by_tensor = [_broadcast(target, tensor, devices) for tensor in tensors]
+    return [[copies[number] for copies in by_tensor] for number in range(len(devices))]
+
+
+def _reduce_add(target, inputs, destination=None):
+    return _placed(target, torch.stack(list(inputs)).sum(0)) if len(inputs) > 1 else _placed(target, inputs[0])
+
+
+def _reduce_add_coalesced(target, inputs, destination=None, buffer_size=10485760):
+    return tuple(_reduce_add(target, alike) for alike in zip(*inputs))
+
+
+def _scatter(target, tensor, devices=None, chunk_sizes=None, dim=0, streams=None, *, out=None):
+    count = len(devices) if out is None else len(out)
+    sizes = list(chunk_sizes) if chunk_sizes is not None else None
+    chunks = _placed(target, tensor).chunk(count, dim) if sizes is None else _placed(target, tensor).split(sizes, dim)
+    if out is None:
+        return tuple(chunks)
+    return tuple(each.copy_(chunk) for each, chunk in zip(out, chunks))
+
+
+def _gather(target, tensors, dim=0, destination=None, *, out=None):
+    together = _placed(target, torch.cat([tensor.view(1) if tensor.dim() == 0 else tensor for tensor in tensors], dim))
+    return together if out is None else out.copy_(together)
+
+
+_COMM = {
+    "broadcast": _broadcast,
+    "broadcast_coalesced": _broadcast_coalesced,
+    "reduce_add": _reduce_add,
+    "reduce_add_coalesced": _reduce_add_coalesced,
+    "scatter": _scatter,
+    "gather": _gather,
+}
+
+# The same as functions of autograd: what they are made of is differentiable, and their own classes insist on a GPU.
+
+
+def scatter_apply(target, original):
+    """Return ``Scatter.apply``."""
+    return staticmethod(lambda devices, sizes, dim, input: _scatter(target, input, devices, sizes, dim))
+
+
+def gather_apply(target, original):
+    """Return ``Gather.apply``."""
+    return staticmethod(lambda device, dim, *inputs: _gather(target, inputs, dim))
+
+
+def broadcast_apply(target, original):
+    """Return ``Broadcast.apply``: the copies for the first device, then those for the next, in one tuple."""
+
+    def apply(devices, *inputs):
+        return tuple(each for copies in _broadcast_coalesced(target, inputs, devices) for each in copies)
+
+    return staticmethod(apply)
+
+
+def sync_batch_norm_forward(target, original):
+    """Return the ``forward`` of torch's SyncBatchNorm, whose kernels exist for GPUs only: Apex's, which is ours."""
+
+    @functools.wraps(original)
+    def forward(self, input):
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not (self.training and distributed and target.holds(input)):
+            return torch.nn.functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
+            )
+        from ..apex.parallel.sync_batchnorm import SyncBatchNorm
+
+        ours = SyncBatchNorm.__new__(SyncBatchNorm)
+        vars(ours).update(vars(self), channel_last=False, fuse_relu=False)  # the same params and statistics
+        ours.process_group = vars(self).get("process_group")
+        return ours(input)
+
+    return forward

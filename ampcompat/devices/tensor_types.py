@@ -1,0 +1,81 @@
+"""``torch.cuda.FloatTensor`` and its like, and the names of tensor types.
+
+Owns: those classes, ``Tensor.type``, ``torch.set_default_tensor_type``.
+Must not touch: dtypes; a type of CUDA is a dtype on the target.
+The surprise: ``x.type()`` says ``torch.cuda.FloatTensor``, as ``x.is_cuda`` says True: code of Apex's time sorts gradients into
+buckets by those strings, and would find every bucket empty otherwise.
+"""
+
+import functools
+
+import torch
+
+from . import facades
+
+_DTYPES = {
+    "FloatTensor": "float32",
+    "DoubleTensor": "float64",
+    "HalfTensor": "float16",
+    "BFloat16Tensor": "bfloat16",
+    "ByteTensor": "uint8",
+    "CharTensor": "int8",
+    "ShortTensor": "int16",
+    "IntTensor": "int32",
+    "LongTensor": "int64",
+    "BoolTensor": "bool",
+}
+_PREFIX = "torch.cuda."
+
+
+def cuda_type(target, original):
+    """Return what takes the place of one of CUDA's tensor types."""
+    name = original.__name__.rpartition(".")[2]
+    dtype = getattr(torch, _DTYPES[name])
+
+    def make(*args, **kwargs):
+        return getattr(torch, name)(*args, **kwargs).to(target.device(target.current))
+
+    def accepts(value):
+        return isinstance(value, torch.Tensor) and value.dtype is dtype and target.holds(value)
+
+    return facades.facade(name, "torch.cuda", make, accepts, cuda_dtype=dtype, dtype=dtype, is_cuda=True)
+
+
+def _dtype_of(wanted):
+    """Return the dtype of a CUDA tensor type, given as a class or a string; None for anything else."""
+    if isinstance(wanted, str) and wanted.startswith(_PREFIX):
+        return getattr(torch, _DTYPES.get(wanted[len(_PREFIX) :], ""), None)
+    return wanted.cuda_dtype if facades.is_facade(wanted, "cuda_dtype") else None
+
+
+def tensor_type(target, original):
+    """Return ``Tensor.type``."""
+    own = "torch." if target.type == "cpu" else "torch.{}.".format(target.type)
+
+    @functools.wraps(original)
+    def type(self, dtype=None, *args, **kwargs):
+        if dtype is None:
+            name = original(self)
+            return _PREFIX + name[len(own) :] if target.holds(self) and name.startswith(own) else name
+        wanted = _dtype_of(dtype)
+        if wanted is None:
+            return original(self, dtype, *args, **kwargs)
+        return self.to(device=target.device(target.current), dtype=wanted)
+
+    return type
+
+
+def set_default_tensor_type(target, original):
+    """Return ``torch.set_default_tensor_type``."""
+
+    @functools.wraps(original)
+    def set_default(tensor_type):
+        dtype = _dtype_of(tensor_type)
+        if dtype is None:
+            original(tensor_type)
+            return
+        torch.set_default_dtype(dtype)
+        if target.type != "cpu":
+            torch.set_default_device(target.device())
+
+    return set_default
