@@ -5,6 +5,7 @@ import torch
 
 import ranks
 import unsynced_loops
+from networks import holds_nonzero
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
@@ -51,5 +52,6 @@ def test_a_group_that_ends_before_ranks_have_exchanged_it_is_an_error(trained):
 def test_params_that_some_ranks_use_get_their_share_and_the_others_none(trained):
     first, second = (found["heads"] for found in trained)
     for mine, theirs in zip(first[:2], second[:2]):
-        assert torch.equal(mine, torch.ones(2, 2)) and torch.equal(theirs, torch.ones(2, 2))
-    assert first[2] is None and second[2] is None
+        assert mine.tolist() == theirs.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    # torch's wrapper itself gave zeros, up to some version, to a param that no rank has used.
+    assert all(grad is None or not holds_nonzero(grad) for grad in (first[2], second[2]))
