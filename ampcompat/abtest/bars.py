@@ -92,7 +92,8 @@ def _memory_drawer(rows):
             return say(axes, "no level measured its memory")
         for row, ((name, memory), total) in enumerate(zip(rows, totals)):
             _stack(axes, row, memory, size, 0.45 if name == "formula" else 0.7)
-            axes.text(total / size, row, "  " + words.size(total), va="center", fontsize="small")
+            beside = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
+            axes.annotate(words.size(total), (total / size, row), **beside)
         axes.set_xlim(0, 1.25 * max(totals) / size)
         name_rows(axes, [name for name, _ in rows])
         _kind_legend(axes)

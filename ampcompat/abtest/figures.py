@@ -16,7 +16,7 @@ from . import bars, curves, looks
 MISSING = "Figures need matplotlib, which is not installed: pip install 'ampcompat[report]'."
 
 #: Inches. A chart of the page is as wide as a phone, so that its letters are legible there unscaled.
-PAGE_WIDTH = 4.9
+PAGE_WIDTH = 4.4
 PAPER_WIDTH = 7.2
 
 _SETTINGS = {
@@ -86,13 +86,13 @@ def _figure(width, height):
 
 def _svg(report, chart, name):
     heights = [panel.height for panel in chart.panels]
-    with_legend = chart.name in ("loss", "divergence", "scale")
-    top = _legend_height(report, PAGE_WIDTH) if with_legend else 0.0
+    keys = _keys(report, chart)
+    top = _legend_height(keys, PAGE_WIDTH) if keys else 0.0
     figure = _figure(PAGE_WIDTH, sum(heights) + top)
     body = figure
-    if with_legend:
+    if keys:
         head, body = figure.subfigures(2, 1, height_ratios=[top, sum(heights)])
-        _legend(head, report, PAGE_WIDTH)
+        _legend(head, keys, PAGE_WIDTH)
     _column(body, body.add_gridspec(len(heights), 1, height_ratios=heights), 0, chart.panels)
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -106,12 +106,13 @@ def _paper(reports):
     columns = [lists[0][0::2], lists[0][1::2]] if alone else lists
     count = max(len(column) for column in columns)
     width = max(PAPER_WIDTH, 3.4 * len(columns))
-    top = max(_legend_height(report, width / len(reports)) for report in reports)
+    keys = [_keys(report) for report in reports]
+    top = max(_legend_height(each, width / len(reports)) for each in keys)
     figure = _figure(width, 2.3 * count + top)
     head, body = figure.subfigures(2, 1, height_ratios=[top, 2.3 * count])
     heads = [head] if alone else head.subfigures(1, len(reports))
-    for part, report in zip(heads, reports):
-        _legend(part, report, width / len(reports))
+    for part, each in zip(heads, keys):
+        _legend(part, each, width / len(reports))
     grid = body.add_gridspec(count, len(columns))
     for place, column in enumerate(columns):
         titles = ["{}  {}".format(_letter(row * len(columns) + place), panel.title) for row, panel in enumerate(column)]
@@ -141,39 +142,47 @@ def _tidy(axes):
 
     if axes.get_xlabel() == "step" and len(axes.get_xticks()):
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    elif axes.get_xscale() == "linear" and len(axes.get_xticks()):
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     if axes.get_yscale() in ("log", "symlog") and not axes.get_ylabel().startswith("scale"):
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: "{:g}".format(value)))
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _names(report):
-    names = [name for name, _, _ in looks.legend_entries(report)] + [name for _, name in looks.signs(report)]
-    return names + ["noise of seeds"] * looks.has_noise(report)
+def _keys(report, chart=None):
+    """Return ``[(name, options of a line)]`` of what the lines of a chart, or of all charts, stand for."""
+    if chart is not None and chart.name not in ("loss", "divergence", "scale"):
+        return []
+    keys = [
+        (name, {"color": colour, "linestyle": dashes, "linewidth": 1.5})
+        for name, colour, dashes in looks.legend_entries(report)
+    ]
+    if chart is None or chart.name != "scale":
+        sign = {"color": "#555555", "linestyle": "none", "markersize": 5}
+        keys += [(name, dict(sign, marker=marker)) for marker, name in looks.signs(report)]
+    if looks.has_noise(report) and (chart is None or chart.name == "divergence"):
+        keys.append(("noise of seeds", {"color": looks.NOISE, "linewidth": 7, "solid_capstyle": "butt"}))
+    return keys
 
 
-def _columns_of(report, width):
+def _columns_of(keys, width):
     """Return in how many columns the keys go: all of them in one row where that has the room."""
-    needed = [0.6 + 0.085 * len(name) for name in _names(report)]
+    needed = [0.6 + 0.085 * len(name) for name, _ in keys]
     if sum(needed) <= width:
         return max(1, len(needed))
     return max(1, int(width / max(needed)))
 
 
-def _legend_height(report, width):
-    return 0.15 + 0.2 * -(-len(_names(report)) // _columns_of(report, width))
+def _legend_height(keys, width):
+    return 0.15 + 0.2 * -(-len(keys) // _columns_of(keys, width))
 
 
-def _legend(figure, report, width):
+def _legend(figure, keys, width):
     from matplotlib.lines import Line2D
 
-    entries = looks.legend_entries(report)
-    keys = [Line2D([], [], color=colour, linestyle=dashes, linewidth=1.5) for _, colour, dashes in entries]
-    for marker, _ in looks.signs(report):
-        keys.append(Line2D([], [], color="#555555", linestyle="none", marker=marker, markersize=5))
-    if looks.has_noise(report):
-        keys.append(Line2D([], [], color=looks.NOISE, linewidth=7, solid_capstyle="butt"))
-    options = {"ncol": _columns_of(report, width), "handlelength": 2.6, "columnspacing": 1.4}
-    figure.legend(keys, _names(report), loc="center", **options)
+    lines = [Line2D([], [], **options) for _, options in keys]
+    options = {"ncol": _columns_of(keys, width), "handlelength": 2.6, "columnspacing": 1.4}
+    figure.legend(lines, [name for name, _ in keys], loc="center", **options)
 
 
 def _inline(svg, name):

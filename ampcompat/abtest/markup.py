@@ -32,17 +32,26 @@ def document(title, body):
 
 def table(caption, titles, rows, kind="numbers"):
     """Return a table in a box of its own that scrolls where the page is narrow; first cells are headings of rows."""
-    head = "".join('<th scope="col">{}</th>'.format(text(title)) for title in titles)
-    body = "".join("<tr>{}</tr>\n".format(_cells(row)) for row in rows)
+    numeric = [all(_NUMBER.match(str(row[place])) for row in rows) for place in range(len(titles))]
+    head = "".join(
+        '<th scope="col"{}>{}</th>'.format(_RIGHT if right else "", text(title)) for title, right in zip(titles, numeric)
+    )
+    body = "".join("<tr>{}</tr>\n".format(_cells(row, numeric)) for row in rows)
     return (
-        '<div class="scroll" role="region" tabindex="0" aria-label="{0}">\n<table class="{1}">\n<caption>{0}</caption>\n'
+        '<div class="scroll" role="region" tabindex="0" aria-label="{0}">\n<table class="{1}">\n<caption><span>{0}</span></caption>\n'
         "<thead><tr>{2}</tr></thead>\n<tbody>\n{3}</tbody>\n</table>\n</div>"
     ).format(text(caption), kind, head, body)
 
 
-def _cells(row):
+#: Cells that are read as numbers stand to the right, under each other.
+_NUMBER = re.compile("([-+\u2212]?[0-9].*|-|nan|-?inf|none)$")
+_RIGHT = ' class="right"'
+
+
+def _cells(row, numeric):
     first = '<th scope="row">{}</th>'.format(text(row[0]))
-    return first + "".join("<td>{}</td>".format(text(cell)) for cell in row[1:])
+    rest = zip(row[1:], numeric[1:])
+    return first + "".join("<td{}>{}</td>".format(_RIGHT if right else "", text(cell)) for cell, right in rest)
 
 
 def section(title, parts, level=2):
@@ -90,6 +99,7 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", Arial, sans-serif }
 main { max-width: 76rem; margin: 0 auto; padding: 1rem }
+main:has(.reports) { max-width: 120rem }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: .4rem 0 }
 h2 { font-size: 1.25rem; margin: 2rem 0 .6rem; border-bottom: 1px solid var(--line); padding-bottom: .2rem }
 h3 { font-size: 1.05rem; margin: 1.2rem 0 .4rem }
@@ -98,14 +108,15 @@ p { margin: .4rem 0; max-width: 46rem }
 .about, figcaption, caption, .note { color: var(--soft); font-size: .9rem }
 .advice { background: var(--box); border-left: 4px solid var(--mark); padding: .8rem 1rem; border-radius: 0 6px 6px 0; max-width: 46rem }
 .advice p:first-child { font-size: 1.2rem; font-weight: 600 }
-.scroll { overflow-x: auto; margin: 0 0 1.2rem; max-width: 100% }
+.scroll { overflow-x: auto; container-type: inline-size; margin: 0 0 1.2rem }
 .scroll:focus-visible, pre:focus-visible, summary:focus-visible { outline: 2px solid var(--mark) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
-caption { text-align: left; caption-side: top; padding: 0 0 .3rem; position: sticky; left: 0 }
+caption { text-align: left; caption-side: top; padding: 0 0 .3rem }
+caption span { display: inline-block; position: sticky; left: 0; max-width: calc(100vw - 2rem); max-width: 100cqw }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top }
 .numbers th, .numbers td { white-space: nowrap }
-.numbers td, .numbers thead th:not(:first-child) { text-align: right }
-.numbers td:last-child, .numbers thead th:last-child { text-align: left }
+.numbers .right { text-align: right }
+.overview td:last-child { white-space: normal; min-width: 16rem }
 tbody th { position: sticky; left: 0; background: var(--page); font-weight: 600; max-width: 40vw; overflow: hidden; text-overflow: ellipsis }
 dl { margin: .6rem 0 }
 dl > div { display: grid; grid-template-columns: minmax(4rem, max-content) 1fr; gap: 0 1rem; padding: .25rem 0; max-width: 52rem }
@@ -113,14 +124,15 @@ dl > div { display: grid; grid-template-columns: minmax(4rem, max-content) 1fr; 
 .verdicts dt { max-width: 40vw }
 dt { font-weight: 600 }
 dd { margin: 0 }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.2rem 2rem; align-items: start }
-.figures section { min-width: 0 }
+.figures { columns: 27rem 2; column-gap: 2rem }
+.figures section { break-inside: avoid; padding-bottom: .8rem }
+.figures h2, .figures h3, .figures h4 { margin-top: 0; break-after: avoid }
 figure { margin: 0; max-width: 36rem }
 figure svg { display: block; width: 100%; height: auto; background: #fff; border-radius: 6px }
 figcaption { margin-top: .3rem }
 .reports { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2.5rem; align-items: start }
 .reports > article { min-width: 0 }
-.reports .figures { grid-template-columns: 1fr }
+.reports .figures { columns: auto 1 }
 details { margin: .5rem 0 }
 summary { cursor: pointer }
 pre { background: var(--box); padding: .8rem; overflow-x: auto; font: .85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; border-radius: 6px }
@@ -135,9 +147,12 @@ ol, ul { padding-left: 1.3rem; max-width: 50rem }
   main { max-width: none; padding: 0 }
   h2 { break-after: avoid }
   figure, tr, .advice, dl > div { break-inside: avoid }
-  .figures section { break-inside: avoid }
-  .figures { grid-template-columns: 1fr 1fr }
+  .figures { columns: 2; column-gap: 1.5rem }
   .scroll, pre { overflow: visible }
+  .reports { display: block }
+  .reports > article:not(:first-child) { break-before: page }
+  .reports .figures { columns: 2 }
+  .overview td:last-child { min-width: 0 }
   table { font-size: 8pt }
   th, td { padding: .15rem .35rem }
   .numbers thead th { white-space: normal }

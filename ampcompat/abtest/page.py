@@ -6,19 +6,33 @@ The surprise: the page needs no network, no script and no other file. It is read
 screen reader, and each number in it stands in the table too.
 """
 
+import itertools
 import os
 
 from . import figures, markup, table
-from .words import UNKNOWN, percent, size
 from .records import KINDS
+from .words import UNKNOWN, percent, size
 
-#: Skipped steps of one level that are told at once; the others are folded away.
+#: Findings of one level that are told at once; the others are folded away.
 TOLD = 3
 
 _CAPTIONS = {
     "losses": "Losses. Divergence is the distance from the baseline's loss at the same step, as a share of it.",
     "scale and speed": "Skipped steps, loss scale and speed. Times are medians without the first step.",
     "memory": "Memory at the peak of a step, by kind.",
+}
+_TITLES = {
+    "last": "last loss",
+    "mean": "mean loss",
+    ("divergence max", "mean"): "divergence mean",
+    "scale last": "last scale",
+    "lowest": "lowest scale",
+    "ms/step": "ms per step",
+    "x baseline": "\u00d7 baseline",
+    "samples/s": "samples per s",
+    "memory": "level",
+    "params": "parameters",
+    "grads": "gradients",
 }
 
 
@@ -61,7 +75,7 @@ def _about(report):
 
 def _content(report, prefix, level=2):
     """Return the sections of one report; headings start at that level."""
-    grids = [markup.table(_CAPTIONS[name], titles, rows) for name, titles, rows in table.grids(report)]
+    grids = [markup.table(_CAPTIONS[name], *_filled(_spelled(titles), rows)) for name, titles, rows in table.grids(report)]
     parts = [
         markup.section("Verdict", [_advice(report), _verdicts(report)], level),
         markup.section("Levels", grids, level),
@@ -72,6 +86,18 @@ def _content(report, prefix, level=2):
         markup.section("Environment", [markup.pairs(report.environment.items())], level),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _spelled(titles):
+    """Spell out what a terminal has no room for."""
+    neighbours = zip([""] + titles, titles)
+    return [_TITLES.get((before, title)) or _TITLES.get(title, title) for before, title in neighbours]
+
+
+def _filled(titles, rows):
+    """Leave out a column without a title in which there is nothing."""
+    kept = [place for place, title in enumerate(titles) if title or any(row[place] for row in rows)]
+    return [titles[place] or "end" for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _advice(report):
@@ -99,9 +125,11 @@ def _predictions(report):
         for kind in KINDS if run.predicted is not None else ():
             measured, predicted = getattr(run.memory, kind), getattr(run.predicted, kind)
             if predicted is not None:
-                rows.append(["{} {}".format(level, kind), size(measured), size(predicted), _difference(measured, predicted), ""])
-    titles = ["level and kind", "measured", "formula", "difference", ""]
-    return markup.table("Bytes by kind, beside the formula's.", titles, rows) if rows else ""
+                rows.append(["{} {}".format(level, kind), size(measured), size(predicted), _difference(measured, predicted)])
+    if not rows:
+        return ""
+    titles = ["level, kind", "measured", "formula", "difference"]
+    return markup.folded("Each kind beside the formula's answer", markup.table("Measured and predicted.", titles, rows))
 
 
 def _difference(measured, predicted):
@@ -116,12 +144,22 @@ def _difference(measured, predicted):
 
 def _findings(report, level):
     for name, run in report.runs.items():
-        if run.findings:
-            told = [("step {}".format(finding.step), finding.text) for finding in run.findings]
-            parts = [markup.pairs(told[:TOLD])]
-            if len(told) > TOLD:
-                parts.append(markup.folded("{} more".format(len(told) - TOLD), markup.pairs(told[TOLD:])))
-            yield markup.section("{}: {} skipped".format(name, len(run.skipped)), parts, level)
+        told = [(_steps(first, last), text) for first, last, text in _grouped(run.findings)]
+        parts = [markup.pairs(told[:TOLD])]
+        if len(told) > TOLD:
+            parts.append(markup.folded("{} more".format(len(told) - TOLD), markup.pairs(told[TOLD:])))
+        yield markup.section("{}: {} skipped".format(name, len(run.skipped)), parts, level)
+
+
+def _grouped(findings):
+    """Return ``(first step, last step, text)`` of findings in a row that say the same."""
+    for text, group in itertools.groupby(findings, key=lambda finding: finding.text):
+        steps = [finding.step for finding in group]
+        yield steps[0], steps[-1], text
+
+
+def _steps(first, last):
+    return "step {}".format(first) if first == last else "steps {} to {}".format(first, last)
 
 
 def _failures(report, level):
