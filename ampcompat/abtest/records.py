@@ -146,7 +146,7 @@ class Report:
         """Return the ``Report`` that ``to_json`` wrote.
 
         Raises:
-            AmpValueError: no JSON, no report, or one of another schema.
+            AmpValueError: no JSON, no report, a damaged one, or one of another schema.
         """
         try:
             tree = json.loads(text)
@@ -160,24 +160,57 @@ class Report:
                     tree["schema"], SCHEMA
                 )
             )
-        runs = {level: _run(run) for level, run in tree["runs"].items()}
-        known = dict(_known(cls, tree), environment=dict(tree.get("environment") or {}), runs=runs)
+        try:
+            runs = {level: _run(run) for level, run in tree["runs"].items()}
+            known = dict(_known(cls, tree), environment=dict(tree.get("environment") or {}), runs=runs)
+            _check_texts(known, ("baseline", "advice"))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise AmpValueError("This report is damaged, {}; write it again with `ampcompat ab`.".format(error)) from None
         return cls(**known)
 
 
 def _run(tree):
     known = _known(Run, tree)
+    _check_texts(known, ("error", "traceback", "backend", "verdict"))
+    if known.get("status", "ok") not in STATUSES:
+        raise ValueError("its status {!r} is none of {}".format(known["status"], ", ".join(STATUSES)))
     for name in ("loss", "scale"):
-        known[name] = [(step, loss_id, float(value)) for step, loss_id, value in known.get(name) or ()]
-    known["memory"] = Memory(**_known(Memory, known.get("memory") or {}))
+        known[name] = [(_whole(step), _whole(loss), float(value)) for step, loss, value in known.get(name) or ()]
+    known["skipped"] = [_whole(step) for step in known.get("skipped") or ()]
+    known["step_seconds"] = [float(seconds) for seconds in known.get("step_seconds") or ()]
+    if known.get("samples") is not None:
+        known["samples"] = [_whole(count) for count in known["samples"]]
+    known["memory"] = _memory(known.get("memory") or {})
     if known.get("predicted") is not None:
-        known["predicted"] = Memory(**_known(Memory, known["predicted"]))
+        known["predicted"] = _memory(known["predicted"])
     known["findings"] = [Finding(**_known(Finding, finding)) for finding in known.get("findings") or ()]
     known["repeats"] = [_run(repeat) for repeat in known.get("repeats") or ()]
     return Run(**known)
 
 
+def _memory(tree):
+    known = _known(Memory, tree)
+    for name, value in known.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ValueError("its memory has {!r} for {}".format(value, name))
+    return Memory(**known)
+
+
+def _whole(value):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("it has {!r} where a whole number belongs".format(value))
+    return value
+
+
+def _check_texts(known, names):
+    for name in names:
+        if not isinstance(known.get(name), (str, type(None))):
+            raise ValueError("its {} is {!r} and no text".format(name, known[name]))
+
+
 def _known(record, tree):
+    if not isinstance(tree, dict):
+        raise TypeError("it has {!r} where a {} belongs".format(tree, record.__name__))
     return {each.name: tree[each.name] for each in fields(record) if each.name in tree}
 
 

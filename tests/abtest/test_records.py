@@ -58,3 +58,27 @@ def test_keys_of_a_later_form_are_left_out():
 def test_what_is_no_report_is_refused(text, says):
     with pytest.raises(AmpValueError, match=says):
         Report.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        [],
+        {"status": "odd"},
+        {"loss": [[0, 0]]},
+        {"loss": [["a", 0, 1.0]]},
+        {"scale": [[0, 0, "much"]]},
+        {"skipped": "abc"},
+        {"step_seconds": ["long"]},
+        {"samples": [None]},
+        {"memory": {"parameters": "12"}},
+        {"predicted": 3},
+        {"findings": [1]},
+        {"repeats": [{"skipped": 7}]},
+        {"verdict": 1},
+    ],
+    ids=str,
+)
+def test_a_damaged_report_is_refused_in_one_line(damage):
+    with pytest.raises(AmpValueError, match="^This report is damaged, .*$"):
+        Report.from_json(json.dumps({"schema": 1, "runs": {"O1": damage}}))
