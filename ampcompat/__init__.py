@@ -52,7 +52,7 @@ The rooms. A layer imports only from itself and from those above it in this list
       state             the only mutable module-level values
 
     apex/               the annex: what ``apex`` means, nowhere else: install, state_view, properties, and site/, the alias
-      parallel          larc, sync_batchnorm, multiproc; distributed sends gradients in buckets, flat sends tensors
+      parallel          larc, sync_batchnorm, multiproc, balanced; distributed sends gradients in buckets, flat sends tensors
       optimizers        fused, the base; adam, sgd, lamb, mixed_lamb, novograd, adagrad
       multi_tensor      updates: the formulas, over lists; fused_adam; batches, functions (amp_C), apply, flat (apex_C)
       normalization     norm_functions, norm_modules
@@ -61,6 +61,11 @@ The rooms. A layer imports only from itself and from those above it in this list
     devices/            run what was written for CUDA on another device: redirection, target, startup, watching
       arguments, movement, facades, tensor_types, streams, answers, precision, one_device, refusals   what takes CUDA's place
     amp, sessions       the doors
+    mmcv/               the door of those who know MMCV
+      decorators, conversion   auto_fp16, force_fp32; the flag and norms; opening, the session behind them
+      hooks             the optimizer hooks; foundation, graphs; turns, what is accumulated; reduction, averages over ranks
+      scaling           MMCV's loss scales and their checkpoints
+      installation, in_configs   ours in the places of mmcv's
     memory              the door of memory_report and estimate
     abtest/             the door of A/B runs
       comparison        compare(train, levels); seeding: the same random numbers for each level

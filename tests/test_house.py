@@ -10,7 +10,8 @@ import ampcompat
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up. A module imports from its own layer and from those below.
-LAYERS = ["errors", "tables", "parts", "backends", "runtime", "apex", "devices", "amp", "sessions", "memory", "abtest", "cli", "__main__"]
+LAYERS = ["errors", "tables", "parts", "backends", "runtime", "apex", "devices", "amp", "sessions"]
+LAYERS += ["mmcv", "memory", "abtest", "cli", "__main__"]
 #: Files of the alias are a package of its own, which stands on the doors.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)
 IDS = [str(path.relative_to(ROOT)) for path in MODULES]
