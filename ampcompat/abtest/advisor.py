@@ -36,6 +36,9 @@ SKIPPED_SHARE = 0.1
 RECOVERY = 20
 SAME_TIME = 0.03
 
+#: Seconds: in a shorter step the cost of explaining skipped ones tells.
+SHORT_STEP = 0.02
+
 
 @dataclass
 class Assessment:
@@ -199,7 +202,8 @@ def _why_not(found, best):
     slower, saved = found.seconds / best.seconds, _saved(found)
     if slower > 1 + SAME_TIME:
         return "takes {:.2f} times the time of {}".format(slower, best.level) + (saved and ", " + saved)
-    return "as fast as {}, but {}".format(best.level, saved or "no better")
+    more = (best.saved or 0) - (found.saved or 0)
+    return "as fast as {}, with {}".format(best.level, size(more) + " more peak memory" if more else "nothing to gain")
 
 
 def _saved(found):
@@ -220,5 +224,7 @@ def _advice(report, found, best):
         saved = _saved(best)
         speed = "{:.2f} times the speed of {}".format(1 / best.ratio, name)
         yield "Take {}: the fastest level within noise, {}{}.".format(best.level, speed, saved and ", " + saved)
+    if best is not None and report.environment.get("diagnose") and found[name].seconds < SHORT_STEP:
+        yield "Steps as short as these spend much of their time on being watched: --no-diagnose gives exacter times."
     if best is not None and str(report.environment.get("device") or "").startswith("cpu"):
         yield "Times are of a CPU: a GPU with half units ranks levels otherwise. Losses and scales carry over."

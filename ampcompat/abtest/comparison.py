@@ -19,6 +19,7 @@ from ..parts.patching import PatchStack
 from ..runtime import state
 from ..tables import opt_levels, torch_facts
 from . import advisor, seeding
+from .companions import listeners
 from .recorder import EnoughSteps, Recorder
 from .records import Report
 
@@ -42,6 +43,7 @@ def compare(
     backend=None,
     dtypes=None,
     verbosity=0,
+    diagnose=True,
     tell=None,
 ):
     """Train once per opt level, with the same seeds, and report how the levels differ.
@@ -57,6 +59,7 @@ def compare(
         backend: who casts at O1 and O4: "auto", "native" or "patched".
         dtypes: a text such as "float32,float64" instead of the levels' own dtypes.
         verbosity: of amp's notices.
+        diagnose: explain skipped steps; that costs small networks some of their speed, at every level.
         tell: called as ``tell(level, repeat, event)`` with every event of ``abtest.journal``, or None.
 
     Returns:
@@ -67,15 +70,17 @@ def compare(
         AmpError: a session is open already, an unknown level, steps or repeats below 1.
     """
     report = Report(baseline=baseline)
-    measure(report, train, levels, steps, repeats, seed, Wishes(backend, dtypes, verbosity), tell)
+    measure(report, train, levels, steps, repeats, seed, Wishes(backend, dtypes, verbosity, diagnose), tell)
     return report
 
 
 class Wishes:
-    """How every level is run: the options of ``ampcompat run``."""
+    """How every level is run: the options of ``ampcompat run``, and whether skipped steps are explained."""
 
-    def __init__(self, backend=None, dtypes=None, verbosity=None):
+    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnoses=True, frames=()):
         opt_levels.parse_dtypes(dtypes)
+        self.diagnoses = diagnoses
+        self.frames = tuple(frames) + (__file__,)  # of files that a traceback need not begin with
         stated = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
         self.stated = {name: value for name, value in stated.items() if value is not None}
 
@@ -86,7 +91,7 @@ def measure(report, train, levels, steps, repeats, seed, wishes, tell=None):
     ordered = with_baseline(levels, report.baseline)
     for level in ordered:
         opt_levels.level_named(level)
-    report.environment.update(surroundings(), seed=seed)
+    report.environment.update(surroundings(), seed=seed, diagnose=wishes.diagnoses)
     try:
         for level in ordered:
             for repeat in range(repeats):
@@ -123,8 +128,8 @@ def _train(recorder, train, level, repeat, seed, wishes):
     seeding.seed_all(seed, repeat)
     with PatchStack() as patches:
         seeding.shift_seeds(repeat, patches)
-        with listening([recorder], level, wishes):
-            end = outcome(recorder, lambda: train(level))
+        with listening(listeners(recorder, wishes.diagnoses), level, wishes):
+            end = outcome(recorder, lambda: train(level), wishes.frames)
             recorder.tell(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt
@@ -147,7 +152,7 @@ def listening(observers, level, wishes):
         state.set_command_line(**{name: before.get(name) for name in forced})
 
 
-def outcome(recorder, function, skip_frames=()):
+def outcome(recorder, function, skip_frames):
     """Call a training function and return the event of its end, whatever it raises.
 
     Args:
@@ -176,7 +181,7 @@ def _exit_sentence(code):
     return "it left with exit code {}".format(code) if isinstance(code, int) else str(code).strip() or "it left"
 
 
-def failure(error, skip_frames=()):
+def failure(error, skip_frames):
     """Return the event of a run that raised: its error in one line, and the whole traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in skip_frames:

@@ -79,8 +79,8 @@ def _of_one_loss(losses, baseline):
 def _relative(value, reference, usual):
     if not math.isfinite(value):
         return math.inf
-    distance = abs(value - reference)
-    return distance / max(abs(reference), usual) if distance else 0.0
+    distance, measure = abs(value - reference), max(abs(reference), usual)
+    return distance / measure if measure else math.inf if distance else 0.0
 
 
 def _mean_by_step(series):

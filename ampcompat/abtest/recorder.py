@@ -38,6 +38,7 @@ class Recorder(Observer):
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
+        self.sources = []  # have ``new_events()``, asked after every step
         self._limit = steps
         self._listener = tell
         self._adapters = weakref.WeakSet()
@@ -98,6 +99,7 @@ class Recorder(Observer):
         """Keep a round that has begun: nothing more is going to come."""
         if self._stepped and not self.is_full:
             self._keep_step()
+        self._tell_news()
 
     def _end_step(self):
         """Keep the step that has just ended; stop the run if that was the last one wanted."""
@@ -123,7 +125,13 @@ class Recorder(Observer):
         self._stepped, self._passes, self._skipped = [], [], False
         self._count += 1
         self.tell(event)
+        self._tell_news()
         self._since = time.perf_counter()
+
+    def _tell_news(self):
+        for source in self.sources:
+            for event in source.new_events():
+                self.tell(event)
 
     def _synchronize(self):
         if self._passes:

@@ -29,14 +29,14 @@ def ab(arguments):
     parser = _parser()
     stated = parser.parse_args(arguments)
     target = _checked(parser, stated)
-    told = {"script": " ".join(map(shlex.quote, target)), "seed": stated.seed}
+    told = {"script": " ".join(map(shlex.quote, target)), "seed": stated.seed, "diagnose": stated.diagnoses}
     report = Report(environment=told, baseline=stated.baseline)
     signal.signal(signal.SIGTERM, _leave)
     progress = make_progress(steps=stated.steps)
-    measure = _measure_here if stated.in_process else _measure_fresh
+    run_levels = _run_here if stated.in_process else _run_fresh
     outputs, is_interrupted = {}, False
     try:
-        measure(stated, target, report, progress, outputs)
+        run_levels(stated, target, report, progress, outputs)
     except KeyboardInterrupt:
         is_interrupted = True
     advisor.judge(report)
@@ -54,7 +54,7 @@ def _parser():
     parser = LineParser(
         prog="ampcompat ab",
         usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--seed S] [--json FILE] "
-        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--verbose] "
+        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--verbose] "
         "[--backend NAME] [--dtypes LOW,HIGH] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unchanged script once per opt level and show how the levels differ. What follows SCRIPT or MODULE "
         "belongs to it.",
@@ -71,6 +71,7 @@ def _parser():
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help="such as 'torchrun --nproc_per_node 2'")
+    add("--no-diagnose", dest="diagnoses", action="store_false", help="do not explain skipped steps, for exacter times")
     add("--verbose", action="store_true", help="let the script's output through")
     add("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
     add("--dtypes", type=dtypes_named, metavar="LOW,HIGH", help="for old torch: float32,float64 stand in for half")
@@ -131,12 +132,13 @@ def _leave(number, frame):
 # -- the runs ----------------------------------------------------------------------------------------------------------
 
 
-def _measure_fresh(stated, target, report, progress, outputs):
+def _run_fresh(stated, target, report, progress, outputs):
     from .fresh import FreshRun, Start
 
     for level in stated.levels:
         for repeat in range(stated.repeats):
-            start = Start(target, level, stated.seed, repeat, stated.steps, stated.backend, stated.dtypes)
+            wishes = (stated.backend, stated.dtypes, stated.diagnoses)
+            start = Start(target, level, stated.seed, repeat, stated.steps, *wishes)
             fresh = FreshRun(start, stated.launcher, stated.timeout, stated.verbose)
             report.keep(level, repeat, fresh.run)
             progress.begin(_label(level, repeat, stated.repeats))
@@ -149,7 +151,7 @@ def _measure_fresh(stated, target, report, progress, outputs):
             _write_json(stated, report)
 
 
-def _measure_here(stated, target, report, progress, outputs):
+def _run_here(stated, target, report, progress, outputs):
     from ..abtest.comparison import Wishes, measure
     from ..apex import install
     from . import child
@@ -164,11 +166,11 @@ def _measure_here(stated, target, report, progress, outputs):
         progress.hear(event)
         if "end" in event:
             progress.end(report.run_of(level, repeat))
-            outputs[level, repeat] = printed.getvalue()
+            outputs[level, repeat] = "\n".join(filter(None, [printed.getvalue().strip(), event.get("traceback")]))
             printed.seek(0)
             printed.truncate()
 
-    wishes = Wishes(stated.backend, stated.dtypes)
+    wishes = Wishes(stated.backend, stated.dtypes, diagnoses=stated.diagnoses, frames=child.FRAMES + (__file__,))
     quiet = contextlib.nullcontext() if stated.verbose else contextlib.redirect_stdout(printed)
     install.install()
     try:
@@ -195,9 +197,12 @@ def _label(level, repeat, repeats):
 
 
 def _print(report, outputs):
-    for level, run in report.runs.items():
-        if run.status == "failed" and outputs.get((level, 0)):
-            print("--- the end of what the script printed at {} ---\n{}\n".format(level, outputs[level, 0]))
+    failed = {}  # what was printed -> the levels that it is of
+    for (level, repeat), text in outputs.items():
+        if text and report.run_of(level, repeat).status == "failed":
+            failed.setdefault(text, []).append(level)
+    for text, levels in failed.items():
+        print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
     width = shutil.get_terminal_size((100, 24)).columns
     print(report.table(min(120, max(80, width))))
 

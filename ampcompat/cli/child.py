@@ -14,15 +14,17 @@ import signal
 import sys
 
 from ..abtest import comparison, seeding
+from ..abtest.companions import listeners
 from ..abtest.journal import Writer
 from ..abtest.recorder import Recorder
+from ..apex.install import SITE
 from ..parts.patching import PatchStack
 
 #: The exit codes of a run by its end.
 EXIT_CODES = {"ok": 0, "stopped": 0, "failed": 1, "interrupted": 130}
 
 #: Frames above the script's own in a traceback.
-FRAMES = (__file__, comparison.__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
+FRAMES = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
 
 
 def main(arguments):
@@ -33,10 +35,10 @@ def main(arguments):
     if importlib.util.find_spec("numpy"):
         import numpy  # noqa: F401  before its generator is seeded
     seeding.seed_all(start["seed"], start["repeat"])
-    wishes = comparison.Wishes(start["backend"], start["dtypes"])
-    with PatchStack() as patches, comparison.listening([recorder], start["level"], wishes):
+    wishes = comparison.Wishes(start["backend"], start["dtypes"], diagnoses=start["diagnoses"], frames=FRAMES)
+    with PatchStack() as patches, comparison.listening(listeners(recorder, wishes.diagnoses), start["level"], wishes):
         seeding.shift_seeds(start["repeat"], patches)
-        end = comparison.outcome(recorder, lambda: run_target(start["target"]), FRAMES)
+        end = comparison.outcome(recorder, lambda: run_target(start["target"]), wishes.frames)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cost what the first has left
         recorder.tell({"environment": {"device": comparison.device_name(recorder.device)}})
         recorder.tell(end)
@@ -51,25 +53,30 @@ def _writer(start):
 
 def _print_failure(end):
     if end["end"] == "failed":
-        print(end.get("traceback") or end["error"], file=sys.stderr, flush=True)
+        print(end.get("traceback") or "", end="", file=sys.stderr, flush=True)
 
 
 def run_target(target):
     """Run ``[script, arguments …]`` or ``["-m", module, arguments …]`` as ``__main__``, and put back what that changes."""
     path, argv = list(sys.path), list(sys.argv)
-    own = 0 if getattr(sys.flags, "safe_path", False) else 1  # entries that Python put in front for our own sake
     try:
         if target[0] == "-m":
-            sys.argv[:] = target[1:]
+            sys.path[:], sys.argv[:] = _path([os.getcwd()]), target[1:]
             runpy.run_module(target[1], run_name="__main__", alter_sys=True)
-            return
-        sys.argv[:] = target
-        # A folder or a zip file comes first by runpy's own doing.
-        beside = [os.path.dirname(os.path.realpath(target[0]))] if os.path.isfile(target[0]) else []
-        sys.path[:own] = beside
-        runpy.run_path(target[0], run_name="__main__")
+        else:
+            # A folder or a zip file comes first by runpy's own doing.
+            beside = [os.path.dirname(os.path.realpath(target[0]))] if os.path.isfile(target[0]) else []
+            sys.path[:], sys.argv[:] = _path(beside), list(target)
+            runpy.run_path(target[0], run_name="__main__")
     finally:
         sys.path[:], sys.argv[:] = path, argv
+
+
+def _path(first):
+    """Return the search path of a script: what comes first, our ``apex``, and the rest without our own first entry."""
+    rest = [entry for entry in sys.path if entry != SITE]
+    own = 0 if getattr(sys.flags, "safe_path", False) else 1
+    return first + [SITE] + rest[own:]
 
 
 if __name__ == "__main__":

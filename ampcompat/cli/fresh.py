@@ -39,6 +39,7 @@ class Start:
     steps: Optional[int] = None
     backend: Optional[str] = None
     dtypes: Optional[str] = None
+    diagnoses: bool = True
     journal: Optional[str] = None
 
 

@@ -1,0 +1,114 @@
+"""Verdicts and advice on runs whose numbers are chosen by hand."""
+
+import math
+
+import pytest
+
+from ampcompat.abtest import Memory, Report, Run, advisor
+
+
+def made(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
+    return Run(
+        status=status,
+        loss=[(step, 0, value) for step, value in enumerate(losses)],
+        step_seconds=[seconds] * len(losses),
+        skipped=list(skipped),
+        memory=Memory(peak_total=peak),
+        **others
+    )
+
+
+#: Its scatter is 0, so 5 % are allowed.
+FLAT = [1.0] * 100
+
+
+def judged(**runs):
+    report = Report(baseline="O0", runs=dict({"O0": made(FLAT, peak=1000)}, **runs))
+    advisor.judge(report)
+    return report
+
+
+def test_the_fastest_level_within_noise_is_recommended_with_what_it_saves():
+    report = judged(
+        O1=made([1.01] * 100, seconds=0.5, peak=800), O2=made([1.02] * 100, seconds=0.25, peak=600), O3=made([1.2] * 100, 0.1)
+    )
+    assert report.advice == "Take O2: the fastest level within noise, 4.00 times the speed of O0, saves 400 B of peak memory."
+    assert report.runs["O0"].verdict == "baseline; takes 4.00 times the time of O2"
+    assert report.runs["O1"].verdict == (
+        "within noise (1 % away on average, 5 % allowed); takes 2.00 times the time of O2, saves 200 B of peak memory"
+    )
+    assert report.runs["O2"].verdict == "within noise (2 % away on average, 5 % allowed), the one to take"
+    assert report.runs["O3"].verdict == (
+        "rejected: its loss is 20 % away from the baseline's on average (it ends at 1.2, the baseline at 1), beyond the 5 % "
+        "that a single run allows"
+    )
+
+
+def test_of_equal_speed_the_smaller_one_is_recommended():
+    report = judged(O1=made(FLAT, seconds=0.5, peak=900), O2=made(FLAT, seconds=0.51, peak=500))
+    assert report.advice.startswith("Take O2")
+    assert report.runs["O1"].verdict.endswith("as fast as O2, with 400 B more peak memory")
+
+
+def test_where_nothing_is_faster_the_baseline_stays():
+    report = judged(O1=made(FLAT, seconds=2.0))
+    assert report.advice == "Take O0: no other level that stays within noise is faster here."
+
+
+def test_measured_noise_allows_more_or_less_than_a_single_run():
+    near, far = [1.03] * 100, [1.3] * 100
+    quiet = judged(O0=made(FLAT, repeats=[made([1.001] * 100)]), O1=made(near, 0.5))
+    assert "beyond the noise of 2 seeds, 1 %" in quiet.runs["O1"].verdict
+    noisy = judged(O0=made(FLAT, repeats=[made([1.5] * 100)]), O1=made(far, 0.5))
+    assert noisy.runs["O1"].verdict.startswith("within noise (30 % away on average, 33 % allowed)")
+
+
+@pytest.mark.parametrize(
+    "run, says",
+    [
+        (made([1.0] * 50 + [math.nan] * 50), "its loss is nan from step 50 on"),
+        (made([1.0] * 97 + [math.inf] * 3), "its loss is inf from step 97 on"),
+        (made(FLAT, skipped=range(20, 40)), "20 of its 100 steps were skipped, the last at step 39"),
+        (made(FLAT[:5], skipped=range(5)), "every one of its 5 steps was skipped"),
+        (made(FLAT[:5], status="failed", error="ValueError: no"), "failed: ValueError: no"),
+        (made([], status="failed", error="it left"), "failed: it left"),
+    ],
+)
+def test_each_rejected_level_says_why(run, says):
+    report = judged(O1=run)
+    assert says in report.runs["O1"].verdict
+    assert report.advice.startswith("Take O0")
+
+
+def test_a_few_skips_and_a_lost_step_are_no_reason():
+    losses = list(FLAT)
+    losses[3] = math.nan
+    report = judged(O1=made(FLAT, 0.5, skipped=[0, 1, 2, 60]), O2=made(losses, 0.6))
+    assert report.advice.startswith("Take O1")
+
+
+@pytest.mark.parametrize(
+    "baseline, says",
+    [
+        (made([math.nan] * 100), "its loss is nan from step 0 on"),
+        (made([], status="failed", error="it left"), "gave nothing to compare with"),
+        (made(FLAT[:4], status="failed", error="it left"), "it left"),
+    ],
+)
+def test_without_a_sound_baseline_there_is_no_advice(baseline, says):
+    report = judged(O0=baseline, O1=made(FLAT))
+    assert report.advice.startswith("No advice: ") and says in report.advice
+
+
+def test_a_report_without_its_baseline_is_judged_all_the_same():
+    report = Report(baseline="O0", runs={"O1": made(FLAT)})
+    advisor.judge(report)
+    assert "no baseline" in report.runs["O1"].verdict and "No advice" in report.advice
+    assert "O1" in report.table()
+
+
+def test_the_first_step_is_no_measure_of_time():
+    run = made(FLAT[:4])
+    run.step_seconds = [60.0, 1.0, 3.0, 2.0]
+    assert advisor.seconds_per_step(run) == 2.0
+    assert advisor.seconds_per_step(made(FLAT[:1], seconds=7.0)) == 7.0
