@@ -144,9 +144,16 @@ def _scale_drawer(report, number, numbered):
         all_steps(axes, report)
         axes.set_yscale("log", base=2)
         axes.set_ylim(min(known) / 1.6, max(known) * 1.6)
+        axes.set_yticks(_powers(min(known), max(known)))
         axes.yaxis.set_major_formatter(_power_of_two)
 
     return draw
+
+
+def _powers(least, most):
+    """Return about five powers of two between two scales, the highest among them."""
+    low, high = math.ceil(math.log(least, 2)), math.floor(math.log(most, 2))
+    return [2.0**power for power in range(high, low - 1, -max(1, -(-(high - low) // 5)))] or [most]
 
 
 def _power_of_two(value, _):

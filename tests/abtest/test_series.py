@@ -1,0 +1,77 @@
+"""Curves made fit for drawing: short enough for a figure, and nothing of note lost."""
+
+import math
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ampcompat.abtest import series
+
+VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf), max_size=200)
+
+
+def numbered(values):
+    return list(enumerate(values))
+
+
+@given(VALUES, st.integers(9, 60))
+def test_thinned_points_are_few_in_order_and_hold_the_extremes(values, most):
+    points = numbered(values)
+    kept = series.thinned(points, most)
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})
+    assert all(math.isnan(value) or value == values[step] for step, value in kept)
+    assert len(kept) <= max(most, len(points) if len(points) <= most else most)
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        left = [value for _, value in kept if math.isfinite(value)]
+        assert (min(left), max(left)) == (min(finite), max(finite))
+    if len(finite) < len(values):
+        assert any(not math.isfinite(value) for _, value in kept)
+
+
+@given(VALUES, st.integers(1, 30), st.integers(9, 60))
+def test_smoothed_points_lie_between_their_neighbours(values, width, most):
+    finite = [value for value in values if math.isfinite(value)]
+    for step, value in series.smoothed(numbered(values), width, most):
+        if math.isfinite(values[step]):
+            assert min(finite) - 1e-3 <= value <= max(finite) + 1e-3
+        else:
+            assert math.isnan(value)
+
+
+def test_smoothing_is_the_mean_of_the_steps_around():
+    points = numbered([0.0, 3.0, 6.0, 9.0, 0.0])
+    assert series.smoothed(points, 3) == [(0, 1.5), (1, 3.0), (2, 6.0), (3, 5.0), (4, 4.5)]
+
+
+def test_an_explosion_does_not_spoil_the_mean_of_later_steps():
+    points = numbered([1e300] * 3 + [1.0] * 20)
+    assert series.smoothed(points, 5)[-1] == (22, 1.0)
+
+
+def test_a_smoothed_curve_keeps_its_gaps_when_it_is_thinned():
+    values = [1.0] * 1000
+    values[501] = math.nan
+    assert any(math.isnan(value) for _, value in series.smoothed(numbered(values), 5, 20))
+
+
+def test_short_curves_are_not_smoothed():
+    assert series.smoothing_width(numbered([1.0] * (series.LONG - 1))) == 1
+    assert series.smoothing_width(numbered([1.0] * 300)) == 10
+
+
+def test_steps_that_are_not_finite_are_told_apart_and_thinned():
+    nans, infinite = series.not_finite(numbered([1.0, math.nan, -math.inf] * 100), most=10)
+    assert len(nans) == len(infinite) == 10
+    assert (nans[0], nans[-1], infinite[0], infinite[-1]) == (1, 298, 2, 299)
+
+
+def test_a_staircase_keeps_its_corners_and_its_end():
+    assert series.changes(numbered([4.0, 4.0, 2.0, 2.0, 2.0])) == [(0, 4.0), (2, 2.0), (4, 2.0)]
+    assert series.changes(numbered([4.0])) == [(0, 4.0)]
+    assert series.changes([]) == []
+
+
+@pytest.mark.parametrize("share, value", [(0.0, 1.0), (0.5, 2.5), (1.0, 4.0), (0.25, 1.75)])
+def test_quantiles_lie_between_values_in_proportion(share, value):
+    assert series.quantile([1.0, 2.0, 3.0, 4.0], share) == value
