@@ -2,7 +2,7 @@
 
 Owns: ``SoftmaxCrossEntropyLoss``.
 Must not touch: reduction; there is a loss per row.
-The surprise: as in Apex, ``padding_idx``, the label that has no loss, is 0 unless it is given; with a class 0 it must be.
+The surprise: as in Apex, ``padding_idx``, the label without a loss, is 0 unless it is given; with a class 0 it must be.
 
 The formula (Szegedy et al. 2016), for C classes and p = softmax(logits):
 

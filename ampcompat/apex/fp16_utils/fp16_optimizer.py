@@ -41,10 +41,8 @@ class FP16_Optimizer:
         self.optimizer = init_optimizer
         self.verbose = verbose
         self.dynamic_loss_scale = bool(dynamic_loss_scale)
-        if dynamic_loss_scale:
-            self.loss_scaler = LossScaler(DYNAMIC, **(dynamic_loss_args or {}))
-        else:
-            self.loss_scaler = LossScaler(parse_scale("static_loss_scale", static_loss_scale))
+        scale = DYNAMIC if dynamic_loss_scale else parse_scale("static_loss_scale", static_loss_scale)
+        self.loss_scaler = self._new_scaler(scale, (dynamic_loss_args or {}) if dynamic_loss_scale else {})
         self.overflow = False
         self.first_closure_call_this_step = True
         self._notices = Notices(1 if verbose else 0)
@@ -53,6 +51,10 @@ class FP16_Optimizer:
         self.fp16_groups, self.fp32_from_fp16_groups, self.fp32_from_fp32_groups = [], [], []
         for group in init_optimizer.param_groups:
             self._adopt(group)
+
+    @staticmethod
+    def _new_scaler(scale, options):
+        return LossScaler(scale, **options)
 
     def _adopt(self, group):
         """Replace the half params of a group by masters, and re-key and widen the state that they have."""

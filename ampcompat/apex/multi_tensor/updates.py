@@ -60,6 +60,25 @@ def adam_direction(
     return updates
 
 
+def adam_of_2018(
+    weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, eps_inside_sqrt, skip=None
+):
+    """Adam in the faster order of the paper's section 2: eps is added to the second moment as it is, uncorrected.
+
+    The decay is decoupled, and multiplied by the corrected rate. ``eps_inside_sqrt``: eps is added before the root.
+    """
+    lists.blend_(means, betas[0], grads, 1.0 - betas[0], skip)
+    lists.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
+    if eps_inside_sqrt:
+        roots = lists.sqrt(lists.add(squares, eps))
+    else:
+        roots = lists.sqrt(squares)
+        lists.add_(roots, eps)
+    updates = decayed(lists.div(means, roots), weights, decay)
+    corrections = [correction(beta, step, bias_correction) for beta in betas]
+    lists.subtract_(weights, updates, lr * corrections[1] ** 0.5 / corrections[0], skip)
+
+
 def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decays_last, is_first, skip=None):
     """SGD with momentum; ``buffers`` is None without. ``decays_last``: the decay does not enter the momentum.
 

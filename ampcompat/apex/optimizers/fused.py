@@ -3,8 +3,8 @@
 Owns: ``FusedOptimizer``: batches of params that are updated together, the step count of a group, state dicts.
 Must not touch: formulas, which are ``multi_tensor.updates``.
 The surprise: state is kept and updates are computed in float32 at least, for half params too; ``load_state_dict`` keeps
-it so, where torch's would round it to the params' dtype. A step that is handed ``found_inf`` skips itself on the device;
-from then on the count of steps is a tensor there, and a number again in state dicts.
+it so, where torch's would round it to the params' dtype. A step that is handed ``found_inf`` skips itself on the
+device; from then on the count of steps is a tensor there, and a number again in state dicts.
 """
 
 import itertools

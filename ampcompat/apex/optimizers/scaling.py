@@ -28,6 +28,12 @@ class Scaling:
         skip, self.skip = self.skip, None
         return skip is not None and bool(skip.item())
 
+    def divided_by(self, scale):
+        """Return the same for gradients that are ``scale`` times as large."""
+        if not isinstance(scale, torch.Tensor) and scale == 1.0:
+            return self
+        return Scaling(self.skip, (1.0 if self.factor is None else self.factor) / scale)
+
     def skip_on(self, device):
         """Return the flag on a device, or None."""
         return None if self.skip is None else self.skip.to(device)

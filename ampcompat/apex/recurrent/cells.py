@@ -17,6 +17,7 @@ import math
 
 import torch
 
+from ...errors import AmpValueError
 from .stacks import bidirectionalRNN, stackedRNN
 
 
@@ -180,6 +181,8 @@ def _kind(name, doc, gates, cell, states):
         bidirectional=False,
         output_size=None,
     ):
+        if cell is _gru and output_size not in (None, hidden_size):
+            raise AmpValueError("GRU mixes its output into its state: output_size must be hidden_size, or None.")
         layer = RNNCell(gates, input_size, hidden_size, cell, states, bias, output_size)
         return _network(layer, num_layers, bidirectional, dropout, batch_first)
 

@@ -1,0 +1,118 @@
+"""FP16_Optimizer as it was before 2019, when it was the whole of mixed precision.
+
+Owns: the calls of that time, and its checkpoints.
+Must not touch: masters and unscaling, which are those of ``fp16_utils.FP16_Optimizer``.
+The surprise: it skips steps that overflow under a static scale too, and it wraps any optimizer, not only Apex's.
+"""
+
+import torch
+
+from ...errors import AmpError
+from ...parts.old_layouts import FLAT, INNER, MASTERS
+from ...parts.scaler import LossScaler
+from ..fp16_utils import FP16_Optimizer as Present
+
+LISTS = "fp32_groups"
+
+
+class FP16_Optimizer(Present):
+    """Wraps an optimizer of a model that has half params; arguments as in ``apex.fp16_utils.FP16_Optimizer``.
+
+    One iteration: ``backward(loss)`` as often as wanted, ``step()``, ``zero_grad()``. A dynamic scale starts at 2**16,
+    is halved by an overflow, though not below 1, and doubled after 1000 good steps.
+    """
+
+    @staticmethod
+    def _new_scaler(scale, options):
+        defaults = {"scale_window": 1000, "min_loss_scale": 1.0, "checks_static": True}
+        return LossScaler(scale, **dict(defaults, **options))
+
+    @property
+    def cur_scale(self):
+        """The scale of now."""
+        return self.loss_scale
+
+    @cur_scale.setter
+    def cur_scale(self, value):
+        self.loss_scale = value
+
+    @property
+    def fp32_groups(self):
+        """The params that the wrapped optimizer updates, a list per group."""
+        return [group["params"] for group in self.param_groups]
+
+    def zero_grad(self, set_grads_to_None=True):
+        """Clear the gradients."""
+        super().zero_grad(set_grads_to_None)
+
+    def backward(self, loss, update_master_grads=False, retain_graph=False):
+        """Run backward from the scaled loss; gradients add up until ``step`` divides them by the scale."""
+        super().backward(loss, update_master_grads, retain_graph)
+
+    def step(self, closure=None):
+        """Step unless the gradients overflowed, and copy the masters into the model."""
+        if closure is not None:
+            raise AmpError("This FP16_Optimizer takes no closure; that of apex.fp16_utils does.")
+        self.update_master_grads()
+        return super().step()
+
+    def state_dict(self):
+        """Return the scale, the wrapped optimizer's state dict and the masters."""
+        return dict(super().state_dict(), cur_scale=self.cur_scale)
+
+    def load_state_dict(self, state_dict):
+        """Load what ``state_dict`` returned, ours or that of Apex at any time.
+
+        Raises:
+            AmpError: it is no such dict, or its masters are of other params.
+        """
+        if MASTERS not in state_dict and (FLAT in state_dict or LISTS in state_dict):
+            state_dict = self._translated(state_dict)
+        super().load_state_dict(state_dict)
+
+    def _translated(self, saved):
+        """Return a checkpoint of before 2019 in the layout of today."""
+        inner, shapes = saved[INNER], [[param.shape for param in group] for group in self.fp32_groups]
+        if FLAT in saved:
+            inner, groups = _split_state(inner, shapes), list(map(_split, saved[FLAT], shapes))
+        else:
+            groups = saved[LISTS]
+        if [[param.shape for param in group] for group in groups] != shapes:
+            raise AmpError("The checkpoint has masters of other shapes than this optimizer, {}.".format(shapes))
+        # Params that stayed float32 are no masters of half ones here, and were there: the same values, by another way.
+        with torch.no_grad():
+            for params, values in zip(self.fp32_groups, groups):
+                for param, value in zip(params, values):
+                    param.copy_(value)
+        unskipped = saved.get("cur_iter", 0) - saved.get("last_overflow_iter", -1) - 1
+        return {
+            INNER: inner,
+            MASTERS: self.fp32_from_fp16_groups,
+            "dynamic_loss_scale": saved["dynamic_loss_scale"],
+            "loss_scaler": {
+                "loss_scale": saved["cur_scale"],
+                "unskipped": unskipped % saved.get("scale_window", 1000),
+            },
+        }
+
+
+def _split(flat, shapes):
+    """Return the tensors of one that held them all in a row."""
+    sizes = [shape.numel() for shape in shapes]
+    if flat.numel() != sum(sizes):
+        raise AmpError("The checkpoint has {} numbers where this optimizer has {}.".format(flat.numel(), sum(sizes)))
+    return [part.reshape(shape) for part, shape in zip(flat.detach().reshape(-1).split(sizes), shapes)]
+
+
+def _split_state(inner, shapes):
+    """Return a state dict whose groups have a param each, a flat one, as one of the params themselves."""
+    state, groups, first = {}, [], 0
+    for group, each in zip(inner["param_groups"], shapes):
+        keys = list(range(first, first + len(each)))
+        first += len(each)
+        groups.append(dict(group, params=keys))
+        for name, value in inner["state"].get(group["params"][0], {}).items():
+            whole = isinstance(value, torch.Tensor) and value.dim() > 0
+            for key, part in zip(keys, _split(value, each) if whole else [value] * len(each)):
+                state.setdefault(key, {})[name] = part
+    return {"state": state, "param_groups": groups}

@@ -1,0 +1,151 @@
+"""The optimizers of before 2019, whose ``step`` is given gradients, copies and a scale.
+
+Owns: ``FusedAdam`` as it was then, ``FusedSGD``, and what the arguments of their ``step`` mean.
+Must not touch: formulas, which are ``multi_tensor.updates``.
+The surprise: this ``FusedAdam`` is another algorithm than today's of that name: eps is not corrected for bias, and
+``max_grad_norm`` clips each group by its own norm.
+"""
+
+import torch
+
+from ...errors import AmpTypeError
+from ...parts import tensors
+from .. import optimizers
+from ..multi_tensor import lists, updates
+from ..optimizers.fused import FusedOptimizer, checked, evaluated, refuse_amsgrad
+from ..optimizers.lamb import global_norm
+from ..optimizers.scaling import handed_over
+
+
+class SteppedByHand(FusedOptimizer):
+    """Base of optimizers whose ``step`` takes gradients from elsewhere than the params."""
+
+    _handed = {}  # id(param) -> gradient, while a step runs
+    _norms = None  # a norm per group, of the scaled gradients
+
+    def step(self, closure=None, grads=None, output_params=None, scale=1.0, grad_norms=None):
+        """Step, and return the loss that ``closure``, if there is one, computed before.
+
+        Args:
+            closure: clears the gradients, computes the loss, goes backward, returns the loss.
+            grads: a list of gradients per group, or one list where there is one group; None in the place of a
+                gradient, or of them all, means that of the param.
+            output_params: likewise, tensors of another dtype that get the new weights.
+            scale: what the gradients are divided by first.
+            grad_norms: a norm per group, of the scaled gradients, for ``max_grad_norm``; None: they are computed.
+        """
+        loss = evaluated(closure)
+        rows = [(group["params"], each) for group, each in zip(self.param_groups, self._by_group("grads", grads))]
+        self._handed = {
+            id(param): grad for params, each in rows for param, grad in zip(params, each) if grad is not None
+        }
+        self._norms = None if grad_norms is None else [norm / scale for norm in grad_norms]
+        try:
+            self._step_under(handed_over(self).divided_by(scale))
+        finally:
+            del self._handed, self._norms
+        with torch.no_grad():
+            for group, outputs in zip(self.param_groups, self._by_group("output_params", output_params)):
+                if outputs:
+                    tensors.copy_(outputs, group["params"])
+        return loss
+
+    def _by_group(self, name, given):
+        """Return a list per group."""
+        given = [] if given is None else list(given)
+        if given and not isinstance(given[0], (list, tuple)):
+            given = [given]
+        groups = [group["params"] for group in self.param_groups]
+        given = given or [[] for _ in groups]
+        if [len(each) for each in given if each] != [len(group) for each, group in zip(given, groups) if each]:
+            raise AmpTypeError(
+                "step({}=...) expected lists as long as the param groups, {}, and got {}.".format(
+                    name, [len(group) for group in groups], [len(each) for each in given]
+                )
+            )
+        return given
+
+    def _gradient(self, param):
+        return self._handed.get(id(param), param.grad)
+
+
+class FusedAdam(SteppedByHand):
+    """Adam as Apex had it before 2019.
+
+    Args:
+        params: params, or param groups.
+        lr: learning rate.
+        bias_correction: whether the averages are corrected for having begun at 0.
+        betas: how much of the mean of gradients, and of that of their squares, a step keeps.
+        eps: added to the root of the squares.
+        eps_inside_sqrt: it is added to the squares instead.
+        weight_decay: weight decay, decoupled.
+        max_grad_norm: gradients of a group are scaled down to this norm; 0: not at all.
+        amsgrad: not there; ``True`` is a ``RuntimeError``.
+        use_mt, amp_scale_adjustment: accepted, change nothing.
+    """
+
+    state_names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        eps_inside_sqrt=False,
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        amsgrad=False,
+        use_mt=False,
+        amp_scale_adjustment=1.0,
+    ):
+        refuse_amsgrad(amsgrad, "FusedAdam")
+        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group["max_grad_norm"] = max_grad_norm
+        super().__init__(params, group, True, eps_mode=0 if eps_inside_sqrt else 1)
+
+    def _update(self):
+        for index, group in enumerate(self.param_groups):
+            self._advance(group)
+            batches = self._batches(group["params"], self.state_names)
+            divisor = self._divisor(index, group, batches)
+            for batch in batches:
+                self._update_batch(group, batch, divisor)
+                self._finish(batch)
+
+    def _divisor(self, index, group, batches):
+        """Return what the gradients of a group are to be divided by, as a tensor of shape (), or None."""
+        if not group["max_grad_norm"] > 0 or not batches:
+            return None
+        norm = global_norm([batch.grads for batch in batches]) if self._norms is None else self._norms[index]
+        norm = torch.as_tensor(norm, dtype=torch.float32, device=batches[0].params[0].device).reshape(())
+        return updates.clip_divisor(norm + 1e-6, group["max_grad_norm"])
+
+    def _update_batch(self, group, batch, divisor):
+        weights, grads, means, squares = batch.rows
+        if divisor is not None:
+            grads = lists.mul(grads, 1.0)
+            lists.scale_(grads, 1.0 / divisor.to(grads[0]))
+        updates.adam_of_2018(
+            weights,
+            grads,
+            means,
+            squares,
+            group["lr"],
+            group["betas"],
+            group["eps"],
+            self._count(group, batch),
+            group["bias_correction"],
+            group["weight_decay"],
+            eps_inside_sqrt=self.eps_mode == 0,
+            skip=batch.skip
+        )
+
+
+class FusedSGD(SteppedByHand, optimizers.FusedSGD):
+    """``apex.optimizers.FusedSGD`` with the ``step`` of before 2019; arguments as there."""
+
+
+FusedLAMB = optimizers.FusedLAMB

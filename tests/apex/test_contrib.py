@@ -1,0 +1,195 @@
+"""apex.contrib's clipping, cross entropy and layer norm against float64 arithmetic written by hand."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from half_kernels import trains_in
+from networks import each_setting, initialize, session_of, train_step
+
+from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
+from ampcompat.apex.contrib.layer_norm import FastLayerNorm
+from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss
+from ampcompat.tables import torch_facts
+
+EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+each_dtype = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(
+            dtype,
+            id=str(dtype),
+            marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
+        )
+        for dtype in EPS
+    ],
+)
+
+
+# -- cross entropy -----------------------------------------------------------------------------------------------------
+
+
+def losses_by_hand(rows, labels, smoothing, padding):
+    """Return the losses and the gradient of their sum weighted by 1, 2, 3, …, in Python's floats."""
+    losses, grads = [], []
+    for index, (row, label) in enumerate(zip(rows, labels)):
+        largest = max(row)
+        total = sum(math.exp(value - largest) for value in row)
+        logs = [value - largest - math.log(total) for value in row]
+        if label == padding:
+            losses.append(0.0)
+            grads.append([0.0] * len(row))
+            continue
+        losses.append(-(1.0 - smoothing) * logs[label] - smoothing * sum(logs) / len(row))
+        grads.append(
+            [
+                (index + 1) * (math.exp(log) - (1.0 - smoothing) * (klass == label) - smoothing / len(row))
+                for klass, log in enumerate(logs)
+            ]
+        )
+    return torch.tensor(losses, dtype=torch.float64), torch.tensor(grads, dtype=torch.float64)
+
+
+@each_dtype
+@pytest.mark.parametrize("smoothing, padding", [(0.0, 0), (0.1, 0), (0.3, -100), (0.0, 7)])
+def test_cross_entropy_follows_the_formula(dtype, smoothing, padding):
+    generator = torch.Generator().manual_seed(2)
+    logits = (8 * torch.randn(6, 5, generator=generator)).to(dtype).requires_grad_()
+    labels = [0, 4, 2, 1, 0, 3] if padding != 7 else [0, 4, 7, 1, 7, 3]
+    if padding == -100:
+        labels[2] = -100
+    losses = SoftmaxCrossEntropyLoss.apply(logits, torch.tensor(labels), smoothing, padding)
+    right, right_grads = losses_by_hand(logits.detach().double().tolist(), labels, smoothing, padding)
+    assert losses.dtype is dtype and losses.shape == (6,)
+    assert (losses.detach().double() - right).abs().max() <= 8 * EPS[dtype] * max(1.0, float(right.max()))
+    losses.backward(torch.arange(1.0, 7.0).to(dtype))
+    assert logits.grad.dtype is dtype
+    assert (logits.grad.double() - right_grads).abs().max() <= 16 * EPS[dtype]
+
+
+@each_dtype
+def test_losses_of_half_logits_come_in_float32_if_asked(dtype):
+    logits = torch.tensor([[300.0, -300.0], [1.0, 2.0]]).to(dtype).requires_grad_()
+    losses = SoftmaxCrossEntropyLoss.apply(logits, torch.tensor([1, 1]), 0.0, -1, True)
+    assert losses.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    assert losses[0].item() == 600.0 and losses[1].item() == pytest.approx(math.log1p(math.exp(-1.0)), rel=1e-5)
+    losses.sum().backward()
+    assert logits.grad.dtype is dtype
+
+
+def test_its_gradient_is_that_of_its_differences():
+    logits = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 2, 1, 1])
+    assert torch.autograd.gradcheck(lambda x: SoftmaxCrossEntropyLoss.apply(x, labels, 0.2, 2), (logits,))
+
+
+# -- clipping ----------------------------------------------------------------------------------------------------------
+
+
+def gradients(dtypes):
+    generator = torch.Generator().manual_seed(4)
+    params = [torch.nn.Parameter(torch.zeros(3, 2, dtype=dtype)) for dtype in dtypes]
+    for param in params:
+        param.grad = (4 * torch.randn(3, 2, generator=generator)).to(param.dtype)
+    return params
+
+
+def norm_by_hand(params, order):
+    values = [abs(value) for param in params for value in param.grad.double().reshape(-1).tolist()]
+    return max(values) if order == math.inf else sum(value**order for value in values) ** (1.0 / order)
+
+
+@pytest.mark.parametrize("order", [2, 1.0, 3, math.inf])
+@pytest.mark.parametrize("limit", [0.5, 1000.0])
+def test_clipping_scales_by_the_joint_norm_over_all_dtypes(order, limit):
+    params = gradients([torch.float32, torch.float16, torch.float64, torch.bfloat16])
+    before = [param.grad.double().clone() for param in params]
+    right = norm_by_hand(params, order)
+    found = clip_grad_norm_(iter(params + [torch.nn.Parameter(torch.ones(2))]), limit, order)
+    assert float(found) == pytest.approx(right, rel=1e-4) and found.shape == ()
+    factor = min(1.0, limit / (right + 1e-6))
+    for param, old in zip(params, before):
+        room = 4 * EPS[param.dtype] + 1e-4 * (factor < 1.0)
+        assert (param.grad.double() - old * factor).abs().max() <= room * float(old.abs().max())
+
+
+def test_the_norm_of_half_gradients_does_not_overflow():
+    param = torch.nn.Parameter(torch.zeros(16, dtype=torch.float16))
+    param.grad = torch.full((16,), 32768.0, dtype=torch.float16)
+    assert float(clip_grad_norm_(param, 1.0)) == 131072.0
+    assert (param.grad.double() - 0.25).abs().max() < 1e-3
+
+
+def test_without_gradients_there_is_nothing_to_clip():
+    assert float(clip_grad_norm_([torch.nn.Parameter(torch.ones(1))], 1.0)) == 0.0
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_norm_that_is_not_finite_is_an_error_if_asked_for(bad):
+    (param,) = gradients([torch.float32])
+    param.grad[0, 0] = bad
+    with pytest.raises(RuntimeError, match="2.0-norm of the gradients is (inf|nan)"):
+        clip_grad_norm_([param], 1.0, error_if_nonfinite=True)
+    clip_grad_norm_([param], 1.0)
+
+
+@pytest.mark.skipif(not torch_facts.has_foreach_mul_by_tensor(), reason="this torch has no foreach for all of it")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_clipping_takes_as_many_operations_for_any_number_of_params(dtype):
+    if not torch_facts.foreach_norm_takes(2, dtype is torch.float16):
+        pytest.skip("this torch has no float32 norms of half tensors in one operation")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    counts = []
+    for count in (3, 30):
+        calls = []
+
+        class Counter(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                if function not in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+                    calls.append(function)
+                return function(*args, **(kwargs or {}))
+
+        params = gradients([dtype] * count)
+        with Counter():
+            clip_grad_norm_(params, 1.0)
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
+
+
+# -- layer norm --------------------------------------------------------------------------------------------------------
+
+
+@each_dtype
+def test_fast_layer_norm_follows_the_formula_in_the_dtype_of_the_input(dtype):
+    generator = torch.Generator().manual_seed(6)
+    norm = FastLayerNorm(7, eps=1e-3)
+    assert norm.epsilon == 1e-3 and list(dict(norm.named_parameters())) == ["weight", "bias"]
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(7, generator=generator))
+        norm.bias.copy_(torch.randn(7, generator=generator))
+    norm = norm.to(torch.float64) if dtype is torch.float64 else norm
+    x = torch.randn(2, 3, 7, generator=generator).to(dtype).requires_grad_()
+    wide = x.detach().double()
+    mean, square = wide.mean(-1, keepdim=True), ((wide - wide.mean(-1, keepdim=True)) ** 2).mean(-1, keepdim=True)
+    right = (wide - mean) / (square + 1e-3).sqrt() * norm.weight.detach().double() + norm.bias.detach().double()
+    found = norm(x)
+    assert found.dtype is dtype and (found.detach().double() - right).abs().max() <= 16 * EPS[dtype]
+    found.sum().backward()
+    assert x.grad.dtype is dtype and norm.bias.grad.double().tolist() == pytest.approx([6.0] * 7)
+    norm.reset_parameters()
+    assert norm.weight.tolist() == [1.0] * 7 and norm.bias.tolist() == [0.0] * 7
+    assert pickle.loads(pickle.dumps(norm)).epsilon == 1e-3
+
+
+@each_setting
+def test_it_trains_at_every_level(setting):
+    with session_of(setting):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), FastLayerNorm(8), torch.nn.Linear(8, 3)).to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = initialize(setting, model, optimizer, loss_scale=128.0)
+        batch = torch.randn(8, 6).to(setting.high), torch.arange(8) % 3
+        losses = [train_step(model, optimizer, batch) for _ in range(10)]
+    assert losses[-1] < losses[0]

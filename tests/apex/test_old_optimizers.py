@@ -1,0 +1,243 @@
+"""The optimizers of before 2019 and their FP16_Optimizer: the formula in float64, the arguments of step, old checkpoints."""
+
+import copy
+import math
+
+import pytest
+import torch
+from half_kernels import trains_in
+
+from ampcompat.apex import install
+from ampcompat.apex.contrib import optimizers
+from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
+
+STEPS = 3
+each_half = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(
+            dtype,
+            id=str(dtype),
+            marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
+        )
+        for dtype in (torch.float16, torch.bfloat16)
+    ],
+)
+
+
+def values(step, shapes=((3, 2), (4,))):
+    generator = torch.Generator().manual_seed(step)
+    return [3 * torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def fresh(dtype=torch.float32):
+    return [torch.nn.Parameter(value.to(dtype)) for value in values(100)]
+
+
+class Reference:
+    """One group in float64, tensor by tensor, as the paper's efficient order has it."""
+
+    def __init__(self, params, lr=0.1, betas=(0.9, 0.999), eps=1e-3, decay=0.1, inside=False, corrects=True, limit=0.0):
+        self.weights = [param.detach().double().clone() for param in params]
+        self.means = [torch.zeros_like(weight) for weight in self.weights]
+        self.squares = [torch.zeros_like(weight) for weight in self.weights]
+        self.options, self.count = (lr, betas, eps, decay, inside, corrects, limit), 0
+
+    def step(self, grads):
+        lr, (beta1, beta2), eps, decay, inside, corrects, limit = self.options
+        self.count += 1
+        grads = [grad.double() for grad in grads]
+        norm = math.sqrt(sum(float((grad**2).sum()) for grad in grads))
+        divisor = max(1.0, (norm + 1e-6) / limit) if limit else 1.0
+        rate = lr * math.sqrt(1 - beta2**self.count) / (1 - beta1**self.count) if corrects else lr
+        for index, grad in enumerate(grads):
+            self.means[index] = beta1 * self.means[index] + (1 - beta1) * grad / divisor
+            self.squares[index] = beta2 * self.squares[index] + (1 - beta2) * (grad / divisor) ** 2
+            root = (self.squares[index] + eps).sqrt() if inside else self.squares[index].sqrt() + eps
+            update = self.means[index] / root + decay * self.weights[index]
+            self.weights[index] = self.weights[index] - rate * update
+
+
+OPTIONS = [
+    ({}, {}),
+    ({"eps_inside_sqrt": True}, {"inside": True}),
+    ({"bias_correction": False}, {"corrects": False}),
+    ({"max_grad_norm": 1.0}, {"limit": 1.0}),
+]
+
+
+def close(params, right):
+    return all(torch.allclose(param.detach().double(), each, rtol=1e-5, atol=1e-6) for param, each in zip(params, right))
+
+
+@pytest.mark.parametrize("options, reference", OPTIONS, ids=lambda each: " ".join(each) or "plain")
+def test_adam_follows_the_formula_of_its_time(options, reference):
+    params = fresh()
+    optimizer = optimizers.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options)
+    right = Reference(params, **reference)
+    for step in range(STEPS):
+        for param, grad in zip(params, values(step)):
+            param.grad = grad
+        optimizer.step()
+        right.step(values(step))
+    assert close(params, right.weights)
+
+
+@pytest.mark.parametrize("given", ["list", "lists", "generator", "with norms"])
+def test_gradients_copies_scale_and_norms_may_be_given(given):
+    params = fresh()
+    optimizer = optimizers.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, max_grad_norm=1.0)
+    right = Reference(params, limit=1.0)
+    copies = [torch.empty(param.shape, dtype=torch.float16) for param in params]
+    for step in range(STEPS):
+        grads = [grad.half() for grad in values(step)]
+        norms = [math.sqrt(sum(float((grad.double() ** 2).sum()) for grad in grads))]
+        optimizer.step(
+            grads={"generator": (grad for grad in grads), "lists": [grads]}.get(given, grads),
+            output_params=[copies] if given == "lists" else copies,
+            scale=4.0,
+            grad_norms=norms if given == "with norms" else None,
+        )
+        right.step([grad.double() / 4.0 for grad in grads])
+    assert close(params, right.weights)
+    assert all(torch.equal(copy_, param.detach().half()) for copy_, param in zip(copies, params))
+    assert all(param.grad is None for param in params)
+
+
+def test_lists_of_another_length_are_refused():
+    with pytest.raises(TypeError, match=r"grads=.*\[2\], and got \[1\]"):
+        optimizers.FusedAdam(fresh()).step(grads=[torch.ones(3, 2)])
+
+
+def test_sgd_takes_the_same_arguments():
+    params, plain = fresh(), fresh()
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    optimizer, right = optimizers.FusedSGD(params, **options), torch.optim.SGD(plain, **options)
+    copies = [torch.empty(param.shape, dtype=torch.float16) for param in params]
+    for step in range(STEPS):
+        optimizer.step(grads=[4 * grad for grad in values(step)], output_params=copies, scale=4.0)
+        for param, grad in zip(plain, values(step)):
+            param.grad = grad
+        right.step()
+    assert close(params, [param.detach().double() for param in plain])
+    assert torch.equal(copies[0], params[0].detach().half())
+
+
+# -- FP16_Optimizer ----------------------------------------------------------------------------------------------------
+
+
+def prepared(dtype, dynamic=True, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(dtype)
+    inner = optimizers.FusedAdam(model.parameters(), lr=0.05, bias_correction=False, max_grad_norm=1.0)
+    scale = {"dynamic_loss_scale": True} if dynamic else {"static_loss_scale": 128.0}
+    return model, FP16_Optimizer(inner, verbose=False, **dict(scale, **options))
+
+
+def train(model, optimizer, steps, passes=2, factor=1.0):
+    dtype = next(model.parameters()).dtype
+    losses = []
+    for step in range(steps):
+        for part in range(passes):
+            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(10 * step + part)).to(dtype)
+            loss = (model(x).float().squeeze(1) - x[:, 0].float()).pow(2).mean() * factor / passes
+            optimizer.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@each_half
+def test_the_loop_of_2018_trains(dtype):
+    model, optimizer = prepared(dtype)
+    assert optimizer.cur_scale == 2.0**16
+    losses = train(model, optimizer, 40)
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    for params, masters in zip(optimizer.fp16_groups, optimizer.fp32_groups):
+        assert {master.dtype for master in masters} == {torch.float32}
+        assert all(torch.equal(param.detach(), master.detach().to(dtype)) for param, master in zip(params, masters))
+
+
+@each_half
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_an_overflow_skips_the_step_under_any_scale(dtype, dynamic):
+    model, optimizer = prepared(dtype, dynamic)
+    before, scale = copy.deepcopy(model.state_dict()), optimizer.cur_scale
+    train(model, optimizer, 1, factor=float("inf"))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert optimizer.overflow and optimizer.cur_scale == (scale / 2 if dynamic else scale)
+    optimizer.cur_scale = 64.0
+    train(model, optimizer, 1)
+    assert not optimizer.overflow and optimizer.loss_scale == 64.0
+
+
+@each_half
+def test_a_resumed_run_equals_one_that_went_on(dtype):
+    model, optimizer = prepared(dtype)
+    train(model, optimizer, 3)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    resumed, other = prepared(dtype)
+    resumed.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    train(model, optimizer, 3)
+    train(resumed, other, 3)
+    assert all(torch.equal(one, twin) for one, twin in zip(model.parameters(), resumed.parameters()))
+
+
+def as_of_2018(optimizer, flat):
+    """Return its checkpoint in the layouts that Apex had then: a list of masters per group, or one vector."""
+    inner = copy.deepcopy(optimizer.optimizer.state_dict())
+    masters = [[param.detach().clone() for param in group] for group in optimizer.fp32_groups]
+    saved = {"dynamic_loss_scale": True, "cur_scale": 512.0, "cur_iter": 9, "last_overflow_iter": 3}
+    saved.update(scale_factor=2, scale_window=1000)
+    if not flat:
+        return dict(saved, optimizer_state_dict=inner, fp32_groups=masters)
+    (group,) = inner["param_groups"]
+    names = [name for name, value in inner["state"][group["params"][0]].items() if isinstance(value, torch.Tensor)]
+    state = {name: torch.cat([inner["state"][key][name].reshape(-1) for key in group["params"]]) for name in names}
+    inner = {"state": {0: dict(state, step=group["step"])}, "param_groups": [dict(group, params=[0])]}
+    vectors = [torch.cat([master.reshape(-1) for master in each]) for each in masters]
+    return dict(saved, optimizer_state_dict=inner, fp32_groups_flat=vectors)
+
+
+@each_half
+@pytest.mark.parametrize("flat", [False, True], ids=["lists", "one vector"])
+def test_checkpoints_of_that_time_load(dtype, flat):
+    model, optimizer = prepared(dtype)
+    train(model, optimizer, 3)
+    saved = as_of_2018(optimizer, flat)
+    resumed, other = prepared(dtype)
+    other.load_state_dict(saved)
+    assert other.cur_scale == 512.0 and other.state_dict()["loss_scaler"]["unskipped"] == 5
+    optimizer.cur_scale = 512.0
+    train(model, optimizer, 2)
+    train(resumed, other, 2)
+    assert all(torch.equal(one, twin) for one, twin in zip(model.parameters(), resumed.parameters()))
+
+
+@each_half
+def test_checkpoints_of_other_params_are_refused(dtype):
+    saved = as_of_2018(prepared(dtype)[1], flat=False)
+    saved["fp32_groups"][0].pop()
+    with pytest.raises(RuntimeError, match="other shapes"):
+        prepared(dtype)[1].load_state_dict(saved)
+
+
+def test_closures_are_those_of_the_present_one():
+    with pytest.raises(RuntimeError, match="apex.fp16_utils"):
+        FP16_Optimizer(torch.optim.SGD(fresh(), lr=0.1)).step(lambda: None)
+
+
+def test_the_alias_has_them_where_scripts_of_that_time_look():
+    install.install()
+    try:
+        from apex.contrib.optimizers import FP16_Optimizer as second
+        from apex.contrib.optimizers import FusedAdam
+        from apex.contrib.optimizers.fused_sgd import FusedSGD
+        from apex.optimizers import FP16_Optimizer as first
+
+        assert first is second is FP16_Optimizer
+        assert FusedAdam is optimizers.FusedAdam and FusedSGD is optimizers.FusedSGD
+    finally:
+        install.uninstall()
