@@ -11,6 +11,8 @@ import weakref
 
 import torch
 
+from .compiling import is_compiling
+
 Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
 
@@ -19,16 +21,21 @@ def _never():
     return None
 
 
-# Each is None, or false, where there is nothing to beware of; names that a torch lacks cannot be in force there.
+# Each is None, or false, where there is nothing to beware of; what a torch lacks cannot be in force there.
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _never)
 _tracing_state = getattr(torch._C, "_get_tracing_state", _never)
 _in_inference = getattr(torch, "is_inference_mode_enabled", _never)
+_grad_is_enabled = torch.is_grad_enabled
 
 
-def _capturing(weight):
+def _capturing():
     """Return whether a CUDA graph is being captured: its memory is not ours to keep."""
-    asked = getattr(torch.cuda, "is_current_stream_capturing", None) if weight.is_cuda else None
-    return asked is not None and asked()
+    return getattr(torch.cuda, "is_current_stream_capturing", _never)()  # looked up now: ``devices`` may redirect it
+
+
+def _mode():
+    """Return the grad mode that a cast made now belongs to."""
+    return True if _grad_is_enabled() else "inference" if _in_inference() else False
 
 
 def _memory(tensor):
@@ -50,11 +57,11 @@ class _Entry:
 
     __slots__ = ("reference", "version", "pointer", "requires_grad", "casts")
 
-    def __init__(self, reference, version, pointer, requires_grad):
+    def __init__(self, reference, weight):
         self.reference = reference
-        self.version = version
-        self.pointer = pointer
-        self.requires_grad = requires_grad
+        self.version = weight._version
+        self.pointer = weight.data_ptr()
+        self.requires_grad = weight.requires_grad
         self.casts = {}
 
 
@@ -64,6 +71,7 @@ class WeightCache:
     def __init__(self, make):
         self._make = make
         self._entries = {}
+        self._is_empty = True
         self._aliases = {}
 
     def cast(self, weight):
@@ -71,42 +79,36 @@ class WeightCache:
 
         A cast made without gradients is never given where they are wanted, nor one of inference mode outside it.
         """
-        mode = (torch.is_grad_enabled(), _in_inference())
+        if _functorch_level() is not None or _tracing_state() is not None:  # what is made here belongs to a transform
+            return self._make(weight)
         entry = self._entries.get(id(weight))
-        if entry is not None and self._holds(entry, weight):
-            found = entry.casts.get(mode)
-            if found is not None and _functorch_level() is None and _tracing_state() is None:
-                return found
-        return self._cast_anew(weight, mode)
+        if entry is None or entry.reference() is not weight:
+            return self._cast_first(weight)
+        version, pointer, requires_grad = weight._version, weight.data_ptr(), weight.requires_grad
+        if entry.version != version or entry.pointer != pointer or entry.requires_grad != requires_grad:
+            entry.casts.clear()
+            entry.version, entry.pointer, entry.requires_grad = version, pointer, requires_grad
+        mode = _mode()
+        found = entry.casts.get(mode)
+        if found is None:
+            found = self._make(weight)
+            self._keep(entry, weight, mode, found)
+        return found
 
-    @staticmethod
-    def _holds(entry, weight):
-        return (
-            entry.reference() is weight
-            and entry.version == weight._version
-            and entry.pointer == weight.data_ptr()
-            and entry.requires_grad == weight.requires_grad
-        )
-
-    def _cast_anew(self, weight, mode):
+    def _cast_first(self, weight):
+        """Cast a weight that has no entry; make it one, unless it has no version (inference mode) or no memory (fake)."""
         cast = self._make(weight)
-        if type(cast) is _Tensor and self._may_keep(weight):  # a fake or a wrapped tensor is not for keeping
-            entry = self._entries.get(id(weight))
-            if entry is None or not self._holds(entry, weight):
-                entry = self._entries[id(weight)] = self._entry(weight)
-            entry.casts[mode] = cast
+        if type(cast) is _Tensor and not is_compiling() and not getattr(weight, "is_inference", bool)():
+            entry = self._entries[id(weight)] = _Entry(weakref.ref(weight, _Forget(self, id(weight))), weight)
+            self._keep(entry, weight, _mode(), cast)
         return cast
 
-    def _entry(self, weight):
-        reference = weakref.ref(weight, _Forget(self, id(weight)))
-        return _Entry(reference, weight._version, weight.data_ptr(), weight.requires_grad)
-
-    def _may_keep(self, weight):
-        if _functorch_level() is not None or _tracing_state() is not None or _capturing(weight):
-            return False
-        if getattr(weight, "is_inference", bool)():  # it has no version to compare
-            return False
-        return not self._has_alias(weight)
+    def _keep(self, entry, weight, mode, cast):
+        if type(cast) is not _Tensor or (self._aliases and self._has_alias(weight)):
+            return
+        if not (weight.is_cuda and _capturing()):
+            entry.casts[mode] = cast
+            self._is_empty = False
 
     def _has_alias(self, weight):
         aliases = self._aliases.get(id(weight))
@@ -139,13 +141,17 @@ class WeightCache:
 
     def clear(self):
         """Forget every cast. What is known of aliases stays."""
-        self._entries.clear()
-        for key, aliases in list(self._aliases.items()):
-            if all(alias() is None for alias in aliases):
-                self._aliases.pop(key, None)
+        if not self._is_empty:
+            self._is_empty = True
+            for entry in list(self._entries.values()):  # a list, since weights may die meanwhile
+                entry.casts.clear()
+        if self._aliases:
+            for key, aliases in list(self._aliases.items()):
+                if all(alias() is None for alias in aliases):
+                    self._aliases.pop(key, None)
 
     def __len__(self):
-        return len(self._entries)
+        return sum(bool(entry.casts) for entry in list(self._entries.values()))
 
 
 class _Forget:
