@@ -28,6 +28,7 @@ The rooms. A layer imports only from itself and from those above it in this list
                         Apex's names for all that, its older checkpoints, passes that it was not given to
       sharding, replicas   models that fully_shard has sharded; cast ones that DistributedDataParallel wraps
       magnitudes, listening, reasons   how large values are, unread; what modules put out; why a step was skipped, in words
+      exponents         gradients by powers of two, and what float16 would make of them
       diagnosis         why a run overflows for ever
       half_math         half arithmetic at float32 speed on a CPU without half units
       memory            MemoryMeter: bytes of a step by kind; by way of storages, saved (by autograd), allocations
@@ -84,13 +85,14 @@ import importlib
 
 __version__ = "0.1.0"
 
-__all__ = ["amp", "current", "estimate", "memory_report", "reset", "session"]
+__all__ = ["amp", "current", "estimate", "gradient_histogram", "memory_report", "reset", "session"]
 
 _HOMES = {
     "amp": None,
     "session": "sessions",
     "current": "sessions",
     "reset": "sessions",
+    "gradient_histogram": "sessions",
     "memory_report": "memory",
     "estimate": "memory",
 }

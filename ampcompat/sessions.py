@@ -1,20 +1,21 @@
 """Sessions: what Apex never had. Open one for a block, ask for the current one, put everything back.
 
-Owns: ``session``, ``current``, ``reset``.
+Owns: ``session``, ``current``, ``reset``, ``gradient_histogram``.
 Must not touch: torch; sessions do.
 The surprise: a session's options win over what the script's own ``amp.initialize`` asks for, just as the command line's do.
 """
 
 from contextlib import contextmanager
 
-from .errors import AmpError
+from .errors import AmpError, AmpTypeError
+from .parts.exponents import Counts
 from .runtime import state
-from .runtime.forensics import diagnosing
+from .runtime.forensics import Forensics, diagnosing
 from .runtime.session import new_session
 from .runtime.state import current
 from .tables import opt_levels
 
-__all__ = ["current", "reset", "session"]
+__all__ = ["current", "gradient_histogram", "reset", "session"]
 
 
 @contextmanager
@@ -68,3 +69,68 @@ def reset():
     """
     while state.sessions:
         state.sessions[-1].close()
+
+
+def gradient_histogram(source=None):
+    """Count gradients by powers of two, to see whether training in half needs a loss scale.
+
+    Args:
+        source: a model, an optimizer, or a list of them: their gradients of now, in true units, every value. Call it between
+            the end of ``scale_loss`` and ``optimizer.step()``. None: what ``diagnose`` has counted since ``amp.initialize``, a
+            sample of every tenth pass.
+
+    Returns:
+        A ``parts.exponents.Histogram``: ``table()`` and ``verdict()`` are text; ``lost()`` is the share of nonzero values
+        under 2**-24, which plain float16 makes 0, ``subnormal()`` the share that it keeps with fewer bits, ``overflowing()``
+        the share over 65504; ``keeping_scale()`` and ``fitting_scale()`` are the loss scales between which nothing is lost.
+
+    Raises:
+        AmpTypeError: something else was given.
+        AmpError: there are no gradients, or they are still scaled, or nothing was counted.
+    """
+    if source is None:
+        return _counted().histogram()
+    gradients = []
+    for each in source if isinstance(source, (list, tuple)) else [source]:
+        gradients += [gradient for gradient in _gradients_of(each) if gradient is not None]
+    if not gradients:
+        raise AmpError(
+            "gradient_histogram found no gradients. Call it after the scale_loss block and before optimizer.step(), which "
+            "frees those of masters, or optimizer.zero_grad()."
+        )
+    counts = Counts()
+    counts.take_in(gradients)
+    return counts.read()
+
+
+def _counted():
+    opened = current()
+    for observer in opened.observers if opened is not None and opened.enabled else ():
+        if isinstance(observer, Forensics):
+            return observer
+    raise AmpError(
+        "gradient_histogram() without a model or optimizer asks for what diagnose has counted: call "
+        "amp.initialize(..., diagnose=True) first, or pass the model or the optimizer."
+    )
+
+
+def _gradients_of(source):
+    """Return the gradients of a model (of its masters where there are some) or an optimizer; None among them."""
+    if hasattr(source, "param_groups"):
+        adapter = getattr(source, "_amp_stash", None)
+        if adapter is not None and adapter.holds_scaled_gradients():
+            raise AmpError(
+                "gradient_histogram got an optimizer whose gradients are still scaled, since the last amp.scale_loss had "
+                "delay_unscale=True. Call it after the pass that unscales them."
+            )
+        return [param.grad for group in source.param_groups for param in group["params"]]
+    if not hasattr(source, "parameters"):
+        raise AmpTypeError(
+            "gradient_histogram expected a model, an optimizer or a list of them, not {}.".format(type(source).__name__)
+        )
+    masters = getattr(current(), "masters", None)
+    found = []
+    for param in source.parameters():
+        master = None if masters is None else masters.find(param)
+        found.append(param.grad if master is None else master.grad)
+    return found

@@ -15,6 +15,10 @@ WHOLE = "the whole "
 LOSS = "the loss function"
 
 
+#: A scale that is no longer to blame, and as many skips in a row.
+LOW_SCALE, MANY_SKIPS = 16.0, 8
+
+
 class Place(NamedTuple):
     """Where something was inf or nan: a module's output, the gradient at it, or a param's gradient."""
 
@@ -111,8 +115,10 @@ def _in_loss(evidence):
     return (
         "{} in the loss".format(evidence.loss),
         "The loss was {} {}.".format(evidence.loss, outputs),
-        "look at the loss function: log(0), a division by 0, the mean of nothing, a bad target{}. A lower loss scale does "
-        "not help.".format("; compute it from output.float()" if evidence.casts else ""),
+        "look at the loss function: log(0), a division by 0, the mean of nothing, a bad target{}.{}".format(
+            "; compute it from output.float()" if evidence.casts else "",
+            "" if evidence.scale == 1.0 else " A lower loss scale does not help.",
+        ),
     )
 
 
@@ -125,8 +131,8 @@ def _in_backward(evidence):
         subject = "gradient of {}".format(place.name)
     else:
         subject = "gradient at the output of {}".format(place.name)
-    facts = "The loss was finite. In the backward pass {} came first in the {}, at scale {}{}{}.".format(
-        place.what, subject, number(evidence.scale), _route(evidence), _magnitude(evidence, place)
+    facts = "The loss was finite. In the backward pass {} came first in the {}{}{}{}.".format(
+        place.what, subject, _at_scale(evidence), _route(evidence), _magnitude(evidence, place)
     )
     if evidence.output:
         facts += " The output of {} held {}, which did not reach the loss.".format(
@@ -135,6 +141,10 @@ def _in_backward(evidence):
     if evidence.ranks > 1 and evidence.arriving is None:
         facts += " It may have come from another rank, by averaging."
     return "{} in the {}".format(place.what, subject), facts, _advice_on_gradient(evidence, place)
+
+
+def _at_scale(evidence):
+    return "" if evidence.scale == 1.0 else ", at scale {}".format(number(evidence.scale))
 
 
 def _route(evidence):
@@ -163,28 +173,31 @@ def _magnitude(evidence, place):
 def _advice_on_gradient(evidence, place):
     origin = _origin(evidence, place)
     if place.what == "nan" and not _fits_overflow(evidence, place):
-        certain = evidence.skips_in_a_row > 2
         return (
             "look into the backward pass of {}: nan{} comes from the slope of a root, norm or logarithm at 0, or 0 * inf "
             "behind a mask. Add an eps inside it; torch.autograd.set_detect_anomaly(True) finds the line.".format(
-                origin, ", which the last {} scales did not change,".format(evidence.skips_in_a_row) if certain else ""
+                origin, ", which lower scales did not change," if evidence.skips_in_a_row > 2 else ""
             )
         )
     if not evidence.dynamic:
         return _advice_on_static(evidence, place)
-    if evidence.scale <= 16.0:
+    if evidence.scale <= LOW_SCALE or evidence.skips_in_a_row > MANY_SKIPS:
         return (
-            "the scale is low already, so these gradients are truly large: {}lower the learning rate, or look for a "
-            "division by something near 0 in {}.".format(_levels(evidence, origin), origin)
+            "{}, so these gradients are truly large: {}lower the learning rate, or look for a division by something near "
+            "0 in the backward pass of {}.".format(
+                "the scale is low already" if evidence.scale <= LOW_SCALE else "lower scales did not help",
+                _levels(evidence, origin),
+                origin,
+            )
         )
     if evidence.good_passes == 0:
         return (
-            "nothing: a dynamic scale starts high and is halved until the gradients fit, so the first steps are often "
-            "skipped. A lower init_scale skips fewer."
+            "nothing. A dynamic scale starts high and is halved until the gradients fit, so the first steps are often "
+            "skipped; a lower init_scale skips fewer."
         )
     return (
-        "nothing, if it is rare: a dynamic scale grows until it is too high, and backs off. If it goes on, "
-        "{}clip gradients.".format(_levels(evidence, origin))
+        "nothing, if it is rare: a dynamic scale grows until it is too high, or a batch with large gradients comes by, and "
+        "a step is lost. If it goes on, {}clip gradients.".format(_levels(evidence, origin))
     )
 
 
@@ -255,7 +268,7 @@ def _levels(evidence, name):
     if not evidence.casts or evidence.low == "bfloat16":
         return ""
     kept = _kept(evidence, name)
-    return "use O4 or O5 (bfloat16 needs no loss scale){}, ".format(", or" + kept if kept else "")
+    return "use O4 or O5 (bfloat16 needs no loss scale){}, or ".format("," + kept if kept else "")
 
 
 def _before(value, words):

@@ -36,7 +36,7 @@ def evidence_of(record, policy, models, good_passes, skips):
 
     Args:
         policy: the session's.
-        models: the models that were listened to.
+        models: (model, what comes after the names in it) of the models that were listened to.
         good_passes: how many of this loss came before it.
         skips: whether the step was skipped.
     """
@@ -128,9 +128,9 @@ def _bad_weights(models, output):
     if output is None:
         return ()
     found = []
-    for model in models:
+    for model, label in models:
         for name, module in model.named_modules():
-            if name == output.name.partition(" of ")[0]:
+            if name and name + label == output.name:
                 found += [(name + "." + own, largest(param)) for own, param in module.named_parameters()]
     wrong = [(name, what_is_wrong(float(value))) for name, value in found if value is not None]
     return ["{} is {}".format(name, what) for name, what in wrong if what]

@@ -9,16 +9,22 @@ What it costs while nothing is wrong: two small operations for each module's out
 each param's gradient, and some to collect them; a third or so of a step of a small network, a percent or two of a large one.
 """
 
+import atexit
 import functools
 import weakref
 from collections import deque
 
 from ..backends import compiling
+from ..parts.exponents import Counts
 from ..parts.listening import Listener
 from ..parts.magnitudes import Peaks, Reading, largest
+from ..parts.notices import is_first_rank
 from ..parts.reasons import WHOLE, explain, number
 from .evidence import Record, evidence_of
 from .observers import Observer
+
+#: One pass in so many is counted into the histogram, and about so many values of each of its gradients.
+COUNT_EVERY, SAMPLE = 10, 1 << 16
 
 #: Passes at a scale that never skips that are looked at together: one wait for the device in so many.
 LOOK_EVERY = 50
@@ -29,18 +35,25 @@ class Forensics(Observer):
 
     Args:
         says: whether to print; otherwise ``findings`` alone has the answers.
+        sums_up: whether to print a histogram of the gradients at the end.
 
     Attributes:
         findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for each
             optimizer.
     """
 
-    def __init__(self, says=True):
+    def __init__(self, says=True, sums_up=False):
         self.findings = []
         self._says = says
+        self._sums_up = sums_up
+        self._counts = Counts(SAMPLE)
+        self._passes = 0
+        self._never_skipped = []  # records of passes at a static scale, to be looked at together
+        self._is_spoiled = False
+        self._is_first_rank = True
         self._pass = _nobody  # refers to the pass that is going on
         self._listener = None
-        self._models = []  # weakly
+        self._models = []  # (weak model, what comes after the names in it)
         self._names = {}  # id(param) -> (weak param, name)
         self._losses = {}  # loss_id -> the losses of passes that were not judged yet
         self._records = deque()
@@ -53,19 +66,27 @@ class Forensics(Observer):
 
     def initialized(self, session, models, optimizers):
         """Begin to listen to the models."""
+        self._session = weakref.ref(session)
+        self._is_first_rank = is_first_rank()
         if self._listener is None:
+            atexit.register(self._finish_run, self._session)
             self._listener = Listener(compiling.is_compiling)
             self._listener.is_in_backward = lambda: self._pass() is not None
-        known = [model() for model in self._models]
-        self._models += [weakref.ref(model) for model in models if not any(model is each for each in known)]
-        several = len(self._models) > 1
-        for model in models:
-            self._listener.attend(model, lambda name, model=model: _name_in(model, name, several))
+        known = [model for model, _ in self._known_models()]
+        new = [model for model in models if not any(model is each for each in known)]
+        for model in new:
+            label = self._label(model) if len(known) + len(new) > 1 else ""
+            self._models.append((weakref.ref(model), label))
+            self._listener.attend(model, functools.partial(_name_in, type(model).__name__, label))
             for name, param in model.named_parameters():
-                self._names[id(param)] = (weakref.ref(param), _name_in(model, name, several))
+                self._names[id(param)] = (weakref.ref(param), name + label)
 
     def before_backward(self, backward):
         """Remember the loss, and that gradients come from now on."""
+        if self._listener is None:
+            return
+        if self._pass is not _nobody:  # the pass before ended with an error
+            self._losses.pop(backward.loss_id, None)
         self._pass = weakref.ref(backward)
         value = largest(backward.loss.detach())
         if value is not None:
@@ -74,14 +95,23 @@ class Forensics(Observer):
     def after_backward(self, backward):
         """Put on record what a pass that was judged has left behind."""
         self._pass = _nobody
-        if backward.verdict is None:
+        if backward.verdict is None or self._listener is None:
             return
         self._forget_good_ones()
         record = self._record(backward)
         for kind, peaks in self._peaks.items():
             peaks.take_in(getattr(record, kind))
-        self._records.append(record)
-        backward.verdict.tell(functools.partial(self._finish, record))  # after the optimizers have heard of it
+        if record.scaler.checks:
+            self._records.append(record)
+            backward.verdict.tell(functools.partial(self._finish, record))  # after the optimizers have heard of it
+        elif not self._is_spoiled:
+            self._never_skipped.append(record)
+            if len(self._never_skipped) >= LOOK_EVERY:
+                self._look_back()
+        if self._passes % COUNT_EVERY == 0:
+            self._is_first_rank = is_first_rank()
+            self._counts.take_in([gradient for _, gradient in self._gradients(backward.adapters)])
+        self._passes += 1
         self._listener.gradients.clear()
         self._listener.expect_anew()
 
@@ -96,10 +126,18 @@ class Forensics(Observer):
         self._steps[adapter] = self._steps.get(adapter, 0) + 1
 
     def closed(self, session):
-        """Take the hooks away."""
+        """Sum up, and take the hooks away."""
+        self._finish_run(lambda: session)
+        atexit.unregister(self._finish_run)
         if self._listener is not None:
             self._listener.stop()
+            self._listener = None
         self._records.clear()
+        self._models.clear()
+
+    def histogram(self):
+        """Return the ``parts.exponents.Histogram`` of the true gradients so far: of some passes and values, evenly spread."""
+        return self._counts.read()
 
     def explanation(self, loss_id):
         """Return why the last step of a loss was skipped, in full, or None."""
@@ -121,21 +159,24 @@ class Forensics(Observer):
             outputs=Reading([each[:2] for each in heard.outputs], high),
             output_dtypes=[each.dtype for each in heard.outputs],
             arriving=Reading([each[:2] for each in heard.gradients], high, backward.scale),
-            gradients=Reading(list(self._gradients(backward.adapters)), high),
+            gradients=Reading(self._magnitudes(backward.adapters), high),
             peaks=before,
         )
 
     def _gradients(self, adapters):
-        """Yield (name, largest magnitude) of the gradients that a pass has left, in true units."""
+        """Yield (name, gradient) of what a pass has left, in true units."""
         for adapter in adapters:
             params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.own_masters()]
             for number, (param, master) in enumerate(params):
-                value = None if master.grad is None else largest(master.grad)
-                if value is not None:
+                if master.grad is not None:
                     reference, name = self._names.get(id(param), (_nobody, None))
                     if reference() is not param:
                         name = "param {} of {}".format(number, type(adapter.optimizer).__name__)
-                    yield name, value
+                    yield name, master.grad
+
+    def _magnitudes(self, adapters):
+        found = [(name, largest(gradient)) for name, gradient in self._gradients(adapters)]
+        return [(name, value) for name, value in found if value is not None]
 
     def _forget_good_ones(self):
         while self._records and self._records[0].verdict.answer is False:
@@ -161,38 +202,76 @@ class Forensics(Observer):
     # -- findings --------------------------------------------------------------------------------------------------------
 
     def _conclude(self, session, record, skips):
-        models = [model for model in (reference() for reference in self._models) if model is not None]
+        # By the time that a pass which nobody skipped is looked at, it has spoiled the weights.
+        models = self._known_models() if skips else []
         evidence = evidence_of(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skips)
         cause, facts, advice = explain(evidence)
         full = "{} What to try: {}".format(facts, advice)
         earlier = self._last.get(record.loss_id)
-        self._last[record.loss_id] = (cause, record, full)
+        self._last[record.loss_id] = ((cause, advice), record, full)
         lines = [facts, "What to try: " + advice]
-        if earlier is not None and earlier[0] == cause:
+        if earlier is not None and earlier[0] == (cause, advice):
             lines = ["As in step {}: {}, at scale {}.".format(earlier[1].step, cause, number(evidence.scale))]
-        verb = "was skipped" if skips else "was not skipped, since its loss scale is static"
+        verb = "was skipped" if skips else "went through with inf or nan: a static loss scale skips nothing"
         self.findings.append((record.step, " ".join(lines)))
         if self._says:
             head = "ampcompat: step {} (loss scaler {}) {}. ".format(record.step, record.loss_id, verb)
             session.notices.say(head + "\n    ".join(lines))
+
+    def _look_back(self):
+        """Explain the first bad one of the passes that could not be skipped; what comes after it says nothing new."""
+        records, self._never_skipped = self._never_skipped, []
+        flags = [
+            (index, flag)
+            for index, record in enumerate(records)
+            for flag in record.losses.non_finite() + record.gradients.non_finite()
+        ]
+        bad = [index for index, count in Reading(flags).read() if count]
+        if bad:
+            self._is_spoiled = True
+            self._conclude(self._session(), records[min(bad)], skips=False)
+
+    def _finish_run(self, session):
+        """Say what is not said yet: of passes that nobody has looked at, and in all."""
+        if session() is None:
+            return
+        if self._never_skipped:
+            self._look_back()
+        for scaler in session().scalers if self._records else ():
+            scaler.settle()
+        if self._sums_up and self._passes and self._is_first_rank:
+            session().notices.say(
+                "ampcompat: {} of {} backward passes were inf or nan. {}".format(
+                    len(self.findings), self._passes, self.histogram().table("True gradients by magnitude, a sample")
+                )
+            )
+            self._sums_up = False
+
+    def _known_models(self):
+        """Return (model, label) of the models that still live."""
+        found = [(reference(), label) for reference, label in self._models]
+        return [(model, label) for model, label in found if model is not None]
+
+    def _label(self, model):
+        """Return what comes after the names in one of several models."""
+        kind = type(model).__name__
+        alike = sum(1 for known, _ in self._known_models() if type(known) is type(model))
+        return " of {} {}".format(kind, alike + 1) if alike else " of {}".format(kind)
 
 
 def _nobody():
     return None
 
 
-def _name_in(model, name, several):
-    """Return what a module or param of a model is called: with the model's class where there are several models."""
-    kind = type(model).__name__
-    if not name:
-        return WHOLE + kind
-    return "{} of {}".format(name, kind) if several else name
+def _name_in(kind, label, name):
+    """Return what a module of a model is called."""
+    return name + label if name else WHOLE + (label[len(" of ") :] or kind)
 
 
-def diagnosing(observers, wanted):
+def diagnosing(observers, wanted, sums_up=False):
     """Return observers with a ``Forensics`` among them if one is wanted."""
     if wanted and not any(isinstance(each, Forensics) for each in observers):
-        return list(observers) + [Forensics()]
+        return list(observers) + [Forensics(sums_up=sums_up)]
     return list(observers)
 
 

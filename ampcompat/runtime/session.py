@@ -32,7 +32,7 @@ def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, o
         dtypes=opt_levels.parse_dtypes(line.pop("dtypes", None)) or dtypes,
         verbosity=line.pop("verbosity", verbosity),
         allow_banned=allow_banned,
-        observers=diagnosing(state.observers + list(observers), line.pop("diagnose", False)),
+        observers=diagnosing(state.observers + list(observers), line.pop("diagnose", False), sums_up=True),
         overrides=dict(overrides or {}, **line),
     )
 
@@ -126,7 +126,7 @@ class Session:
     def _is_in_force(self, optimizer, policy, models):
         """Return whether an optimizer has its adapter here, with these dtypes, and all its params are of these models."""
         adapter = getattr(optimizer, optimizer_parts.SLOT, None)
-        if adapter is None or adapter.links is not self._links or adapter.dtypes != policy.dtypes:
+        if getattr(adapter, "links", None) is not self._links or adapter.dtypes != policy.dtypes:
             return False
         known = {id(param) for model in models for param in model.parameters()}
         return all(id(param) in known for param in adapter.reached())
