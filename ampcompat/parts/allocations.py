@@ -69,6 +69,10 @@ class Allocations(_Mode):
         """Return ``{key: bytes}`` of those of them that are casts of weights, or casts of such casts."""
         return self._weight_casts.living()
 
+    def references(self, keys):
+        """Return ``{key: something}`` that lets no other storage have the keys as long as it is held."""
+        return self._made.references(keys)
+
     def forget(self):
         """Take what has been made so far for something from outside."""
         for table in (self._made, self._weight_casts, self._from_outside):

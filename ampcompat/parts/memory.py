@@ -52,12 +52,16 @@ class MemoryMeter:
         self._is_open = True
         self._has_begun = self._is_stepping = False
         self._reading = Reading()
+        self._undecided = None  # references to what counted as temporary at the peak
         self._inputs = StorageTable()  # asked where there are no modes, and so no word on what was there before
         self._saved = SavedTensors() if torch_facts.takes_saved_tensor_hooks() else None
         self._allocations = Allocations(self.look, self._is_weight) if torch_facts.has_dispatch_modes() else None
         self._refresh()
         self.look()
-        self._listening = [model.register_forward_pre_hook(self._before_forward) for model in list(self._models)]
+        # Of all modules rather than on the models: those may be copied and pickled meanwhile. Torch before 1.6 has none such,
+        # nor anything that would ask for it.
+        register = getattr(torch.nn.modules.module, "register_module_forward_pre_hook", None)
+        self._listening = [] if register is None else [register(self._before_forward)]
         for context in self._contexts():
             context.__enter__()
 
@@ -71,7 +75,7 @@ class MemoryMeter:
         self.moment()
         reading = self._reading
         # What autograd still keeps keeps its account, and nothing else of this step.
-        self._reading = self._saved = self._allocations = self._listening = self._inputs = None
+        self._reading = self._undecided = self._saved = self._allocations = self._listening = self._inputs = None
         return reading
 
     @property
@@ -82,9 +86,9 @@ class MemoryMeter:
     def _contexts(self):
         return [context for context in (self._saved, self._allocations) if context is not None]
 
-    def _before_forward(self, model, inputs):
+    def _before_forward(self, module, inputs):
         # What was made since the last step is the next batch, or an evaluation: the step begins here.
-        if not self._is_open or self._has_begun or not (model.training and torch.is_grad_enabled()):
+        if self._has_begun or not (module.training and torch.is_grad_enabled() and module in self._models):
             return
         self._has_begun = True
         for key, size, storage in storages_in(inputs):
@@ -117,14 +121,24 @@ class MemoryMeter:
         """Count what is held now, and keep it if it is the most so far."""
         if self._is_stepping:
             self._refresh()
-        kinds = self._count()
+        gradients = sizes_in([param.grad for param in self._reached])
+        kinds, rest = self._count(gradients)
         reading, total = self._reading, kinds.total
         reading.most = reading.most.greatest(kinds)
         if total > reading.at_peak.total:
             reading.at_peak = kinds
+            self._undecided = self._allocations and self._allocations.references(rest)
+        elif self._undecided:
+            self._decide(gradients)
         if self._allocations is not None:
-            rest = total - self._allocations.bound
-            self._allocations.limit = reading.at_peak.total * (1 + RESOLUTION) - rest
+            elsewhere = total - self._allocations.bound
+            self._allocations.limit = reading.at_peak.total * (1 + RESOLUTION) - elsewhere
+
+    def _decide(self, gradients):
+        """Count at the peak as gradients what had just been made then, and has become some param's since."""
+        late = [key for key in gradients if self._undecided.pop(key, None) is not None]
+        size = sum(gradients[key] for key in late)
+        self._reading.at_peak = self._reading.at_peak.plus("temporaries", -size).plus("gradients", size)
 
     # -- what counts as what -------------------------------------------------------------------------------------------
 
@@ -154,11 +168,12 @@ class MemoryMeter:
         yield "optimizer", [dict(optimizer.state) for optimizer in optimizers]
         yield "model_buffers", [buffer for model in models for buffer in model.buffers()]
 
-    def _count(self):
+    def _count(self, gradients):
+        """Return the ``Kinds``, and the keys of the temporaries."""
         seen = dict(self._owned)
         kinds = dict.fromkeys(NAMES)
         kinds.update(self._static)
-        kinds["gradients"] = _claim(seen, sizes_in([param.grad for param in self._reached]))
+        kinds["gradients"] = _claim(seen, gradients)
         made = self._allocations and self._allocations.living()
         if made is not None:
             kinds["casts"] = _claim(seen, self._allocations.weight_casts())
@@ -166,9 +181,10 @@ class MemoryMeter:
             saved = self._saved.sizes()
             known = {key: saved[key] for key in saved if (key not in self._inputs if made is None else key in made)}
             kinds["activations"] = _claim(seen, known)
+        rest = () if made is None else [key for key in made if key not in seen]
         if made is not None:
             kinds["temporaries"] = _claim(seen, made)
-        return Kinds(**kinds)
+        return Kinds(**kinds), rest
 
     def _is_weight(self, key):
         return self._owned.get(key) == "parameters"

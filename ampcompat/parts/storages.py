@@ -46,7 +46,10 @@ def _storages_of(tensor):
         for part in parts:
             yield from storages_in(part)
         return
-    storage = (tensor.untyped_storage if hasattr(tensor, "untyped_storage") else tensor.storage)()
+    try:
+        storage = (tensor.untyped_storage if hasattr(tensor, "untyped_storage") else tensor.storage)()
+    except (RuntimeError, NotImplementedError):  # wrapped for a transform, or of a backend with memory of its own kind
+        return
     size = storage.nbytes() if hasattr(storage, "nbytes") else storage.size() * storage.element_size()
     if size:
         yield storage._cdata, size, storage
@@ -90,6 +93,10 @@ class StorageTable:
         sizes = {key: size for key, (_, size) in self._entries.items()}
         self.bound = sum(sizes.values())
         return sizes
+
+    def references(self, keys):
+        """Return ``{key: weak reference}``: while one is held no other storage has that key."""
+        return {key: self._entries[key][0] for key in keys}
 
     def clear(self):
         """Forget all."""

@@ -1,0 +1,325 @@
+"""The bytes of a step against bytes counted by hand; measuring changes nothing."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from hypothesis import given, settings, strategies as st
+
+import networks
+from ampcompat.parts.memory import MemoryMeter
+from ampcompat.parts.storages import element_size, sizes_in
+from ampcompat.tables import torch_facts
+from networks import each_setting, session_of
+
+sees_saved = pytest.mark.skipif(
+    not hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks"),
+    reason="torch before 1.10 shows nothing of what autograd saves",
+)
+sees_all = pytest.mark.skipif(not torch_facts.has_dispatch_modes(), reason="torch before 1.13 shows no operations to a mode")
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_in_force():
+    yield
+    assert torch_facts.saved_tensor_hooks_in_force() is None
+    module = torch.nn.modules.module
+    assert not getattr(module, "_global_forward_pre_hooks", None)
+    modes = getattr(torch.utils, "_python_dispatch", None)
+    if hasattr(modes, "_get_current_dispatch_mode_stack"):
+        assert modes._get_current_dispatch_mode_stack() == []
+
+
+def measured(step, models=(), optimizers=()):
+    """Return the ``Reading`` of one call of ``step``."""
+    meter = MemoryMeter()
+    meter.watch(models, optimizers)
+    meter.begin()
+    try:
+        step()
+    finally:
+        reading = meter.end()
+    return reading
+
+
+def amp_step(model, optimizer):
+    """Return a function that does one iteration of the small network."""
+    batch = networks.make_batch()
+    return lambda: networks.train_step(model, optimizer, batch)
+
+
+# -- storages ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 6)), max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_views_of_one_storage_count_once_and_whole(cuts):
+    bases = [torch.zeros(12), torch.zeros(3, 4), torch.zeros(12, dtype=torch.float64)]
+    views = [bases[which].reshape(-1)[start : start + size] for which, start, size in cuts]
+    whole = {0: 48, 1: 48, 2: 96}
+    nested = {"views": views, "again": [tuple(views)]}
+    assert sum(sizes_in(nested).values()) == sum(whole[which] for which in {cut[0] for cut in cuts})
+
+
+def test_sparse_tensors_count_indices_and_values():
+    sparse = torch.eye(3).to_sparse()
+    assert sum(sizes_in(sparse).values()) == 2 * 3 * 8 + 3 * 4
+
+
+# -- kinds at every level ----------------------------------------------------------------------------------------------
+
+
+@each_setting
+def test_kinds_of_the_small_network_are_those_counted_by_hand(setting):
+    low, high = element_size(setting.low), element_size(setting.high)
+    with session_of(setting) as session:
+        model = networks.make_network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+        networks.initialize(setting, model, optimizer, loss_scale=8.0)
+        step = amp_step(model, optimizer)
+        step()
+        optimizer.zero_grad()
+        # With the moment that a session's observers would tell of; a mode sees it by itself.
+        meter = MemoryMeter()
+        meter.watch([model], [optimizer])
+        meter.begin()
+        batch = networks.make_batch()
+        loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        with networks.amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        meter.before_step()
+        optimizer.step()
+        meter.after_step()
+        most = meter.end().most
+        assert session.policy.opt_level == setting.level
+    # Linear(6, 8) and Linear(8, 3) hold 83 elements, the batch norm 16 and as many in buffers, beside a count of batches.
+    weights, norm = 83, 16
+    wide = not setting.casts_weights
+    norm_size = low if setting.level == "O3" else high
+    assert most.parameters == weights * (high if wide else low) + norm * norm_size
+    assert most.masters == (weights * high if setting.has_masters else 0)
+    state = high if wide or setting.has_masters else low
+    assert most.gradients == most.optimizer == weights * state + norm * norm_size
+    assert most.model_buffers == norm * norm_size + 8
+
+
+@sees_saved
+def test_activations_are_what_autograd_saves():
+    model = torch.nn.Linear(4, 4)
+    x = torch.ones(5, 4)
+
+    def step():
+        model(x).exp().sigmoid().sum().backward()
+
+    # exp and sigmoid save their results; the batch and the weight are there anyway.
+    assert measured(step, [model]).most.activations == 2 * 5 * 4 * 4
+
+
+@sees_saved
+def test_what_is_saved_twice_or_as_a_view_counts_once():
+    weight = torch.ones(8, 4, requires_grad=True)
+
+    def step():
+        made = weight * 2.0
+        (made * made[:4].repeat(2, 1) + made.t().t() * made).sum().backward()
+
+    reading = measured(step)
+    assert reading.most.activations == 2 * 8 * 4 * 4  # made, and its repeated half
+
+
+@sees_all
+def test_everything_made_in_a_step_is_in_one_kind_or_another():
+    model = torch.nn.Linear(100, 100, bias=False)
+    x = torch.ones(50, 100)
+
+    def step():
+        kept = model(x)
+        unrelated = torch.zeros(300)
+        kept.exp().sum().backward()
+        del unrelated
+
+    reading = measured(step, [model])
+    # At the peak, with the weight's gradient just made: the two results (the first still held, the second saved until now),
+    # the gradient that came to the first, what is unrelated, the loss and its gradient.
+    assert reading.at_peak.parameters == reading.at_peak.gradients == 40000
+    assert reading.at_peak.activations == 0
+    assert reading.at_peak.temporaries == 2 * 20000 + 1200 + 4 + 4
+    assert reading.most.activations == 20000
+
+
+@sees_all
+def test_the_batch_and_what_came_before_the_forward_pass_are_not_counted():
+    model = torch.nn.Linear(10, 1)
+
+    def step():
+        big = torch.zeros(1000, 1000)
+        del big
+        batch, target = torch.ones(500, 10), torch.ones(500, 1)
+        torch.nn.functional.mse_loss(model(batch), target).backward()
+
+    reading = measured(step, [model])
+    assert reading.at_peak.total < 500 * 10 * 4
+
+
+@sees_all
+def test_casts_of_weights_are_told_from_activations(backend):
+    pair = networks.HALF
+    with session_of(networks.Setting("O1", backend, pair)):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.ReLU(), torch.nn.Linear(64, 64, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        networks.amp.initialize(model, optimizer, verbosity=0)
+
+        def step():
+            with networks.amp.scale_loss(model(torch.ones(2, 64)).float().sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+
+        reading = measured(step, [model], [optimizer])
+    assert reading.most.casts >= 2 * 64 * 64 * 2
+    assert reading.most.activations < 64 * 64 * 2
+
+
+def test_tied_weights_count_once():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
+    model[1].weight = model[0].weight
+    reading = measured(lambda: model(torch.ones(1, 8)).sum().backward(), [model])
+    assert reading.most.parameters == reading.most.gradients == 8 * 8 * 4
+
+
+def test_params_of_an_optimizer_whose_model_nobody_named_are_counted():
+    weight = torch.nn.Parameter(torch.zeros(10))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    assert measured(lambda: None, (), [optimizer]).most.parameters == 40
+
+
+# -- it changes nothing ------------------------------------------------------------------------------------------------
+
+
+@each_setting
+def test_a_measured_step_gives_the_same_bits(setting):
+    results = []
+    for measures in (False, True):
+        with session_of(setting):
+            model = networks.make_network()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+            networks.initialize(setting, model, optimizer)
+            step = amp_step(model, optimizer)
+            for _ in range(2):
+                measured(step, [model], [optimizer]) if measures else step()
+            results.append(networks.weights_of(model))
+    assert networks.differing(*results) == []
+
+
+def checkpointed(function, x, use_reentrant):
+    kwargs = {} if use_reentrant is None else {"use_reentrant": use_reentrant}
+    return torch.utils.checkpoint.checkpoint(function, x, **kwargs)
+
+
+@sees_saved
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_lowers_activations_and_keeps_its_gradients(use_reentrant):
+    blocks = [torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)) for _ in range(4)]
+    x = torch.ones(20, 8, requires_grad=True)
+    activations, gradients = [], []
+    for run in (lambda block, y: block(y), lambda block, y: checkpointed(block, y, use_reentrant)):
+
+        def step():
+            y = x
+            for block in blocks:
+                y = run(block, y)
+            y.sum().backward()
+
+        x.grad = None
+        activations.append(measured(step, blocks).most.activations)
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+    # Of each block the 64 columns between its layers; then one block's at a time, or none that is seen, beside the inputs.
+    assert activations[0] >= 4 * 20 * 64 * 4
+    assert activations[1] < activations[0] / 2
+
+
+@sees_saved
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_hooks_of_the_user_go_on_working(is_outside):
+    if is_outside and not torch_facts.has_nested_saved_tensor_hooks():
+        pytest.skip("this torch does not tell which hooks are in force")
+    packed, unpacked = [], []
+    hooks = torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: packed.append(1) or tensor.clone(), lambda tensor: unpacked.append(1) or tensor
+    )
+    x = torch.ones(3, requires_grad=True)
+
+    def step():
+        x.exp().sum().backward()
+
+    def hooked():
+        with hooks:
+            step()
+
+    if is_outside:
+        with hooks:
+            measured(step)
+    else:
+        measured(hooked)
+    assert packed == unpacked == [1]
+    assert torch.equal(x.grad, x.detach().exp())
+
+
+@sees_saved
+def test_a_tensor_modified_after_it_was_saved_is_still_an_error():
+    def step():
+        y = torch.ones(3, requires_grad=True).exp()
+        loss = y.sum()
+        y.mul_(2.0)
+        loss.backward()
+
+    if torch_facts.has_dispatch_modes():
+        with pytest.raises(RuntimeError, match="modified in place|modified by an inplace"):
+            measured(step)
+
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason="torch before 2.0 has no torch.func")
+def test_transforms_that_refuse_hooks_work_in_a_measured_step():
+    found = []
+    measured(lambda: found.append(torch.func.grad(lambda x: (x**2).sum())(torch.ones(2))))
+    assert torch.equal(found[0], torch.full((2,), 2.0))
+
+
+def test_a_model_is_copied_and_pickled_in_a_measured_step():
+    model = torch.nn.Linear(2, 2)
+    found = []
+
+    def step():
+        model(torch.ones(1, 2))
+        found.append(copy.deepcopy(model))
+        found.append(pickle.loads(pickle.dumps(model)))
+        torch.save(model, io.BytesIO())
+
+    measured(step, [model])
+    assert all(torch.equal(each.weight, model.weight) for each in found)
+
+
+def test_a_step_that_raises_leaves_nothing_in_force():
+    with pytest.raises(ZeroDivisionError):
+        measured(lambda: 1 / 0)
+
+
+@sees_saved
+def test_what_autograd_lets_go_of_is_no_longer_counted():
+    from ampcompat.parts.saved import SavedTensors
+
+    with SavedTensors() as saved:
+        result = torch.ones(6, requires_grad=True).exp()
+        assert sum(saved.sizes().values()) == 24
+        result.sum().backward()
+        assert saved.sizes() == {}
+
+
+@sees_saved
+def test_a_graph_that_outlives_the_measured_step_can_be_used():
+    found = []
+    measured(lambda: found.append(torch.ones(3, requires_grad=True).exp()))
+    found[0].sum().backward()
