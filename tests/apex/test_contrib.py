@@ -1,7 +1,7 @@
 """apex.contrib's clipping, cross entropy and layer norm against float64 arithmetic written by hand."""
 
+import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -103,7 +103,8 @@ def norm_by_hand(params, order):
 @pytest.mark.parametrize("order", [2, 1.0, 3, math.inf])
 @pytest.mark.parametrize("limit", [0.5, 1000.0])
 def test_clipping_scales_by_the_joint_norm_over_all_dtypes(order, limit):
-    params = gradients([torch.float32, torch.float16, torch.float64, torch.bfloat16])
+    wanted = [torch.float32, torch.float16, torch.float64, torch.bfloat16]
+    params = gradients([dtype for dtype in wanted if trains_in(dtype)])
     before = [param.grad.double().clone() for param in params]
     right = norm_by_hand(params, order)
     found = clip_grad_norm_(iter(params + [torch.nn.Parameter(torch.ones(2))]), limit, order)
@@ -114,6 +115,7 @@ def test_clipping_scales_by_the_joint_norm_over_all_dtypes(order, limit):
         assert (param.grad.double() - old * factor).abs().max() <= room * float(old.abs().max())
 
 
+@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot multiply half tensors on a CPU")
 def test_the_norm_of_half_gradients_does_not_overflow():
     param = torch.nn.Parameter(torch.zeros(16, dtype=torch.float16))
     param.grad = torch.full((16,), 32768.0, dtype=torch.float16)
@@ -134,7 +136,7 @@ def test_a_norm_that_is_not_finite_is_an_error_if_asked_for(bad):
     clip_grad_norm_([param], 1.0)
 
 
-@pytest.mark.skipif(not torch_facts.has_foreach_mul_by_tensor(), reason="this torch has no foreach for all of it")
+@pytest.mark.skipif(not hasattr(torch, "_foreach_max"), reason="this torch has no foreach for all of it")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_clipping_takes_as_many_operations_for_any_number_of_params(dtype):
     if not torch_facts.foreach_norm_takes(2, dtype is torch.float16):
@@ -180,7 +182,7 @@ def test_fast_layer_norm_follows_the_formula_in_the_dtype_of_the_input(dtype):
     assert x.grad.dtype is dtype and norm.bias.grad.double().tolist() == pytest.approx([6.0] * 7)
     norm.reset_parameters()
     assert norm.weight.tolist() == [1.0] * 7 and norm.bias.tolist() == [0.0] * 7
-    assert pickle.loads(pickle.dumps(norm)).epsilon == 1e-3
+    assert copy.deepcopy(norm).epsilon == 1e-3
 
 
 @each_setting

@@ -7,6 +7,7 @@ import pytest
 import torch
 from half_kernels import trains_in
 
+import precision
 from ampcompat.apex import install
 from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
@@ -100,7 +101,7 @@ def test_gradients_copies_scale_and_norms_may_be_given(given):
         )
         right.step([grad.double() / 4.0 for grad in grads])
     assert close(params, right.weights)
-    assert all(torch.equal(copy_, param.detach().half()) for copy_, param in zip(copies, params))
+    assert all(torch.equal(copy_.double(), param.detach().half().double()) for copy_, param in zip(copies, params))
     assert all(param.grad is None for param in params)
 
 
@@ -120,7 +121,7 @@ def test_sgd_takes_the_same_arguments():
             param.grad = grad
         right.step()
     assert close(params, [param.detach().double() for param in plain])
-    assert torch.equal(copies[0], params[0].detach().half())
+    assert torch.equal(copies[0].double(), params[0].detach().half().double())
 
 
 # -- FP16_Optimizer ----------------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def test_the_loop_of_2018_trains(dtype):
     losses = train(model, optimizer, 40)
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     for params, masters in zip(optimizer.fp16_groups, optimizer.fp32_groups):
-        assert {master.dtype for master in masters} == {torch.float32}
+        assert {master.dtype for master in masters} == {precision.HIGH}
         assert all(torch.equal(param.detach(), master.detach().to(dtype)) for param, master in zip(params, masters))
 
 

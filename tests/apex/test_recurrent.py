@@ -138,6 +138,7 @@ def test_dropout_is_between_layers_and_in_training_only():
     assert not torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[2], outputs[3])
 
 
+@pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning")  # torch 1.5
 def test_models_that_have_run_copy_and_pickle():
     network = mLSTM(3, 4, 2)
     network(torch.randn(2, 2, 3))
