@@ -253,8 +253,8 @@ def _optimizer_of(runner):
     optimizer = runner.optimizer
     if isinstance(optimizer, (dict, list, tuple)) or optimizer is None:
         raise AmpTypeError(
-            "An optimizer hook drives one optimizer, and runner.optimizer is a {}. Drive several in a hook of your own, "
-            "with amp.initialize and amp.scale_loss.".format(type(optimizer).__name__)
+            "An optimizer hook drives one optimizer, and runner.optimizer is a {}. Drive several in a hook of your "
+            "own, with amp.initialize and amp.scale_loss.".format(type(optimizer).__name__)
         )
     return optimizer
 
