@@ -11,6 +11,7 @@ from precision import IS_STAND_IN, low_of
 
 from ampcompat import amp
 from ampcompat.apex.parallel import LARC
+from ampcompat.tables import torch_facts
 
 RATES = (0.5, 0.01)
 DECAYS = (0.1, 0.0)
@@ -210,3 +211,42 @@ def test_it_may_also_wrap_what_initialize_returned(level):
         changed = any(not torch.equal(old, master) for old, master in zip(before, masters))
         assert changed == (factor == 1.0)
     assert amp.step_was_skipped(optimizer)
+
+
+def calls_of_a_step(count, dtype):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function not in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+                calls.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    params = [torch.nn.Parameter(torch.ones(3, dtype=dtype)) for _ in range(count)]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer = LARC(torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.1))
+    with torch.no_grad(), Record():
+        optimizer._rescale(optimizer.param_groups[0])
+    return calls
+
+
+@pytest.mark.skipif(not hasattr(torch, "_foreach_max"), reason="this torch has no foreach for all of it")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_number_of_operations_does_not_grow_with_the_number_of_params(dtype):
+    few, many = calls_of_a_step(4, dtype), calls_of_a_step(40, dtype)
+    if dtype is torch.float16 and not torch_facts.foreach_norm_takes(2, True):
+        pytest.skip("this torch has no float32 norms of half tensors in one operation")
+    assert few == many and not any("_local_scalar_dense" in call for call in many)
+
+
+def test_sparse_gradients_are_rescaled_by_their_values():
+    torch.manual_seed(0)
+    tables = [torch.nn.Embedding(5, 3, sparse=sparse) for sparse in (True, False)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for table in tables:
+        table(torch.tensor([1, 3, 1])).pow(2).sum().backward()
+        LARC(torch.optim.SGD(table.parameters(), lr=0.5), clip=False).step()
+    assert torch.allclose(tables[0].weight, tables[1].weight)

@@ -8,8 +8,8 @@ state, hooks and, if amp prepared it, amp's adapter are those of the wrapped opt
 
 import torch
 
-from ...parts import tensors
 from ...parts.optimizers import SLOT
+from ..multi_tensor import lists
 
 #: What else schedulers, hooks and amp look for on an optimizer; all of it belongs to the wrapped one.
 _SHARED = ("defaults", SLOT)
@@ -105,34 +105,41 @@ class LARC(torch.optim.Optimizer):
     def _rescale(self, group):
         """Rescale the gradients of a group; nothing is read back from the device."""
         decay = group.get("weight_decay") or 0.0
-        for params in tensors.grouped([param for param in group["params"] if param.grad is not None]):
-            grads = [param.grad for param in params]
-            weight, grad = _norms(params), _norms(grads)
+        for alike in _alike([param for param in group["params"] if param.grad is not None]):
+            weights, grads = [param.detach() for param in alike], [_values(param.grad) for param in alike]
+            weight, grad = lists.norms(weights), lists.norms(grads)
             rate = self.trust_coefficient * weight / (grad + decay * weight + self.eps)
             if self.clip:
                 rate = (rate / group["lr"]).clamp(max=1.0)
             adapts = (weight != 0) & (grad != 0)
-            rates = torch.where(adapts, rate, torch.ones_like(rate))
+            rates = torch.where(adapts, rate, torch.ones_like(rate)).to(grads[0].dtype)
             if decay:
-                decays = torch.where(adapts, torch.full_like(rate, decay), torch.zeros_like(rate))
-                _add_products_(grads, params, decays.to(params[0].dtype))
-            _multiply_(grads, rates.to(params[0].dtype))
+                decays = torch.where(adapts, torch.full_like(rate, decay), torch.zeros_like(rate)).to(weights[0].dtype)
+                _add_decay_([param.grad for param in alike], weights, list(decays.unbind()))
+            lists.mul_([_values(param.grad) for param in alike], list(rates.unbind()))
 
 
-def _norms(alike):
-    """Return the 2-norms of tensors of one device and dtype as one tensor, float32 at least."""
-    if tensors.is_narrower(alike[0], torch.float32):
-        return torch.stack([tensor.float().norm() for tensor in alike])
-    if hasattr(torch, "_foreach_norm") and not any(tensor.is_sparse for tensor in alike):
-        return torch.stack(list(torch._foreach_norm(alike)))
-    return torch.stack([tensor.norm() for tensor in alike])
+def _alike(params):
+    """Return lists of params that one operation can take: of one device and dtype, their gradients too."""
+    groups = {}
+    for param in params:
+        if param.grad.is_sparse and not param.grad.is_coalesced():
+            param.grad = param.grad.coalesce()
+        key = (param.device, param.dtype, param.grad.dtype, param.grad.is_sparse)
+        groups.setdefault(key, []).append(param)
+    return groups.values()
 
 
-def _add_products_(sums, factors, others):
-    for total, factor, other in zip(sums, factors, others.unbind()):
-        total.add_(factor * other)
+def _values(grad):
+    return grad._values() if grad.is_sparse else grad.detach()
 
 
-def _multiply_(alike, factors):
-    for tensor, factor in zip(alike, factors.unbind()):
-        tensor.mul_(factor)
+def _add_decay_(grads, weights, decays):
+    """Add ``decay * weight`` to gradients; sparse ones decay where they have values."""
+    products = lists.mul(weights, decays)
+    if grads[0].is_sparse:
+        for grad, product in zip(grads, products):
+            rows = grad._indices()
+            grad._values().add_(product[tuple(rows.unbind())])
+    else:
+        lists.add_(grads, products)
