@@ -1,0 +1,85 @@
+"""Read a page as a browser would: its text, its links, whether it is sound, and how wide it is on a phone.
+
+Owns: an HTML reader for tests, and the start of a headless browser.
+Must not touch: what pages say.
+The surprise: a headless Chromium makes no window narrower than 500 dots, so a phone is a frame of 390 in a page of ours.
+"""
+
+import html
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "base", "source", "area", "embed", "track", "param"}
+
+
+class Reader(HTMLParser):
+    """The elements of a page: ``tags`` with their attributes, ``text`` outside style, and ``faults`` of nesting."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.text, self.faults, self._open = [], "", [], []
+        self.feed(page)
+        self.close()
+        self.faults += ["never closed: " + tag for tag in self._open]
+
+    def handle_starttag(self, tag, attrs):
+        """Note an element, and open it."""
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        """Note an element that closes itself, as those of SVG do."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        """Close an element, which must be the last one that was opened."""
+        if not self._open or self._open.pop() != tag:
+            self.faults.append("closed out of turn: {} at {}".format(tag, self.getpos()))
+
+    def handle_data(self, data):
+        """Collect what is read."""
+        if self._open and self._open[-1] != "style":
+            self.text += data
+
+    def all(self, tag):
+        """Return the attributes of every element of that name."""
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    def references(self):
+        """Return everything that an attribute refers to."""
+        names = ("src", "href", "xlink:href", "srcset", "data", "action", "poster", "background", "formaction")
+        found = [attrs[name] for _, attrs in self.tags for name in names if attrs.get(name)]
+        values = [value for _, attrs in self.tags for value in attrs.values() if value]
+        return found + [each for value in values for each in re.findall(r"url\(([^)]*)\)", value)]
+
+
+def browser():
+    """Return the path of a browser that runs headless, or None."""
+    found = (shutil.which(name) for name in BROWSERS)
+    return next((path for path in found if path), None)
+
+
+def open_in_browser(path, folder, *options):
+    """Open a file in a headless browser with a profile of its own, and return what it prints."""
+    # A container has neither the user namespaces of the sandbox nor much shared memory.
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+    command += ["--user-data-dir=" + os.path.join(str(folder), "profile"), "--no-first-run"] + list(options)
+    done = subprocess.run(
+        command + ["file://" + str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, cwd=str(folder)
+    )
+    return done.stdout.decode("utf-8", "replace")
+
+
+def framed(page, width, script):
+    """Return a page with another one in a frame of that width; what ``script`` returns of its document is in ``#told``."""
+    return (
+        '<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><p id="told"></p>'
+        '<iframe id="frame" style="border:0;width:{}px;height:3000px" srcdoc="{}"></iframe>'
+        "<script>onload = () => {{ const page = document.getElementById('frame').contentDocument;"
+        "document.getElementById('told').textContent = JSON.stringify((() => {{ {} }})()) }}</script>"
+    ).format(width, html.escape(page, quote=True), script)
