@@ -8,6 +8,7 @@ The surprise: tensors in float32 are computed on in place; only narrower ones ar
 import torch
 
 from ...parts import tensors
+from ...tables import torch_facts
 from . import lists
 
 
@@ -35,26 +36,33 @@ def write_back(given, computed):
             tensors.copy_(targets, sources)
 
 
-def update(noop_flag, tensor_lists, length, rule):
+def allowed(noop_flag, tensor_lists, on_device=True):
+    """Yield what ``alike`` does, each with the flag on its device, as ``updates`` takes it as ``skip``.
+
+    Where torch cannot heed a flag there, or with ``on_device`` false, the host reads it: either nothing is yielded, or
+    None in its place.
+    """
+    on_device = on_device and torch_facts.has_flagged_sgd(noop_flag.device.type)
+    if not on_device and bool((noop_flag != 0).any()):
+        return
+    skip = (noop_flag != 0).any().to(torch.float32) if on_device else None
+    for rows, batch in alike(tensor_lists):
+        yield rows, batch, None if skip is None else skip.to(batch[0][0].device)
+
+
+def update(noop_flag, tensor_lists, length, rule, on_device=True):
     """Call ``rule`` with widened batches of the first ``length`` lists, gradients first; write all but those back.
 
-    Nothing happens where the flag is set. A further list is of copies of the params (the second list) in another dtype,
+    Nothing changes where the flag is set. A further list is of copies of the params (the second list) in another dtype,
     and gets their new values.
     """
-    if is_set(noop_flag):
-        return
     with torch.no_grad():
-        for _, batch in alike(tensor_lists):
+        for _, batch, skip in allowed(noop_flag, tensor_lists, on_device):
             computed = [wide(each) for each in batch[:length]]
-            rule(*computed)
+            rule(*computed, skip=skip)
             write_back(batch[1:length], computed[1:])
             if len(batch) > length:
                 tensors.copy_(batch[length], computed[1])
-
-
-def is_set(noop_flag):
-    """Return whether the flag is set; waits for the device."""
-    return bool((noop_flag != 0).any())
 
 
 def flag_unless_finite(noop_flag, batch):

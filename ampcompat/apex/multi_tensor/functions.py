@@ -7,7 +7,8 @@ tensors that it was given.
 
 All take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` is without effect. ``noop_flag`` is an integer
 tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 when they meet inf or nan and
-compute all the same; functions that update weights do nothing where it is set, which is read from the device.
+compute all the same; functions that update weights do nothing where it is set, on the device where torch can tell it
+so there.
 """
 
 import torch
@@ -96,12 +97,13 @@ def multi_tensor_sgd(
     """SGD on ``[gradients, params, buffers]``, and a fourth list of half copies; ``scale`` multiplies gradients."""
     options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)
 
-    def rule(gradients, params, buffers):
+    def rule(gradients, params, buffers, skip):
         if scale != 1.0:
             gradients = lists.mul(gradients, scale)
-        updates.sgd(params, gradients, buffers, *options)
+        updates.sgd(params, gradients, buffers, *options, skip=skip)
 
-    batches.update(noop_flag, tensor_lists, 3, rule)
+    # In a first run the buffers may hold anything, which no sum gets rid of: the host decides whether to write there.
+    batches.update(noop_flag, tensor_lists, 3, rule, on_device=not first_run)
 
 
 def multi_tensor_adam(
@@ -110,8 +112,8 @@ def multi_tensor_adam(
     """Adam on ``[gradients, params, means, squares]``; ``mode`` 1 decouples the decay, 0 adds it to the gradients."""
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
-    def rule(gradients, params, means, squares):
-        updates.adam(params, gradients, means, squares, *options)
+    def rule(gradients, params, means, squares, skip):
+        updates.adam(params, gradients, means, squares, *options, skip=skip)
 
     batches.update(noop_flag, tensor_lists, 4, rule)
 
@@ -123,8 +125,8 @@ def multi_tensor_adam_capturable(
     lr, step, inv_scale = map(batches.shapeless, (lr, step, inv_scale))
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
-    def rule(gradients, params, means, squares):
-        updates.adam(params, batches.scaled(gradients, inv_scale), means, squares, *options)
+    def rule(gradients, params, means, squares, skip):
+        updates.adam(params, batches.scaled(gradients, inv_scale), means, squares, *options, skip=skip)
 
     batches.update(noop_flag, tensor_lists, 4, rule)
 
@@ -132,8 +134,8 @@ def multi_tensor_adam_capturable(
 def multi_tensor_adagrad(chunk_size, noop_flag, tensor_lists, lr, epsilon, mode, weight_decay):
     """Adagrad on ``[gradients, params, sums]``; ``mode`` 1 decouples the decay."""
 
-    def rule(gradients, params, sums):
-        updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1)
+    def rule(gradients, params, sums, skip):
+        updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1, skip)
 
     batches.update(noop_flag, tensor_lists, 3, rule)
 
@@ -161,16 +163,16 @@ def multi_tensor_novograd(
     """
     order = 2 if norm_type == 2 else float("inf")
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay, grad_averaging, moment_mode == 0)
-    if batches.is_set(noop_flag):
-        return
     with torch.no_grad():
-        for rows, (gradients,) in batches.alike(tensor_lists[:1]):
-            news = lists.norms(batches.wide(gradients), order).to(grad_norms.device, grad_norms.dtype)
-            grad_norms[rows] = updates.blend_norms(grad_norms[rows], news, beta2, order)
-        for rows, batch in batches.alike(tensor_lists):
+        for rows, batch, skip in batches.allowed(noop_flag, tensor_lists):
             gradients, params, means = map(batches.wide, batch)
-            moments = grad_norms[rows].to(params[0].device, params[0].dtype)
-            updates.novograd(params, gradients, means, moments, *options)
+            news, held = lists.norms(gradients, order).to(grad_norms.device, grad_norms.dtype), grad_norms[rows]
+            moments = updates.blend_norms(held, news, beta2, order)
+            if skip is not None:
+                moments = torch.where(skip.to(held.device) != 0, held, moments)
+            grad_norms[rows] = moments
+            moments = moments.to(params[0].device, params[0].dtype)
+            updates.novograd(params, gradients, means, moments, *options, skip=skip)
             batches.write_back(batch[1:], (params, means))
 
 
@@ -190,53 +192,27 @@ def multi_tensor_lamb(
     global_grad_norm,
     max_grad_norm,
     use_nvlamb=False,
+    found_inf=None,
+    inv_scale=None,
 ):
-    """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first."""
-    modes = {"averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
-    divisor = updates.clip_divisor(batches.shapeless(global_grad_norm), max_grad_norm)
-    options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
+    """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first.
 
-    def rule(gradients, params, means, squares):
-        updates.lamb(params, gradients, means, squares, divisor.to(params[0].device), *options, **modes)
-
-    batches.update(noop_flag, tensor_lists, 4, rule)
-
-
-def multi_tensor_lamb_mp(
-    chunk_size,
-    noop_flag,
-    tensor_lists,
-    lr,
-    beta1,
-    beta2,
-    epsilon,
-    step,
-    bias_correction,
-    weight_decay,
-    grad_averaging,
-    mode,
-    global_grad_norm,
-    max_grad_norm,
-    use_nvlamb,
-    found_inf,
-    inv_scale,
-):
-    """``multi_tensor_lamb`` with numbers as tensors; the norm and its limit are those of the scaled gradients.
-
-    A fifth list, if there is one, are half copies of the params. Nothing changes where ``found_inf`` is 1.
+    Any number may be a tensor. Nothing changes where ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``; the
+    norm and its limit are those of before that. A fifth list, if there is one, are half copies of the params.
     """
-    if bool((found_inf != 0).any()):
-        return
     modes = {"averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
     lr, step, inv_scale = map(batches.shapeless, (lr, step, inv_scale))
     divisor = updates.clip_divisor(batches.shapeless(global_grad_norm), float(max_grad_norm))
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
 
-    def rule(gradients, params, means, squares):
-        gradients = batches.scaled(gradients, inv_scale)
-        updates.lamb(params, gradients, means, squares, divisor.to(params[0].device), *options, **modes)
+    def rule(gradients, params, means, squares, skip):
+        gradients = gradients if inv_scale is None else batches.scaled(gradients, inv_scale)
+        updates.lamb(params, gradients, means, squares, divisor.to(params[0].device), *options, skip=skip, **modes)
 
-    batches.update(noop_flag, tensor_lists, 4, rule)
+    batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, rule)
+
+
+multi_tensor_lamb_mp = multi_tensor_lamb
 
 
 def multi_tensor_lamb_stage1_cuda(
@@ -252,10 +228,9 @@ def multi_tensor_lamb_stage1_cuda(
     max_global_grad_norm,
 ):
     """The first half of LAMB, on ``[gradients, params, means, squares, updates]``; ``step`` counts from 0."""
-    if batches.is_set(noop_flag):
-        return
     with torch.no_grad():
-        for rows, batch in batches.alike(tensor_lists):
+        # The host reads the flag: the updates, written to be read by the second stage, may hold anything before.
+        for rows, batch, _ in batches.allowed(noop_flag, tensor_lists, on_device=False):
             gradients, params, means, squares = map(batches.wide, batch[:4])
             norm = batches.shapeless(global_grad_norm).to(params[0].device)
             gradients = batches.scaled(gradients, 1.0 / updates.clip_divisor(norm, max_global_grad_norm))
@@ -278,14 +253,12 @@ def multi_tensor_lamb_stage2_cuda(
     use_nvlamb=False,
 ):
     """The second half of LAMB, on ``[params, updates]``: ``params -= lr * ratio * updates``."""
-    if batches.is_set(noop_flag):
-        return
     with torch.no_grad():
-        for rows, batch in batches.alike(tensor_lists):
+        for rows, batch, skip in batches.allowed(noop_flag, tensor_lists):
             params, found = map(batches.wide, batch)
             found = lists.mul(found, 1.0)
             if weight_decay or use_nvlamb:
                 ratios = updates.ratios(per_tensor_param_norm[rows], per_tensor_update_norm[rows])
                 lists.mul_(found, list(ratios.to(params[0].device).unbind()))
-            lists.subtract_(params, found, lr)
+            lists.subtract_(params, found, lr, skip)
             batches.write_back(batch[:1], (params,))
