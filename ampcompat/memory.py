@@ -134,7 +134,7 @@ def memory_report(model, optimizer, step):
 
     Returns:
         A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so that views and tied weights
-        count once. Activations need torch 1.10, temporaries torch 1.13; on CUDA the allocator's own numbers come along.
+        count once. Activations need torch 1.10, temporaries torch 2.0; on CUDA the allocator's own numbers come along.
 
     Raises:
         AmpTypeError: the arguments are no modules, no optimizers, no function.

@@ -3,7 +3,7 @@
 Owns: ``MemoryMeter``: which storages belong to which kind, and when to look.
 Must not touch: models, optimizers, values. It looks, and leaves no hook behind.
 The surprise: it sees every operation while it measures, so a measured step takes several times as long; time others. On torch
-before 1.13 it cannot, and counts the kinds that are there at the moments it is told of.
+before 2.0 it cannot, and counts the kinds that are there at the moments it is told of.
 
 What a storage counts as, each one once and the first that fits: parameters, masters, gradients, optimizer state, buffers of the
 model, casts of weights, what autograd saved (activations), and the rest of what was made since the forward pass began
@@ -11,6 +11,7 @@ model, casts of weights, what autograd saved (activations), and the rest of what
 """
 
 import weakref
+from contextlib import ExitStack
 
 import torch
 
@@ -18,11 +19,8 @@ from ..tables import torch_facts
 from .allocations import Allocations
 from .memory_kinds import NAMES, Kinds, Reading
 from .optimizers import SLOT
-from .saved import SavedTensors
+from .saved import RESOLUTION, SavedTensors
 from .storages import StorageTable, sizes_in, storages_in
-
-#: A new peak is looked at when it may be greater by this share: an error that nobody sees, for many looks less.
-RESOLUTION = 1e-3
 
 _STATIC = ("parameters", "masters", "optimizer", "model_buffers")
 
@@ -31,7 +29,7 @@ class MemoryMeter:
     """Measures what happens between ``begin`` and ``end``, which are called on the thread that trains.
 
     Until ``end`` two contexts of torch are open: hooks on what autograd saves (torch 1.10) and a mode below autograd
-    (1.13). Contexts that the training itself opens must be closed in the order that contexts are closed in: around
+    (2.0). Contexts that the training itself opens must be closed in the order that contexts are closed in: around
     what is measured, or inside it.
     """
 
@@ -54,37 +52,36 @@ class MemoryMeter:
         self._reading = Reading()
         self._undecided = None  # references to what counted as temporary at the peak
         self._inputs = StorageTable()  # asked where there are no modes, and so no word on what was there before
-        self._saved = SavedTensors() if torch_facts.takes_saved_tensor_hooks() else None
-        self._allocations = Allocations(self.look, self._is_weight) if torch_facts.has_dispatch_modes() else None
+        has_modes = torch_facts.has_dispatch_modes()
+        self._allocations = Allocations(self.look, self._is_weight) if has_modes else None
+        self._saved = SavedTensors(None if has_modes else self.look) if torch_facts.takes_saved_tensor_hooks() else None
         self._refresh()
         self.look()
-        # Of all modules rather than on the models: those may be copied and pickled meanwhile. Torch before 1.6 has none such,
-        # nor anything that would ask for it.
-        register = getattr(torch.nn.modules.module, "register_module_forward_pre_hook", None)
-        self._listening = [] if register is None else [register(self._before_forward)]
-        for context in self._contexts():
-            context.__enter__()
+        with ExitStack() as in_force:
+            # Of all modules rather than on the models: those may be copied and pickled meanwhile. Torch before 1.6 has none
+            # such, nor anything that would ask for it.
+            register = getattr(torch.nn.modules.module, "register_module_forward_pre_hook", None)
+            if register is not None:
+                in_force.callback(register(self._before_forward).remove)
+            for context in (self._saved, self._allocations):
+                if context is not None:
+                    in_force.enter_context(context)
+            self._in_force = in_force.pop_all()
 
     def end(self):
         """Stop, and return the ``Reading``."""
         self._is_open = False
-        for context in reversed(self._contexts()):
-            context.__exit__(None, None, None)
-        for hook in self._listening:
-            hook.remove()
+        self._in_force.close()
         self.moment()
         reading = self._reading
         # What autograd still keeps keeps its account, and nothing else of this step.
-        self._reading = self._undecided = self._saved = self._allocations = self._listening = self._inputs = None
+        self._reading = self._undecided = self._saved = self._allocations = self._in_force = self._inputs = None
         return reading
 
     @property
     def is_open(self):
         """Whether a step is being measured."""
         return self._is_open
-
-    def _contexts(self):
-        return [context for context in (self._saved, self._allocations) if context is not None]
 
     def _before_forward(self, module, inputs):
         # What was made since the last step is the next batch, or an evaluation: the step begins here.

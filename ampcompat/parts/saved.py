@@ -16,11 +16,21 @@ from ..tables import torch_facts
 from .patching import PatchStack
 from .storages import sizes_in
 
+#: A new peak is looked at when it is greater by this share: an error that nobody sees, for many looks less.
+RESOLUTION = 1e-3
+
 
 class SavedTensors:
-    """A context manager that counts what autograd saves inside it, until autograd lets go of it."""
+    """A context manager that counts what autograd saves inside it, until autograd lets go of it.
 
-    def __init__(self):
+    Args:
+        on_growth: called, without arguments, when more is kept than ever before, by a share of ``RESOLUTION``; or None.
+    """
+
+    def __init__(self, on_growth=None):
+        self._on_growth = on_growth
+        self._bytes = 0
+        self._limit = 0
         self._holders = {}  # key of a storage -> how many saved tensors stand on it
         self._sizes = {}  # key of a storage -> bytes
         self._outer = None
@@ -80,9 +90,15 @@ class SavedTensors:
         return kept.value()
 
     def _hold(self, sizes):
-        self._sizes.update(sizes)
-        for key in sizes:
-            self._holders[key] = self._holders.get(key, 0) + 1
+        for key, size in sizes.items():
+            held = self._holders.get(key, 0)
+            self._holders[key] = held + 1
+            if not held:
+                self._sizes[key] = size
+                self._bytes += size
+        if self._on_growth is not None and self._bytes > self._limit:
+            self._limit = self._bytes * (1 + RESOLUTION)
+            self._on_growth()
 
     def _let_go(self, keys):
         for key in keys:
@@ -90,7 +106,7 @@ class SavedTensors:
             if left:
                 self._holders[key] = left
             else:
-                del self._sizes[key]
+                self._bytes -= self._sizes.pop(key)
 
 
 class _Kept:

@@ -180,12 +180,19 @@ def takes_saved_tensor_hooks():
 
 @functools.lru_cache(maxsize=None)
 def has_dispatch_modes():
-    """Return whether a mode can be entered that sees every operation below autograd (1.13; 1.12's is of another kind)."""
+    """Return whether a mode can be entered that sees every operation below autograd (2.0)."""
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError:
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                return function(*args, **(kwargs or {}))
+
+        with torch.enable_grad(), Mode(), torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor):
+            (torch.ones(1, requires_grad=True) * 2.0).mul(3.0)
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # 1.12's cannot be entered; 1.13's trips over saved numbers
         return False
-    return hasattr(TorchDispatchMode, "__enter__")
+    return True
 
 
 @functools.lru_cache(maxsize=None)
@@ -198,6 +205,17 @@ def has_foreach():
 def has_foreach_copy():
     """Return whether torch copies a list of tensors into another of other dtypes in one operation."""
     return hasattr(torch, "_foreach_copy_")
+
+
+@functools.lru_cache(maxsize=None)
+def counts_storage_uses():
+    """Return whether torch tells how many tensors share a memory (torch >= 2.1), and copies lists of them."""
+    return hasattr(torch._C, "_storage_Use_Count") and has_foreach_copy()
+
+
+def storage_uses(tensor):
+    """Return how many tensors, from Python and from C++, hold a tensor's memory; itself counts."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 @functools.lru_cache(maxsize=None)

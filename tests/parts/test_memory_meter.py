@@ -15,11 +15,16 @@ from ampcompat.parts.storages import element_size, sizes_in
 from ampcompat.tables import torch_facts
 from networks import each_setting, session_of
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # checkpoints of torch 1.12
+    pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning"),
+    pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning"),
+]
 sees_saved = pytest.mark.skipif(
     not hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks"),
     reason="torch before 1.10 shows nothing of what autograd saves",
 )
-sees_all = pytest.mark.skipif(not torch_facts.has_dispatch_modes(), reason="torch before 1.13 shows no operations to a mode")
+sees_all = pytest.mark.skipif(not torch_facts.has_dispatch_modes(), reason="torch before 2.0 shows no operations to a mode")
 
 
 @pytest.fixture(autouse=True)
@@ -123,11 +128,11 @@ def test_what_is_saved_twice_or_as_a_view_counts_once():
     weight = torch.ones(8, 4, requires_grad=True)
 
     def step():
-        made = weight * 2.0
+        made = -weight
         (made * made[:4].repeat(2, 1) + made.t().t() * made).sum().backward()
 
     reading = measured(step)
-    assert reading.most.activations == 2 * 8 * 4 * 4  # made, and its repeated half
+    assert reading.most.activations == 2 * 8 * 4 * 4  # what was made, and its half repeated
 
 
 @sees_all
@@ -276,9 +281,8 @@ def test_a_tensor_modified_after_it_was_saved_is_still_an_error():
         y.mul_(2.0)
         loss.backward()
 
-    if torch_facts.has_dispatch_modes():
-        with pytest.raises(RuntimeError, match="modified in place|modified by an inplace"):
-            measured(step)
+    with pytest.raises(RuntimeError, match="modified in place"):
+        measured(step)
 
 
 @pytest.mark.skipif(not hasattr(torch, "func"), reason="torch before 2.0 has no torch.func")
