@@ -78,8 +78,13 @@ def seconds_per_step(run):
 
 
 def steady_seconds(run):
-    """Return the step times of a run and its repeats without warm-up: the first step of each, where there are others."""
-    return [seconds for each in [run] + run.repeats for seconds in each.step_seconds[1:] or each.step_seconds]
+    """Return the step times of a run and its repeats without the first step and those slowed by measuring, if others are left."""
+    return [seconds for each in [run] + run.repeats for seconds in _steady(each)]
+
+
+def _steady(run):
+    slow = {0} | set(run.measured)
+    return [seconds for step, seconds in enumerate(run.step_seconds) if step not in slow] or run.step_seconds[-1:]
 
 
 def _assessment(level, run, baseline_level, baseline):

@@ -44,6 +44,7 @@ def compare(
     dtypes=None,
     verbosity=0,
     diagnose=True,
+    memory=True,
     tell=None,
 ):
     """Train once per opt level, with the same seeds, and report how the levels differ.
@@ -60,6 +61,7 @@ def compare(
         dtypes: a text such as "float32,float64" instead of the levels' own dtypes.
         verbosity: of amp's notices.
         diagnose: explain skipped steps; that costs small networks some of their speed, at every level.
+        memory: measure it in a few steps of each run, which takes these several times as long.
         tell: called as ``tell(level, repeat, event)`` with every event of ``abtest.journal``, or None.
 
     Returns:
@@ -70,16 +72,16 @@ def compare(
         AmpError: a session is open already, an unknown level, steps or repeats below 1.
     """
     report = Report(baseline=baseline)
-    measure(report, train, levels, steps, repeats, seed, Wishes(backend, dtypes, verbosity, diagnose), tell)
+    measure(report, train, levels, steps, repeats, seed, Wishes(backend, dtypes, verbosity, diagnose, memory), tell)
     return report
 
 
 class Wishes:
-    """How every level is run: the options of ``ampcompat run``, and whether skipped steps are explained."""
+    """How every level is run: the options of ``ampcompat run``, and what else is watched."""
 
-    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnoses=True, frames=()):
+    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnoses=True, measures_memory=True, frames=()):
         opt_levels.parse_dtypes(dtypes)
-        self.diagnoses = diagnoses
+        self.watched = (diagnoses, measures_memory)
         self.frames = tuple(frames) + (__file__,)  # of files that a traceback need not begin with
         stated = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
         self.stated = {name: value for name, value in stated.items() if value is not None}
@@ -91,7 +93,7 @@ def measure(report, train, levels, steps, repeats, seed, wishes, tell=None):
     ordered = with_baseline(levels, report.baseline)
     for level in ordered:
         opt_levels.level_named(level)
-    report.environment.update(surroundings(), seed=seed, diagnose=wishes.diagnoses)
+    report.environment.update(surroundings(), seed=seed, diagnose=wishes.watched[0])
     try:
         for level in ordered:
             for repeat in range(repeats):
@@ -128,7 +130,7 @@ def _train(recorder, train, level, repeat, seed, wishes):
     seeding.seed_all(seed, repeat)
     with PatchStack() as patches:
         seeding.shift_seeds(repeat, patches)
-        with listening(listeners(recorder, wishes.diagnoses), level, wishes):
+        with listening(listeners(recorder, *wishes.watched), level, wishes):
             end = outcome(recorder, lambda: train(level), wishes.frames)
             recorder.tell(end)
     if end["end"] == "interrupted":

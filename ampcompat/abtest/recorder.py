@@ -38,7 +38,7 @@ class Recorder(Observer):
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
-        self.sources = []  # have ``new_events()``, asked after every step
+        self.sources = []  # have ``step_ended(following)`` and ``new_events()``, called after every step
         self._limit = steps
         self._listener = tell
         self._adapters = weakref.WeakSet()
@@ -99,7 +99,7 @@ class Recorder(Observer):
         """Keep a round that has begun: nothing more is going to come."""
         if self._stepped and not self.is_full:
             self._keep_step()
-        self._tell_news()
+        self._tell_news(None)
 
     def _end_step(self):
         """Keep the step that has just ended; stop the run if that was the last one wanted."""
@@ -125,11 +125,12 @@ class Recorder(Observer):
         self._stepped, self._passes, self._skipped = [], [], False
         self._count += 1
         self.tell(event)
-        self._tell_news()
+        self._tell_news(None if self._count == self._limit else self._count)
         self._since = time.perf_counter()
 
-    def _tell_news(self):
+    def _tell_news(self, following):
         for source in self.sources:
+            source.step_ended(following)
             for event in source.new_events():
                 self.tell(event)
 

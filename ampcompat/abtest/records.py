@@ -22,6 +22,7 @@ The JSON form, schema 1. Bytes are whole numbers, seconds are floats, steps coun
         "samples": [count, …],                    per step, or null where no batch size could be told
         "memory": {"parameters": bytes, "gradients": …, "masters": …, "optimizer": …, "activations": …, "buffers": …,
                    "peak_total": …, "cuda_allocated": …, "cuda_reserved": …, "fragmentation": share from 0 to 1},
+        "measured": [step, …],                    those in which memory was measured, which makes them slow
         "predicted": {"parameters": bytes, …},    the formula's answer for the same kinds, or null
         "findings": [{"step": step, "text": "…"}, …],   what the forensics said of skipped steps
         "repeats": [run, …],                      the same level again with other seeds, as runs without repeats
@@ -84,6 +85,7 @@ class Run:
     step_seconds: List[float] = field(default_factory=list)
     samples: Optional[List[int]] = None
     memory: Memory = field(default_factory=Memory)
+    measured: List[int] = field(default_factory=list)
     predicted: Optional[Memory] = None
     findings: List[Finding] = field(default_factory=list)
     repeats: List["Run"] = field(default_factory=list)

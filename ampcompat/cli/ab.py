@@ -54,7 +54,7 @@ def _parser():
     parser = LineParser(
         prog="ampcompat ab",
         usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--seed S] [--json FILE] "
-        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--verbose] "
+        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--no-memory] [--verbose] "
         "[--backend NAME] [--dtypes LOW,HIGH] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unchanged script once per opt level and show how the levels differ. What follows SCRIPT or MODULE "
         "belongs to it.",
@@ -72,6 +72,7 @@ def _parser():
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help="such as 'torchrun --nproc_per_node 2'")
     add("--no-diagnose", dest="diagnoses", action="store_false", help="do not explain skipped steps, for exacter times")
+    add("--no-memory", dest="measures_memory", action="store_false", help="do not measure memory")
     add("--verbose", action="store_true", help="let the script's output through")
     add("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
     add("--dtypes", type=dtypes_named, metavar="LOW,HIGH", help="for old torch: float32,float64 stand in for half")
@@ -137,7 +138,7 @@ def _run_fresh(stated, target, report, progress, outputs):
 
     for level in stated.levels:
         for repeat in range(stated.repeats):
-            wishes = (stated.backend, stated.dtypes, stated.diagnoses)
+            wishes = (stated.backend, stated.dtypes, stated.diagnoses, stated.measures_memory)
             start = Start(target, level, stated.seed, repeat, stated.steps, *wishes)
             fresh = FreshRun(start, stated.launcher, stated.timeout, stated.verbose)
             report.keep(level, repeat, fresh.run)
@@ -170,7 +171,7 @@ def _run_here(stated, target, report, progress, outputs):
             printed.seek(0)
             printed.truncate()
 
-    wishes = Wishes(stated.backend, stated.dtypes, diagnoses=stated.diagnoses, frames=child.FRAMES + (__file__,))
+    wishes = Wishes(stated.backend, stated.dtypes, None, stated.diagnoses, stated.measures_memory, child.FRAMES + (__file__,))
     quiet = contextlib.nullcontext() if stated.verbose else contextlib.redirect_stdout(printed)
     install.install()
     try:

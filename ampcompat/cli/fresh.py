@@ -40,6 +40,7 @@ class Start:
     backend: Optional[str] = None
     dtypes: Optional[str] = None
     diagnoses: bool = True
+    measures_memory: bool = True
     journal: Optional[str] = None
 
 
