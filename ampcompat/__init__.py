@@ -23,8 +23,8 @@ The rooms. A layer imports only from itself and from those above it in this list
       agreement         ranks of a process group come to one verdict
       tensors           arithmetic over lists of tensors
       models, forwards, state_dicts   a model's weights; what goes in and out; float32 checkpoints
-      optimizers, masters, skips, steps, stash_names, old_layouts, bystanders
-                        the adapter of an optimizer: its masters, what its step heeds, its replaced methods,
+      optimizers, links, chunks, masters, skips, steps, stash_names, old_layouts, bystanders
+                        the adapter of an optimizer: its masters, memory for their gradients, what its step heeds, its replaced methods,
                         Apex's names for all that, its older checkpoints, passes that it was not given to
       sharding, replicas   models that fully_shard has sharded; cast ones that DistributedDataParallel wraps
       magnitudes, listening, reasons   how large values are, unread; what modules put out; why a step was skipped, in words

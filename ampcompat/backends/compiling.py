@@ -23,8 +23,12 @@ def _never():
     return False
 
 
-#: Whether torch.compile is tracing; it takes this function for a constant.
+#: Whether torch.compile is at work: it traces, or it tries with fake tensors what it cannot trace.
 is_compiling = getattr(_compiler, "is_compiling", _never)
+
+#: Whether it traces the very code that asks; it takes this function for a constant. A fifth of the other's price, for
+#: wrappers ask at every call (torch >= 2.2).
+is_tracing = getattr(_compiler, "is_dynamo_compiling", is_compiling)
 
 
 def is_autocast_enabled(devices):

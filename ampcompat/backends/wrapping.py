@@ -57,7 +57,7 @@ class WrappingBackend(CastBackend):
         return nullcontext() if compiling.is_compiling() else Paused(self._switch)
 
     def _low_of(self, tensor):
-        if compiling.is_compiling() or not is_weight(tensor):  # a compiler must not meet caches
+        if compiling.is_tracing() or not is_weight(tensor):  # a compiler must not meet caches
             return tensor.to(self.dtypes.low)
         return self._cache.cast(tensor)
 

@@ -16,7 +16,6 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 """
 
 import copy
-import enum
 import functools
 from collections import OrderedDict
 from typing import NamedTuple
@@ -25,6 +24,8 @@ import torch
 
 from ..errors import AmpError, AmpValueError
 from . import tensors
+from .chunks import chunks_of
+from .links import Links, Stage
 from .masters import Snapshot, add_gradients, make_master, recast
 from .scaler import is_one, is_same
 from .skips import Skips
@@ -33,39 +34,11 @@ from .stash_names import StashNames
 SLOT = "_amp_stash"
 
 
-class Stage(enum.Enum):
-    """Where an optimizer stands in its iteration; a call in the wrong place is an error with a sentence."""
-
-    READY = "ready for a backward pass"
-    SCALED = "holding gradients that are still scaled"
-
-
 class Pair(NamedTuple):
     """A half param of the model and its float32 master."""
 
     model: torch.nn.Parameter
     master: torch.nn.Parameter
-
-
-class Links(NamedTuple):
-    """What an adapter shares with its session; a copy of an optimizer shares it too.
-
-    ``stepping()``: the context of a step. ``resumed(function)``: ``function``, to run under the casts of now.
-    ``first_scaler()``: the loss scaler that Apex's own method names mean. ``on_skip(loss_id, scaler)`` hears of every skipped
-    step, ``on_foreign(adapter)`` of a step on gradients that another optimizer's pass left scaled, ``on_copy(adapter)`` of every
-    copy of an optimizer, and puts it in force. ``observers``: the session's, who hear of steps.
-    """
-
-    stepping: object
-    resumed: object
-    first_scaler: object
-    on_skip: object
-    on_foreign: object
-    on_copy: object
-    observers: list
-
-    def __deepcopy__(self, memo):
-        return self
 
 
 class OptimizerAdapter(StashNames):
@@ -89,7 +62,7 @@ class OptimizerAdapter(StashNames):
         self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's methods as they were, by name
         self._pairs = OrderedDict()  # id(master) -> Pair
-        self._chunks = []  # the same as Pairs of lists, a device and a bounded size each
+        self._chunks = []  # the same as Chunks, whose gradients move together
         self.watched_passes = 0  # see parts.bystanders
         self.foreign_scale = None  # of a pass that was not its own and that left gradients here
         self.skips = Skips(optimizer)
@@ -117,7 +90,7 @@ class OptimizerAdapter(StashNames):
                 recast(state.get(master), master.shape, master.dtype)
             elif id(param) in originals:
                 recast(state.get(param), param.shape, param.dtype)
-        self._chunks = [Pair(*map(list, zip(*chunk))) for chunk in tensors.chunked(self._pairs.values())]
+        self._chunks = chunks_of(self._pairs.values())
 
     def settle_in(self):
         """Stop being able to ``abandon``: ``initialize`` has succeeded."""
@@ -181,15 +154,8 @@ class OptimizerAdapter(StashNames):
         """Return whether ``before_backward`` has anything to do: earlier passes left something."""
         if self.stage is Stage.SCALED or self.foreign_scale is not None:
             return True
-        for models, _ in self._chunks:
-            for model in models:
-                if model.grad is not None:
-                    return True
-        for group in self.optimizer.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    return True
-        return False
+        lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
+        return any(param.grad is not None for params in lists for param in params)
 
     def before_backward(self, scaler, scale, seen, are_local=False):
         """Make room: what earlier passes left and the new, scaled gradients will add up to one multiple of the truth.
@@ -241,18 +207,13 @@ class OptimizerAdapter(StashNames):
 
     def _move_to_masters(self, scaler, scale):
         """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved."""
-        for models, masters in self._chunks:
-            grads = [model.grad for model in models]
-            if any(grad is None for grad in grads):
-                kept = [index for index, grad in enumerate(grads) if grad is not None]
-                models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
-            if grads:
-                wide, groups = tensors.widened(grads, masters)
-                del grads
-                for model in models:
-                    model.grad = None
+        for chunk in self._chunks:
+            taken = chunk.take_gradients()
+            if taken is not None:
+                masters, copies, groups = taken
+                del taken
                 scaler.unscale_(groups, scale)
-                add_gradients(masters, wide)
+                add_gradients(masters, copies)
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -280,17 +241,18 @@ class OptimizerAdapter(StashNames):
         """Round the masters into the model if the optimizer ``stepped``, and free their gradients."""
         if stepped:
             self.masters_to_models()
-        for _, masters in self._chunks:
-            for master in masters:
+        for chunk in self._chunks:
+            for master in chunk.masters:
                 master.grad = None
         for observer in self.links.observers:
             observer.after_step(self)
 
     def masters_to_models(self):
         """Round the masters into the model's half params."""
-        with torch.no_grad():
-            for models, masters in self._chunks:
-                tensors.copy_(models, masters)
+        if self._chunks:
+            with torch.no_grad():
+                for chunk in self._chunks:
+                    tensors.copy_(chunk.models, chunk.masters)
 
     def forget_gradients(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` did for the masters, and drop what was waiting."""
