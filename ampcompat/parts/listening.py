@@ -18,6 +18,9 @@ from .patching import PatchStack
 #: Calls that are remembered: bounds the memory where forward passes are never followed by a backward pass.
 CALLS = 20000
 
+#: How what goes into a model is called, among the outputs.
+INPUT = "the input of "
+
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 _tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
 
@@ -39,7 +42,6 @@ class Listener:
     """
 
     def __init__(self, is_compiling=bool, gradients=True):
-        self.inputs = deque(maxlen=CALLS)
         self.outputs = deque(maxlen=CALLS)
         self.gradients = deque(maxlen=CALLS)
         self.is_in_backward = bool  # False until somebody knows better
@@ -47,7 +49,7 @@ class Listener:
         self._hears_gradients = gradients
         self._is_stale = False
         self._is_inside = False  # of a forward pass that is for training
-        self._last = bool  # refers to the last output weakly
+        self._last = (bool, None)  # the last output, weakly, and its version
         self._hooked = weakref.WeakSet()
         self._patches = PatchStack()
 
@@ -62,7 +64,8 @@ class Listener:
                 self._hooked.add(module)
                 self._patches.defer(module.register_forward_hook(_Ear(self._heard_output, name_of(name))).remove)
                 if module is model:
-                    self._patches.defer(module.register_forward_pre_hook(_Ear(self._heard_input, name_of(""))).remove)
+                    ear = _Ear(self._heard_input, INPUT + name_of(""))
+                    self._patches.defer(module.register_forward_pre_hook(ear).remove)
 
     def stop(self):
         """Take every hook away."""
@@ -85,7 +88,7 @@ class Listener:
         if self._is_inside:
             self._begin()
             for tensor in floating_tensors(args):
-                _note(self.inputs, name, tensor)
+                _note(self.outputs, name, tensor)
 
     def _heard_output(self, name, module, args, output):
         if self._is_deaf():
@@ -95,25 +98,34 @@ class Listener:
         elif torch.is_grad_enabled() or self._is_inside:
             self._begin()
             for tensor in floating_tensors(output):
-                if self._last() is not tensor:  # what a container returns is what its last child returned
+                if not self._is_known(tensor):  # what a container returns is what its last child returned
                     _note(self.outputs, name, tensor)
             self._await_gradients(name, output)
 
     def _begin(self):
         if self._is_stale:
             self._is_stale = False
-            for heard in (self.inputs, self.outputs, self.gradients):
-                heard.clear()
+            self.outputs.clear()
+            self.gradients.clear()
 
     def _await_gradients(self, name, output):
         for tensor in floating_tensors(output):
-            if self._last() is not tensor and self._hears_gradients and tensor.grad_fn is not None:
+            if self._hears_gradients and tensor.grad_fn is not None and not self._is_known(tensor):
                 tensor.register_hook(lambda gradient: self._heard_gradient(name, gradient))
-            self._last = weakref.ref(tensor)
+            self._last = weakref.ref(tensor), _version(tensor)
+
+    def _is_known(self, tensor):
+        reference, version = self._last
+        return reference() is tensor and _version(tensor) == version
 
     def _heard_gradient(self, name, gradient):
         if self._hears_gradients and self.is_in_backward() and isinstance(gradient, torch.Tensor):
             _note(self.gradients, name, gradient)
+
+
+def _version(tensor):
+    """Return what counts the changes in place to a tensor; one of inference mode has no such count."""
+    return None if getattr(tensor, "is_inference", bool)() else tensor._version
 
 
 def _note(heard, name, tensor):

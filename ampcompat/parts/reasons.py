@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
     limit: float = 65504.0
     casts: bool = True  # whether the level computes anything in half
     loss: Optional[str] = None  # "inf" or "nan"
-    input: Optional[str] = None
+    input: Optional[Place] = None  # what went into a model, if that was bad before any output was
     output: Optional[Place] = None
     weights: Sequence[str] = ()  # of that module, "layer3.weight is nan"
     gradient: Optional[Place] = None
@@ -54,7 +54,8 @@ class Evidence(NamedTuple):
 
 def explain(evidence):
     """Return (cause, facts, advice): a few words that are equal for equal causes, and sentences."""
-    if evidence.input or evidence.output and (evidence.loss or not (evidence.gradient or evidence.arriving)):
+    began = evidence.input or evidence.output
+    if began and (evidence.loss or not (evidence.gradient or evidence.arriving)):
         cause, facts, advice = _in_forward(evidence)
     elif evidence.loss:
         cause, facts, advice = _in_loss(evidence)
@@ -73,10 +74,11 @@ def explain(evidence):
 def _in_forward(evidence):
     loss = "The loss was {} before scaling".format(evidence.loss) if evidence.loss else "The loss was finite"
     if evidence.input:
+        what, name = evidence.input.what, evidence.input.name
         return (
-            "{} in the batch".format(evidence.input),
-            "{}, and the batch that went into the model held {} already.".format(loss, evidence.input),
-            "clean the data: torch.isfinite(batch).all() finds the sample.",
+            "{} in {}".format(what, name),
+            "{}. In the forward pass {} was there already in {}.".format(loss, what, name),
+            "look at the data, or at what computes this input: torch.isfinite(x).all() finds the bad ones.",
         )
     place = evidence.output
     facts = "{}. In the forward pass {} came first from module {}, in {}{}.".format(

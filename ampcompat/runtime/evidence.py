@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..parts.listening import INPUT
 from ..parts.magnitudes import Reading, largest, what_is_wrong
 from ..parts.reasons import Evidence, Place
 
@@ -23,8 +24,7 @@ class Record(NamedTuple):
     scaler: Any
     verdict: Any
     losses: Reading
-    inputs: Reading
-    outputs: Reading
+    outputs: Reading  # of modules, and what went into models, in the order of the forward pass
     output_dtypes: list
     arriving: Reading  # gradients at the outputs, in the order of the backward pass; in true units
     gradients: Reading  # of params, in true units
@@ -44,6 +44,7 @@ def evidence_of(record, policy, models, good_passes, skips):
     low = policy.dtypes.low if casts else policy.dtypes.high
     outputs = record.outputs.read()
     output = _first(outputs, record.peaks["outputs"], record.output_dtypes)
+    is_input = output is not None and output.name.startswith(INPUT)
     arriving, after = _first_arriving(record, low)
     gradients = _in_backward_order(record.gradients.read(), [name for name, _ in outputs])
     gradient = _first(gradients, record.peaks["gradients"], [low] * len(gradients))
@@ -61,13 +62,13 @@ def evidence_of(record, policy, models, good_passes, skips):
         limit=torch.finfo(low).max,
         casts=casts,
         loss=_worst(record.losses),
-        input=_worst(record.inputs),
-        output=output,
+        input=output if is_input else None,
+        output=None if is_input else output,
         weights=_bad_weights(models, output),
         gradient=gradient,
         arriving=arriving,
         after=after,
-        heard=bool(outputs),
+        heard=any(not name.startswith(INPUT) for name, _ in outputs),
         ranks=_ranks(),
     )
 

@@ -155,7 +155,6 @@ class Forensics(Observer):
             scaler=backward.scaler,
             verdict=backward.verdict,
             losses=Reading(self._losses.pop(backward.loss_id, []), high),
-            inputs=Reading([each[:2] for each in heard.inputs], high),
             outputs=Reading([each[:2] for each in heard.outputs], high),
             output_dtypes=[each.dtype for each in heard.outputs],
             arriving=Reading([each[:2] for each in heard.gradients], high, backward.scale),
@@ -240,11 +239,10 @@ class Forensics(Observer):
         for scaler in session().scalers if self._records else ():
             scaler.settle()
         if self._sums_up and self._passes and self._is_first_rank:
-            session().notices.say(
-                "ampcompat: {} of {} backward passes were inf or nan. {}".format(
-                    len(self.findings), self._passes, self.histogram().table("True gradients by magnitude, a sample")
-                )
-            )
+            count = len(self.findings)
+            told = "{} {} explained above".format(count, "is" if count == 1 else "are") if count else "none was inf or nan"
+            table = self.histogram().table("True gradients by magnitude, a sample")
+            session().notices.say("ampcompat: of {} backward passes {}. {}".format(self._passes, told, table))
             self._sums_up = False
 
     def _known_models(self):
