@@ -2,8 +2,8 @@
 
 Owns: the option, for every command that starts scripts, and when it is refused.
 Must not touch: what is redirected; that is the room ``devices``.
-The surprise: nothing is redirected in this process. The option becomes environment variables, so that the processes started from here
-redirect, each when it imports torch.
+The surprise: nothing is redirected in this process. The option becomes environment variables, so that the processes
+started from here redirect, each when it imports torch.
 """
 
 import os

@@ -2,9 +2,10 @@
 
 Owns: ``redirect_device``; the rooms behind it hold what takes the place of each part of CUDA's interface.
 Must not touch: anything while no redirection is in force.
-The surprise: it is done by plain replacements of torch's names (``tables.redirections``), not by torch's function modes. They hold in every
-thread, cost nothing per call outside the replaced names, work on every torch since 1.3, and leave ``torch.compile`` and the
-modes of others alone; modes begin with torch 2.0, belong to one thread, and see neither ``torch.cuda`` nor classes.
+The surprise: it is done by plain replacements of torch's names (``tables.redirections``), not by torch's function
+modes. They hold in every thread, cost nothing per call outside the replaced names, work on every torch since 1.3, and
+leave ``torch.compile`` and the modes of others alone; modes begin with torch 2.0, belong to one thread, and see
+neither ``torch.cuda`` nor classes.
 """
 
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ __all__ = ["redirect_device"]
 def redirect_device(device):
     """Redirect CUDA to a device inside, in the whole process; everything is as it was afterwards.
 
-    ``python -m ampcompat run --device`` does the same for a whole script. Objects that were made inside keep working, except
-    those that only this stands for, such as streams.
+    Children that are not forked are not redirected; ``python -m ampcompat run --device`` redirects a script and all
+    its children.
 
     Args:
         device: "cpu", "mps" or "xpu".

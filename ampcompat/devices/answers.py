@@ -2,9 +2,9 @@
 
 Owns: ``Answers``, whose methods take the place of torch.cuda's functions of the same names.
 Must not touch: the device itself, beyond its random state.
-The surprise: answers are true of the device at hand where it has the thing asked for, and 0 or empty where it has not: a CPU
-has no bytes allocated on a GPU. The capability is 7.0, that of the first GPUs with units for half, so that scripts
-which ask for those go the way that they were written for.
+The surprise: answers are true of the device at hand where it has the thing asked for, and 0 or empty where it has
+not: a CPU has no bytes allocated on a GPU. The capability is 7.0, that of the first GPUs with units for half, so that
+scripts which ask for those go the way that they were written for.
 """
 
 import os
@@ -30,6 +30,12 @@ class Properties(NamedTuple):
     is_integrated: int = 0
     is_multi_gpu_board: int = 0
     warp_size: int = 32
+    max_threads_per_multi_processor: int = 0
+    regs_per_multiprocessor: int = 0
+    shared_memory_per_block: int = 0
+    L2_cache_size: int = 0
+    gcnArchName: str = ""
+    uuid: str = ""
 
 
 class _Counters(OrderedDict):
@@ -214,8 +220,8 @@ class Answers:
         """Set the state of the device's generator."""
         if new_state.numel() != self.get_rng_state().numel():
             raise AmpValueError(
-                "torch.cuda.set_rng_state got a state of {} bytes, and that of a generator of {} has {}: a state saved on "
-                "another device does not fit. Leave it out when you resume here.".format(
+                "torch.cuda.set_rng_state got a state of {} bytes, and that of a generator of {} has {}: a state saved "
+                "on another device does not fit. Leave it out when you resume here.".format(
                     new_state.numel(), self._target.type, self.get_rng_state().numel()
                 )
             )

@@ -2,7 +2,8 @@
 
 Owns: the rules by which such an argument is replaced, and the wrapper that applies them.
 Must not touch: the other arguments.
-The surprise: defaults count as given, since "cuda" can be one. A call that the function itself would refuse goes to it as it is.
+The surprise: defaults count as given, since "cuda" can be one. A call that the function itself would refuse goes to
+it as it is.
 """
 
 import functools

@@ -2,8 +2,8 @@
 
 Owns: ``facade``, and those of ``torch.device`` and ``torch.Generator``.
 Must not touch: the instances, which are torch's own.
-The surprise: a facade is a class only for those who ask ``isinstance``. Calling it returns an object of the real class, so nothing made
-under the redirection is different from what torch makes.
+The surprise: a facade is a class only for those who ask ``isinstance``. Calling it returns an object of the real
+class, so nothing made under the redirection is different from what torch makes.
 """
 
 
@@ -41,7 +41,10 @@ def device(target, original):
             args = ("cuda",) + args
         return original(*args, **kwargs)
 
-    return facade("device", "torch", make, lambda value: isinstance(value, original), original, __doc__=original.__doc__)
+    def accepts(value):
+        return isinstance(value, original)
+
+    return facade("device", "torch", make, accepts, original, __doc__=original.__doc__)
 
 
 def generator(target, original):

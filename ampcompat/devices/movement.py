@@ -2,9 +2,9 @@
 
 Owns: the stand-ins of ``Tensor.to``, ``cuda``, ``cpu``, ``is_cuda``, ``get_device``, ``Module.to`` and of storages.
 Must not touch: what goes elsewhere than to CUDA.
-The surprise: whatever is on the target counts as a CUDA tensor, a batch fresh from a loader too, since on one device nobody can tell.
-A CPU tensor is not copied by ``.cuda()``; but ``.cpu()`` and ``.to("cpu")`` copy, because scripts take
-snapshots of live weights with them, which on a GPU do not follow the weights.
+The surprise: whatever is on the target counts as a CUDA tensor, a batch fresh from a loader too, since on one device
+nobody can tell. A CPU tensor is not copied by ``.cuda()``; but ``.cpu()`` and ``.to("cpu")`` copy, because scripts
+take snapshots of live weights with them, which on a GPU do not follow the weights.
 """
 
 import functools
@@ -24,7 +24,8 @@ def tensor_to(target, original):
 
     @functools.wraps(original)
     def to(self, *args, **kwargs):
-        to_host = target.type == "cpu" and (args[0] if args else kwargs.get("device")) == "cpu"
+        wanted = args[0] if args else kwargs.get("device")
+        to_host = isinstance(wanted, str) and wanted == target.type == "cpu"
         args, kwargs = _translated(target, args, kwargs)
         moved = original(self, *args, **kwargs)
         return moved.clone() if to_host and moved is self else moved
@@ -48,8 +49,7 @@ def tensor_cuda(target, original):
 
     @functools.wraps(original)
     def cuda(self, device=None, non_blocking=False, **kwargs):
-        device = target.device(target.current if device is None else target.index(device))
-        return self.to(device=device, non_blocking=non_blocking, **kwargs)
+        return self.to(device=target.device(device), non_blocking=non_blocking, **kwargs)
 
     return cuda
 
@@ -97,6 +97,6 @@ def storage_cuda(target, original):
 
     @functools.wraps(original)
     def cuda(self, device=None, *args, **kwargs):
-        return self if target.type == "cpu" else self.to(device=target.device(target.index(device)))
+        return self if target.type == "cpu" else self.to(device=target.device(device))
 
     return cuda

@@ -1,9 +1,10 @@
 """What spreads work over several GPUs does it on one device.
 
-Owns: the stand-ins of DataParallel, of the communication between GPUs of one process, and of torch's own SyncBatchNorm.
+Owns: the stand-ins of DataParallel, of the communication between GPUs of one process, and of torch's own
+SyncBatchNorm.
 Must not touch: processes; those communicate through torch.distributed, with gloo in place of NCCL.
-The surprise: "devices" keep their number where the script names them: ``scatter`` to [0, 1] gives two chunks, ``gather`` joins them, and the
-replicas of a module on them are called one after the other.
+The surprise: "devices" keep their number where the script names them: ``scatter`` to [0, 1] gives two chunks,
+``gather`` joins them, and the replicas of a module on them are called one after the other.
 """
 
 import functools
@@ -132,9 +133,7 @@ def sync_batch_norm_forward(target, original):
     def forward(self, input):
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if not (self.training and distributed and target.holds(input)):
-            return torch.nn.functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
-            )
+            return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
         from ..apex.parallel.sync_batchnorm import SyncBatchNorm
 
         ours = SyncBatchNorm.__new__(SyncBatchNorm)

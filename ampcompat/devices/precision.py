@@ -2,8 +2,9 @@
 
 Owns: the stand-ins of ``torch.autocast``, its queries, and of the two operations of ``GradScaler``.
 Must not touch: the flags and dtypes of the target's autocast, beyond the region that the script opens.
-The surprise: a region keeps CUDA's default, float16, where autocast on the target takes it, and gets bfloat16 where it does not (CPU
-before torch 2.3 or so). A torch whose autocast knows only CUDA (1.6 to 1.9) computes in float32 inside.
+The surprise: a region keeps CUDA's default, float16, where autocast on the target takes it, and gets bfloat16 where
+it does not (CPU before torch 2.3 or so). A torch whose autocast knows only CUDA (1.6 to 1.9) computes in float32
+inside.
 """
 
 import functools

@@ -2,13 +2,14 @@
 
 Owns: ``Redirection``: which replacement each row gets, and the stack that undoes them.
 Must not touch: what the replacements do; their rooms know.
-The surprise: torch's own lists of what makes tensors are read before anything is replaced: torch keeps them for good, and
-would keep our wrappers.
+The surprise: torch's own lists of what makes tensors are read before anything is replaced: torch keeps them for good,
+and would keep our wrappers.
 """
 
 import functools
 import importlib
 import sys
+from types import FunctionType
 
 import torch
 
@@ -48,8 +49,9 @@ class Redirection:
     def begin(self):
         """Put every row in force whose owner this torch has."""
         _let_torch_learn_its_own()
+        loaded = [None] + [name for name in redirections.LATE_MODULES if name in sys.modules]
         try:
-            self._apply([row for row in redirections.rows() if redirections.late_module(row) in (None,) + self._early()])
+            self._apply([row for row in redirections.rows() if redirections.late_module(row) in loaded])
             scripting.script_originals(self._originals, self._patches)
         except BaseException:
             self.undo()
@@ -60,9 +62,6 @@ class Redirection:
         """Put everything back."""
         self._watch.stop()
         self._patches.undo()
-
-    def _early(self):
-        return tuple(name for name in redirections.LATE_MODULES if name in sys.modules)
 
     def _late(self, module):
         self._apply([row for row in redirections.rows() if redirections.late_module(row) == module])
@@ -77,6 +76,8 @@ class Redirection:
         replaced = [(owner, name, entry, self._replacement(row, name, entry)) for owner, name, entry, row in planned]
         for owner, name, entry, replacement in replaced:
             if replacement is not entry:
+                if owner is torch and isinstance(replacement, FunctionType):
+                    replacement.__module__, replacement.__qualname__ = "torch", name  # where a pickle finds it
                 self._patches.set(owner, name, replacement)
                 if owner is torch and _is_function(entry):
                     self._originals.append((owner, name, entry))

@@ -2,8 +2,8 @@
 
 Owns: the sentence, and the stand-ins that raise it.
 Must not touch: what can be redirected.
-The surprise: there is a net under the table: torch goes through ``torch.cuda._lazy_init`` whenever it is about to use CUDA, from
-C++ too, and that raises here. So a way that no row covers ends in a sentence as well.
+The surprise: there is a net under the table: torch goes through ``torch.cuda._lazy_init`` whenever it is about to use
+CUDA, from C++ too, and that raises here. So a way that no row covers ends in a sentence as well.
 """
 
 import functools
@@ -18,8 +18,8 @@ _CUDA_SOURCES = (".cu", ".cuh")
 def refusal(name, target, why):
     """Return the error for something that needs a GPU."""
     return AmpNotImplementedError(
-        "{} cannot be redirected to {}: {}. `--device {}` redirects what has a counterpart there; leave this part of the "
-        "script out, or run it on a machine with CUDA.".format(name, target.type, why, target.type)
+        "{} cannot be redirected to {}: {}. `--device {}` redirects what has a counterpart there; leave this part of "
+        "the script out, or run it on a machine with CUDA.".format(name, target.type, why, target.type)
     )
 
 
@@ -30,7 +30,8 @@ def refused(name, target, original, why):
         raise refusal(name, target, why)
 
     if isinstance(original, type):  # a class still, for isinstance and for subclasses
-        return type(original.__name__, (), {"__new__": refuse, "__module__": original.__module__, "__doc__": original.__doc__})
+        body = {"__new__": refuse, "__module__": original.__module__, "__doc__": original.__doc__}
+        return type(original.__name__, (), body)
     return functools.wraps(original)(refuse)
 
 

@@ -2,8 +2,10 @@
 
 Owns: the environment of such a process, and what happens in it when Python starts.
 Must not touch: torch, until the script itself has imported it.
-The surprise: Python imports a module named ``sitecustomize`` when it starts; the folder ``site/`` beside this file holds ours and is on
-PYTHONPATH only under ``run --device``. It executes the one that it hides, if there is one.
+The surprise: Python imports a module named ``sitecustomize`` when it starts; the folder ``site/`` beside this file
+holds ours and is on PYTHONPATH only under ``run --device``. It executes the one that it hides, if there is one.
+Nothing else reaches every child (spawned, forked, started by torchrun) without touching how the script itself is
+started.
 """
 
 import os

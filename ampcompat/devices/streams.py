@@ -2,8 +2,8 @@
 
 Owns: the stand-ins of ``torch.cuda.Stream``, ``Event``, their context managers, ``torch.cuda.device``, and of nvtx.
 Must not touch: the order of anything: whatever is asked to wait has nothing to wait for.
-The surprise: events carry real times of this host. Where the device works by itself it is waited for when an event is recorded, so
-that ``elapsed_time`` is the time of the work between.
+The surprise: events carry real times of this host. Where the device works by itself it is waited for when an event is
+recorded, so that ``elapsed_time`` is the time of the work between.
 """
 
 import functools

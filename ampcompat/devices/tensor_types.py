@@ -2,8 +2,8 @@
 
 Owns: those classes, ``Tensor.type``, ``torch.set_default_tensor_type``.
 Must not touch: dtypes; a type of CUDA is a dtype on the target.
-The surprise: ``x.type()`` says ``torch.cuda.FloatTensor``, as ``x.is_cuda`` says True: code of Apex's time sorts gradients into
-buckets by those strings, and would find every bucket empty otherwise.
+The surprise: ``x.type()`` says ``torch.cuda.FloatTensor``, as ``x.is_cuda`` says True: code of Apex's time sorts
+gradients into buckets by those strings, and would find every bucket empty otherwise.
 """
 
 import functools
@@ -33,7 +33,7 @@ def cuda_type(target, original):
     dtype = getattr(torch, _DTYPES[name])
 
     def make(*args, **kwargs):
-        return getattr(torch, name)(*args, **kwargs).to(target.device(target.current))
+        return getattr(torch, name)(*args, **kwargs).to(target.device())
 
     def accepts(value):
         return isinstance(value, torch.Tensor) and value.dtype is dtype and target.holds(value)
@@ -60,7 +60,7 @@ def tensor_type(target, original):
         wanted = _dtype_of(dtype)
         if wanted is None:
             return original(self, dtype, *args, **kwargs)
-        return self.to(device=target.device(target.current), dtype=wanted)
+        return self.to(device=target.device(), dtype=wanted)
 
     return type
 

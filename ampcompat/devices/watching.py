@@ -1,8 +1,9 @@
 """Do something when a module has been imported, and not before.
 
 Owns: ``ImportWatch``, a finder that finds nothing by itself.
-Must not touch: what is imported, and how; it knows no torch and imports next to nothing, since it runs when an interpreter starts.
-The surprise: the module's own loader loads it. Only that loader object's ``exec_module`` is lengthened, for this one call.
+Must not touch: what is imported, and how; it knows no torch and imports next to nothing, since it runs when Python
+starts.
+The surprise: the module's own loader loads it. Only that loader object's ``exec_module`` is lengthened, for one call.
 """
 
 import importlib.util

@@ -2,8 +2,8 @@
 
 Owns: the rows, and which of torch's modules wait until somebody imports them.
 Must not touch: torch; owners and names are strings, and what they lead to is the business of ``devices``.
-The surprise: a name that a torch lacks is skipped. One that is missing here is still not silent: whatever reaches CUDA's own
-initialisation is refused with a sentence (``torch.cuda._lazy_init`` is a row too).
+The surprise: a name that a torch lacks is skipped. One that is missing here is still not silent: whatever reaches
+CUDA's own initialisation is refused with a sentence (``torch.cuda._lazy_init`` is a row too).
 """
 
 from typing import Any, NamedTuple, Tuple
@@ -43,7 +43,8 @@ _WINDOWS = _names(
     "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall"
 )
 _TENSOR_TYPES = _names(
-    "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor BoolTensor"
+    "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
+    "BoolTensor"
 )
 _STORAGES = ("torch.storage._StorageBase", "torch.storage.UntypedStorage", "torch.storage.TypedStorage")
 _OLDER_STORAGES = ("torch.storage._UntypedStorage", "torch.storage._TypedStorage")
@@ -105,8 +106,11 @@ _MEMORY_ORDERS = _names(
     """
 )
 _RANDOM = _names(
-    "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state get_rng_state_all set_rng_state set_rng_state_all"
+    "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state get_rng_state_all set_rng_state "
+    "set_rng_state_all"
 )
+_DRIVER = _names("utilization temperature power_draw clock_rate memory_usage device_memory_used")
+_COLLECTIVES = _names("all_reduce reduce broadcast all_gather reduce_scatter init_rank unique_id version")
 _STREAMS = _names("Stream Event StreamContext stream current_stream default_stream set_stream device device_of")
 _GRAPHS = "CUDA graphs replay kernels of a GPU; run the script with its graphs switched off"
 _NVML = "it asks NVIDIA's driver (NVML) about a GPU, and no GPU takes part in this run"
@@ -134,9 +138,7 @@ _CUDA = (
     Redirection(
         "torch.cuda.graphs", _names("CUDAGraph graph graph_pool_handle make_graphed_callables"), REFUSED, _GRAPHS
     ),
-    Redirection(
-        "torch.cuda", _names("utilization temperature power_draw clock_rate memory_usage device_memory_used"), REFUSED, _NVML
-    ),
+    Redirection("torch.cuda", _DRIVER, REFUSED, _NVML),
     Redirection(
         "torch.cuda",
         _names(
@@ -158,10 +160,7 @@ _CUDA = (
         _RAW,
     ),
     Redirection("torch.cuda.jiterator", _names("_create_jit_fn _create_multi_output_jit_fn"), REFUSED, _RAW),
-    Redirection(
-        "torch.cuda.nccl", _names("all_reduce reduce broadcast all_gather reduce_scatter init_rank unique_id"), REFUSED, _NCCL
-    ),
-    Redirection("torch.cuda.nccl", ("version",), REFUSED, _NCCL),
+    Redirection("torch.cuda.nccl", _COLLECTIVES, REFUSED, _NCCL),
     Redirection("torch.cuda", ("_lazy_init",), STAND_IN, "refusals.lazy_init"),
 )
 
@@ -209,14 +208,15 @@ _MORE_PARALLEL = (
     Redirection("torch.distributed.device_mesh", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
 )
 
+_PROFILED = (("use_cuda", "false"), ("use_device", "not cuda"))
 _PROFILING = (
-    Redirection("torch.autograd.profiler.profile", ("__init__",), ARGUMENTS, (("use_cuda", "false"), ("use_device", "not cuda"))),
+    Redirection("torch.autograd.profiler.profile", ("__init__",), ARGUMENTS, _PROFILED),
     Redirection("torch.autograd.profiler", ("emit_nvtx",), STAND_IN, "streams.emit_nvtx"),
     Redirection("torch.profiler.profile", ("__init__",), ARGUMENTS, (("activities", "activities"),)),
 )
 
 _EXTENSIONS = (
-    Redirection("torch.utils.cpp_extension", ("CUDAExtension",), REFUSED, "it compiles CUDA code, which needs a GPU to run"),
+    Redirection("torch.utils.cpp_extension", ("CUDAExtension",), REFUSED, "it compiles code that needs a GPU to run"),
     Redirection("torch.utils.cpp_extension", ("load", "load_inline"), STAND_IN, "refusals.without_cuda_sources"),
     Redirection("torch.distributed.fsdp.FullyShardedDataParallel", ("__init__",), ARGUMENTS, (("device_id", "none"),)),
 )
