@@ -1,0 +1,33 @@
+"""Every level with and without accumulation, checkpointing and two processes learns digits_cnn alike."""
+
+import pytest
+import torch
+
+import ranks
+import saver_loops
+
+pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+if not hasattr(torch, "autocast"):
+    pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)
+
+#: Of the loss at each step, against float32 without any of it.
+TOLERANCE = {"O0": 1e-4, "O1": 1e-2, "O2": 1e-2, "O3": 3e-2, "O4": 6e-2, "O5": 6e-2}
+
+
+@pytest.fixture(scope="module")
+def losses():
+    return ranks.run(saver_loops.all_combinations)
+
+
+@pytest.mark.parametrize("combination", list(saver_loops.combinations()), ids=lambda each: "-".join(map(str, each)))
+def test_every_combination_learns_alike(losses, combination):
+    plain = losses[0]["O0", 1, False, "alone"]
+    assert plain[-1] < 0.95 * plain[0]
+    results = [rank[combination] for rank in losses if combination in rank]
+    assert len(results) == (1 if combination[-1] == "alone" else 2)
+    for found in results:
+        assert len(found) == saver_loops.STEPS
+        for mine, wanted in zip(found, plain):
+            assert abs(mine - wanted) <= TOLERANCE[combination[0]] * plain[0]
