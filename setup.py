@@ -16,8 +16,8 @@ def read(*path):
 
 VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"), re.MULTILINE).group(1)
 EXAMPLES = ["scikit-learn"]
-TEST = ["pytest", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES
-REPORT = ["numpy"]
+REPORT = ["matplotlib"]
+TEST = ["pytest", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES + REPORT
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
@@ -37,7 +37,7 @@ setup(
         "examples": EXAMPLES,
         "report": REPORT,
         "test": TEST,
-        "dev": TEST + REPORT + ["nox"],
+        "dev": TEST + ["nox"],
     },
     entry_points={"console_scripts": ["ampcompat = ampcompat.cli:main"]},
     zip_safe=False,

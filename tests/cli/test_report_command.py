@@ -1,0 +1,109 @@
+"""``python -m ampcompat report``: reports from files again, as tables, page and image; wrong files in one line."""
+
+import os
+import sys
+
+import pytest
+from made_reports import MADE, good_report
+from processes import python
+
+from ampcompat.abtest import advisor
+from ampcompat.cli import main
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return the paths of two reports as ``ab --json`` writes them."""
+    paths = []
+    for name, report in (("first.json", good_report(20)), ("second.json", MADE["nothing measured"]())):
+        advisor.judge(report)
+        path = tmp_path / name
+        path.write_text(report.to_json(), encoding="utf-8")
+        paths.append(str(path))
+    return paths
+
+
+def complaint(capsys, *arguments):
+    """Return the one line that a refused command printed."""
+    with pytest.raises(SystemExit) as left:
+        main(["report"] + list(arguments))
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said.count("\n") == 1 and said.startswith("ampcompat report: error: ")
+    return said
+
+
+def test_the_table_is_printed_again(files, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["report", files[0]]) == 0
+    report = good_report(20)
+    advisor.judge(report)
+    assert capsys.readouterr().out == report.table(100) + "\n"
+
+
+def test_several_reports_are_printed_under_their_names(files, capsys):
+    assert main(["report"] + files) == 0
+    said = capsys.readouterr().out
+    assert said.index("first.json") < said.index("second.json") < said.index("boom")
+
+
+def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
+    page, image = str(tmp_path / "page.html"), str(tmp_path / "image.png")
+    assert main(["report", files[0], "--html", page, "--png", image]) == 0
+    with open(page, encoding="utf-8") as file:
+        assert "Opt levels of digits_cnn.py" in file.read()
+    with open(image, "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    assert capsys.readouterr().out.endswith("wrote {}\nwrote {}\n".format(page, image))
+
+
+def test_files_of_the_same_name_are_told_apart(files, capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="pages need matplotlib, of the extra `report`")
+    (tmp_path / "other").mkdir()
+    twin = str(tmp_path / "other" / "first.json")
+    os.rename(files[1], twin)
+    page = str(tmp_path / "page.html")
+    assert main(["report", files[0], twin, "--html", page]) == 0
+    with open(page, encoding="utf-8") as file:
+        said = file.read()
+    assert said.count("<article>") == 2 and "<h2>{}</h2>".format(twin) in said
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [("{", "no JSON"), ("{}", "no report"), ('{"schema": 9, "runs": {}}', "schema 9"), ('{"schema": 1, "runs": {"O1": 1}}', "damaged")],
+)
+def test_a_file_that_is_no_report_is_named_in_one_line(capsys, files, tmp_path, content, says):
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    said = complaint(capsys, files[0], str(path))
+    assert "bad.json: " in said and says in said
+    assert capsys.readouterr().out == ""  # and nothing of the good one
+
+
+def test_files_that_cannot_be_read_or_written_are_named(capsys, files, tmp_path):
+    assert "cannot read" in complaint(capsys, str(tmp_path / "absent.json"))
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    assert "no text in UTF-8" in complaint(capsys, str(tmp_path / "binary.json"))
+    pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
+    for option in ("--html", "--png"):
+        assert "cannot write" in complaint(capsys, files[0], option, str(tmp_path / "absent" / "page.png"))
+
+
+def test_without_matplotlib_the_line_says_what_to_install(capsys, files, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+    assert "pip install 'ampcompat[report]'" in complaint(capsys, files[0], "--html", str(tmp_path / "page.html"))
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_neither_torch_nor_pyplot_is_imported(files, tmp_path):
+    pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
+    code = (
+        "import sys; sys.modules['torch'] = None; from ampcompat.cli import main; "
+        "code = main(sys.argv[1:]); assert 'matplotlib.pyplot' not in sys.modules; sys.exit(code)"
+    )
+    options = ("report", files[1], "--html", str(tmp_path / "p.html"), "--png", str(tmp_path / "p.png"))
+    done = python("-W", "error", "-c", code, *options)
+    assert (done.returncode, done.stderr) == (0, "")
