@@ -10,7 +10,7 @@ from ampcompat.apex import install
 
 ABSENT = [
     ("apex.normalization.no_such_module", "ampcompat does not carry"),
-    ("apex.contrib.xentropy", "torch.nn.functional.cross_entropy"),
+    ("apex.contrib.fmha", "scaled_dot_product_attention"),
     ("apex.transformer.tensor_parallel", "Megatron-LM"),
     ("apex.amp.no_such_module", "ampcompat does not carry"),
 ]

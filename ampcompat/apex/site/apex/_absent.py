@@ -10,18 +10,22 @@ import sys
 
 _ADVICE = {
     "apex.RNN": "torch.nn.LSTM, GRU and RNN",
-    "apex.reparameterization": "torch.nn.utils.weight_norm",
+    "apex.reparameterization": "torch.nn.utils.parametrize",
     "apex.pyprof": "torch.profiler",
-    "apex.contrib.clip_grad": "torch.nn.utils.clip_grad_norm_",
-    "apex.contrib.xentropy": "torch.nn.functional.cross_entropy",
-    "apex.contrib.layer_norm": "torch.nn.LayerNorm",
-    "apex.contrib.multihead_attn": "torch.nn.MultiheadAttention or torch.nn.functional.scaled_dot_product_attention",
+    "apex.contrib.bottleneck": "torchvision.models.resnet.Bottleneck with channels_last tensors",
+    "apex.contrib.conv_bias_relu": "torch.nn.Conv2d and ReLU, which torch.compile fuses",
+    "apex.contrib.cudnn_gbn": "torch.nn.SyncBatchNorm",
     "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
     "apex.contrib.focal_loss": "torchvision.ops.sigmoid_focal_loss",
-    "apex.contrib.groupbn": "torch.nn.BatchNorm2d with channels_last tensors",
+    "apex.contrib.gpu_direct_storage": "torch.cuda.gds",
     "apex.contrib.group_norm": "torch.nn.GroupNorm",
-    "apex.contrib.sparsity": "torch.ao.pruning",
+    "apex.contrib.groupbn": "torch.nn.BatchNorm2d with channels_last tensors",
+    "apex.contrib.index_mul_2d": "first[index] * second, which torch.compile fuses",
+    "apex.contrib.multihead_attn": "torch.nn.MultiheadAttention or torch.nn.functional.scaled_dot_product_attention",
+    "apex.contrib.nccl_allocator": "torch.cuda.MemPool",
     "apex.contrib.optimizers": "torch.optim, or torch.distributed.optim.ZeroRedundancyOptimizer if distributed",
+    "apex.contrib.sparsity": "torch.ao.pruning",
+    "apex.contrib.transducer": "torchaudio.functional.rnnt_loss",
     "apex.contrib": "the function of torch itself, where it has one",
     "apex.transformer": "Megatron-LM's megatron.core, where Apex's transformer parts now live",
 }
@@ -32,12 +36,17 @@ class NotCarriedImportError(ModuleNotFoundError):
 
 
 def explain(name):
-    """Return one sentence about a name that is not carried."""
+    """Return one sentence about a name that is not carried: what to use instead, or what there is beside it."""
     entry = name
     while entry not in _ADVICE and "." in entry:
         entry = entry.rpartition(".")[0]
     advice = _ADVICE.get(entry)
-    return "ampcompat does not carry {}{}".format(name, "; use {}.".format(advice) if advice else ".")
+    if advice:
+        return "ampcompat does not carry {}; use {}.".format(name, advice)
+    home = name.rpartition(".")[0]
+    known = sorted(each for each in dir(sys.modules.get(home)) if not each.startswith("_"))
+    there = "; {} has {}".format(home, ", ".join(known)) if home in sys.modules and known else ""
+    return "ampcompat does not carry {}{}.".format(name, there)
 
 
 def watch():

@@ -1,1 +1,3 @@
-"""The parts of ``apex.contrib`` that are carried: clip_grad, layer_norm, optimizers, xentropy."""
+"""The parts of ``apex.contrib`` that are carried."""
+
+from . import clip_grad, layer_norm, optimizers, xentropy

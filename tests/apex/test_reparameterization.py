@@ -1,0 +1,67 @@
+"""Weight norm under Apex's names: the formula, nested names, removal, every level."""
+
+import pytest
+import torch
+from networks import each_setting, initialize, session_of, train_step
+
+from ampcompat.apex.reparameterization import apply_weight_norm, remove_weight_norm
+from ampcompat.errors import AmpValueError
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def names(module):
+    return sorted(name for name, _ in module.named_parameters())
+
+
+def test_without_a_name_all_matrices_get_it_and_lose_it_again():
+    model, x = network(), torch.randn(4, 6)
+    before, right = names(model), network()(x)
+    assert apply_weight_norm(model) is model
+    assert {"0.weight_g", "0.weight_v", "3.weight_g", "3.weight_v"} < set(names(model))
+    assert "1.weight" in names(model) and "0.weight" not in names(model)
+    assert torch.allclose(model(x), right, atol=1e-6)
+    assert remove_weight_norm(model) is model and names(model) == before
+    assert torch.allclose(model(x), right, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_the_weight_is_its_length_times_its_direction(dim):
+    layer = torch.nn.Linear(3, 2).double()
+    apply_weight_norm(layer, "weight", dim)
+    with torch.no_grad():
+        layer.weight_g.mul_(2.0)
+    layer(torch.ones(1, 3, dtype=torch.float64))
+    v = layer.weight_v.detach()
+    length = (v**2).sum().sqrt() if dim is None else (v**2).sum(1 - dim, keepdim=True).sqrt()
+    assert torch.allclose(layer.weight, layer.weight_g * v / length, rtol=1e-12)
+
+
+def test_one_param_of_a_module_within():
+    model = network()
+    apply_weight_norm(model, "3.weight")
+    assert "3.weight_g" in names(model) and "0.weight" in names(model)
+    remove_weight_norm(model, "3.weight")
+    assert names(model) == names(network())
+
+
+@pytest.mark.parametrize("name", ["0.wait", "7.weight", "weight"])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(AmpValueError, match=name):
+        apply_weight_norm(network(), name)
+    with pytest.raises(AmpValueError, match=name):
+        remove_weight_norm(network(), name)
+
+
+@each_setting
+def test_it_trains_at_every_level(setting):
+    with session_of(setting):
+        model = apply_weight_norm(network().to(setting.high))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        model, optimizer = initialize(setting, model, optimizer, loss_scale=128.0)
+        batch = torch.randn(8, 6).to(setting.high), torch.arange(8) % 3
+        losses = [train_step(model, optimizer, batch) for _ in range(10)]
+    assert losses[-1] < losses[0]
