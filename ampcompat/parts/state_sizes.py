@@ -53,7 +53,9 @@ class StateSizes:
             param = torch.nn.Parameter(torch.ones(_PRIMES[:dimensions], dtype=tried, device=self._device))
             try:
                 found = self._state(param, is_sparse)
-            except (RuntimeError, AssertionError) as error:
+            except AmpError:
+                raise
+            except Exception as error:  # whatever a foreign optimizer raises; the first of them is told
                 errors.append(error)
                 continue
             return [(tuple(each.shape), element_size(dtype if each.dtype is tried else each.dtype)) for each in found]
@@ -76,7 +78,7 @@ class StateSizes:
     def _made(self, params):
         try:
             return self._make(params)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             raise AmpError(
                 "The optimizer could not be made of a list of params: {}. Where it needs more than that, pass a "
                 "function, such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9).".format(error)

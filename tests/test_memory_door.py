@@ -1,0 +1,205 @@
+"""``memory_report`` and ``estimate`` as users meet them."""
+
+import pytest
+import torch
+
+import ampcompat
+import networks
+from ampcompat import amp
+from ampcompat.abtest import Memory
+from ampcompat.errors import AmpError, AmpTypeError
+from ampcompat.runtime.observers import Observer
+from ampcompat.tables import torch_facts
+from networks import each_setting, initialize, session_of
+
+
+def adam_of(params):
+    return torch.optim.Adam(params, lr=0.01)
+
+
+def plain_training():
+    """Return a model, its optimizer and a function that does an iteration, without amp."""
+    model = networks.make_network()
+    optimizer = adam_of(model.parameters())
+    x, classes = networks.make_batch()
+
+    def step():
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), classes).backward()
+        optimizer.step()
+
+    return model, optimizer, step
+
+
+@each_setting
+def test_a_report_at_any_level_holds_what_was_predicted(setting):
+    with session_of(setting) as session:
+        model = networks.make_network()
+        optimizer = adam_of(model.parameters())
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        batch = networks.make_batch()
+        observers = list(session.observers)
+        report = ampcompat.memory_report(model, optimizer, lambda: networks.train_step(model, optimizer, batch))
+        assert session.observers == observers
+    full = report.predicted.footprint.full
+    assert report.level == setting.level and report.elements == 99
+    assert report.most.parameters == full.parameters
+    assert report.most.masters == full.masters
+    assert report.most.optimizer == full.optimizer
+    assert report.most.gradients == full.gradients
+    assert report.peak_total == report.at_peak.total
+
+
+def test_a_report_without_amp_says_so_and_leaves_the_optimizer_alone():
+    model, optimizer, step = plain_training()
+    before = dict(vars(optimizer))
+    report = ampcompat.memory_report(model, optimizer, step)
+    assert "step" not in vars(optimizer) or vars(optimizer)["step"] == before["step"]
+    assert report.level == "float32 without amp"
+    assert report.most.parameters == report.most.gradients == 99 * 4
+    assert report.predicted.formula == report.predicted.total
+
+
+def test_the_state_of_the_optimizer_is_there_in_the_measured_step():
+    model, optimizer, step = plain_training()
+    report = ampcompat.memory_report(model, optimizer, step)
+    assert report.most.optimizer == report.predicted.optimizer > 0
+
+
+def test_a_table_lists_every_kind_measured_and_predicted():
+    report = ampcompat.memory_report(*plain_training())
+    lines = str(report).splitlines()
+    assert lines[0] == "Memory of one step at float32 without amp, 99 params"
+    assert lines[1].split("  ")[-1] == "formula"
+    kinds = [line.split("  ")[0].strip() for line in lines[2:12]]
+    assert kinds == [
+        "parameters", "gradients", "masters", "optimizer state", "activations", "model buffers", "casts of weights", "temporaries",
+        "sum", "bytes per param",
+    ]  # fmt: skip
+    assert len({len(line) for line in lines[1:12]}) == 1
+    if torch_facts.has_dispatch_modes():
+        assert any(line.startswith("Temporaries, ") for line in lines[12:])
+    else:
+        assert any(line.startswith("Not measured, ") for line in lines[12:])
+
+
+def test_records_fit_those_of_a_run():
+    report = ampcompat.memory_report(*plain_training())
+    assert Memory(**report.record()).peak_total == report.peak_total
+    assert Memory(**report.predicted.record()).peak_total == report.predicted.total
+
+
+def test_several_models_and_optimizers_are_measured_together():
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (first, second)]
+
+    def step():
+        second(first(torch.ones(1, 4))).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    report = ampcompat.memory_report([first, second], optimizers, step)
+    assert report.most.parameters == report.most.optimizer == report.predicted.optimizer == 160
+
+
+def test_an_optimizer_that_nobody_can_make_again_gets_no_prediction_and_a_reason():
+    class Own(torch.optim.SGD):
+        def __init__(self, model):
+            super().__init__(model.parameters(), lr=0.1)
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = Own(model)
+
+    def step():
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    report = ampcompat.memory_report(model, optimizer, step)
+    assert report.predicted is None
+    assert "No prediction: The optimizer could not be made" in str(report)
+
+
+def test_a_step_that_raises_raises_and_leaves_all_as_it_was():
+    model, optimizer, step = plain_training()
+    calls = []
+
+    def failing():
+        calls.append(1)
+        step()
+        if len(calls) == 2:
+            raise ZeroDivisionError
+
+    before = vars(optimizer).get("step")
+    with pytest.raises(ZeroDivisionError):
+        ampcompat.memory_report(model, optimizer, failing)
+    assert vars(optimizer).get("step") == before
+    assert torch_facts.saved_tensor_hooks_in_force() is None
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ((None, "optimizer", "step"), "Expected model to be a torch.nn.Module or a list of them, not NoneType"),
+        (("model", 3, "step"), "Expected optimizer to be an optimizer or a list of them, not int"),
+        (("model", "optimizer", None), "expected step to be a function, not NoneType"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, says):
+    parts = dict(zip(("model", "optimizer", "step"), plain_training()))
+    with pytest.raises(AmpTypeError, match=says):
+        ampcompat.memory_report(*[parts.get(each, each) if isinstance(each, str) else each for each in arguments])
+
+
+@pytest.mark.parametrize("optimizer_class", [torch.optim.Adam, adam_of])
+def test_an_estimate_is_a_record_and_a_table(optimizer_class):
+    found = ampcompat.estimate(torch.nn.Linear(1000, 1000, bias=False), optimizer_class, "O2")
+    assert (found.parameters, found.gradients, found.masters) == (2 * 10**6, 4 * 10**6, 4 * 10**6)
+    assert found.optimizer // 10**6 == 8 and found.buffers == 0
+    assert found.formula // 10**6 == 16 and found.total // 10**6 == 18
+    text = str(found)
+    assert "Predicted at O2 for 1,000,000 params" in text and "16.00" in text and "18.00" in text
+    assert "2.00 MB more for gradients: gradients of masters" in text
+
+
+def test_an_estimate_takes_the_options_of_initialize():
+    model = networks.make_network()
+    kept = ampcompat.estimate(model, adam_of, "O2", keep_fp32="0")
+    assert kept.masters == 4 * 27
+    assert ampcompat.estimate(model, adam_of, "O2", keep_batchnorm_fp32=False).masters == 4 * 99
+    assert ampcompat.estimate(model, adam_of, "O2", master_weights=False).masters == 0
+
+
+def test_an_estimate_touches_neither_the_model_nor_the_random_numbers():
+    model = networks.make_network()
+    before, state = networks.weights_of(model), torch.get_rng_state()
+    ampcompat.estimate(model, adam_of, "O2")
+    assert networks.differing(before, networks.weights_of(model)) == []
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        ((torch.nn.Linear(1, 1), torch.optim.Adam, "02"), AmpError),
+        ((torch.nn.Linear(1, 1), None, "O2"), AmpTypeError),
+        ((3, torch.optim.Adam, "O2"), AmpTypeError),
+    ],
+)
+def test_an_estimate_of_nonsense_is_refused(arguments, error):
+    with pytest.raises(error):
+        ampcompat.estimate(*arguments)
+
+
+def test_observers_of_a_session_hear_the_steps_of_a_report():
+    heard = []
+
+    class Listener(Observer):
+        def after_step(self, adapter):
+            heard.append(adapter)
+
+    with ampcompat.session("O1", observers=[Listener()], verbosity=0):
+        model = networks.make_network()
+        optimizer = adam_of(model.parameters())
+        amp.initialize(model, optimizer)
+        ampcompat.memory_report(model, optimizer, lambda: networks.train_step(model, optimizer, networks.make_batch()))
+    assert len(heard) == 2
