@@ -175,7 +175,7 @@ class Fp16OptimizerHook(OptimizerHook):
 
     def before_run(self, runner):
         """Prepare model and optimizer, and resume the loss scale from ``runner.meta``."""
-        optimizer, session = _optimizer_of(runner), opening.session()
+        optimizer, session = _optimizer_of(runner), opening.session(self.opt_level)
         if session.enabled and not hasattr(optimizer, SLOT):
             self._initialize(session, runner.model, optimizer)
         wrap_fp16_model(runner.model)

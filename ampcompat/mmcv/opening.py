@@ -19,25 +19,26 @@ from ..tables import opt_levels
 _LOCK = threading.Lock()
 
 
-def session():
-    """Return the current session, opened if there is none; one of ``initialize(enabled=False)`` is as good as any."""
+def session(opt_level="O1"):
+    """Return the current session, opened at ``opt_level`` if there is none; a disabled one is as good as any."""
     found = state.current()
-    return found if found is not None and _is_ready(found) else _opened()
+    return found if found is not None and _is_ready(found) else _opened(opt_level)
 
 
 def _is_ready(found):
     return not found.enabled or found.policy is not None or found.choice is not None
 
 
-def _opened():
+def _opened(opt_level):
     with _LOCK:  # replicas of a model run in threads, and the first of them opens it for all
         found = state.current()
         if found is None:
             found = new_session()
             state.sessions.append(found)
-        if not _is_ready(found) and policy(found).patch_torch_functions:
+        chosen = policy(found, opt_level)
+        if not _is_ready(found) and chosen.patch_torch_functions:
             found.process_casts.is_regional = True
-            found.process_casts.open(policy(found).dtypes)
+            found.process_casts.open(chosen.dtypes)
         return found
 
 
