@@ -24,7 +24,7 @@ def losses():
 @pytest.mark.parametrize("combination", list(saver_loops.combinations()), ids=lambda each: "-".join(map(str, each)))
 def test_every_combination_learns_alike(losses, combination):
     plain = losses[0]["O0", 1, False, "alone"]
-    assert plain[-1] < 0.95 * plain[0]
+    assert plain[-1] < 0.9 * plain[0]
     results = [rank[combination] for rank in losses if combination in rank]
     assert len(results) == (1 if combination[-1] == "alone" else 2)
     for found in results:
