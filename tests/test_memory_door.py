@@ -46,7 +46,8 @@ def test_a_report_at_any_level_holds_what_was_predicted(setting):
     assert report.most.parameters == full.parameters
     assert report.most.masters == full.masters
     assert report.most.optimizer == full.optimizer
-    assert report.most.gradients == full.gradients
+    # Gradients of small masters share one tensor, and begin in it at multiples of 16 elements.
+    assert 0 <= report.most.gradients - full.gradients <= (4 * 15 * 8 if setting.has_masters else 0)
     assert report.peak_total == report.at_peak.total
 
 

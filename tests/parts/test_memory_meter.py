@@ -107,7 +107,9 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting):
     assert most.parameters == weights * (high if wide else low) + norm * norm_size
     assert most.masters == (weights * high if setting.has_masters else 0)
     state = high if wide or setting.has_masters else low
-    assert most.gradients == most.optimizer == weights * state + norm * norm_size
+    assert most.optimizer == weights * state + norm * norm_size
+    # Gradients of small masters share one tensor, and begin in it at multiples of 16 elements.
+    assert 0 <= most.gradients - most.optimizer <= (4 * 15 * high if setting.has_masters else 0)
     assert most.model_buffers == norm * norm_size + 8
 
 
