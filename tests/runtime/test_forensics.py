@@ -14,7 +14,12 @@ from ampcompat import amp
 from ampcompat.errors import GradientOverflowError
 from ampcompat.runtime.forensics import Forensics
 
-LIMIT = torch.finfo(precision.LOW).max
+#: What old torch itself says.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),
+    pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning"),
+]
+
 #: A scale at which a gradient of 4 leaves the low dtype of O1 and O2, and one of 0.25 does not.
 SCALE = 2.0**127 if precision.IS_STAND_IN else 2.0**15
 
@@ -110,7 +115,9 @@ def test_the_slope_of_a_root_at_zero_is_found_between_two_outputs(level):
     forensics = train(Net(Planted(1, distance)), 3, opt_level=level)
     ((step, text),) = forensics.findings
     assert step == 1
-    assert "The loss was finite. In the backward pass nan came first in the gradient at the output of act" in text
+    # The two share a tensor, for act works in place; torch before 2.0 tells the gradient to both hooks at once.
+    outputs = ["In the backward pass nan came first in the gradient at the output of " + name for name in ("act", "first")]
+    assert any(output in text for output in outputs)
     assert "one stop earlier, at the output of planted, it was finite" in text
     assert "look into the backward pass of planted" in text
 
