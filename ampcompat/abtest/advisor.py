@@ -52,6 +52,7 @@ class Assessment:
     allowance: Optional[float] = None
     seconds: Optional[float] = None
     ratio: Optional[float] = None
+    peak: Optional[int] = None
     saved: Optional[int] = None
     rejection: Optional[str] = None
 
@@ -79,24 +80,25 @@ def seconds_per_step(run):
 
 def steady_seconds(run):
     """Return the step times of a run and its repeats without the first step and those slowed by measuring, if others are left."""
-    return [seconds for each in [run] + run.repeats for seconds in _steady(each)]
+    return [each.step_seconds[step] for each in [run] + run.repeats for step in steady_steps(each)]
 
 
-def _steady(run):
-    slow = {0} | set(run.measured)
-    return [seconds for step, seconds in enumerate(run.step_seconds) if step not in slow] or run.step_seconds[-1:]
+def steady_steps(run):
+    """Return the steps whose time counts; the last one where there are no others."""
+    slow, steps = {0} | set(run.measured), range(len(run.step_seconds))
+    return [step for step in steps if step not in slow] or list(steps)[-1:]
 
 
 def _assessment(level, run, baseline_level, baseline):
-    found = Assessment(level, steps=len(run.step_seconds), seconds=seconds_per_step(run))
+    found = Assessment(level, len(run.step_seconds), seconds=seconds_per_step(run), peak=run.memory.peak_total)
     if run.status == "failed":
         found.rejection = run.error or "it failed"
     if baseline is None:
         return found
     usual = seconds_per_step(baseline)
     found.ratio = found.seconds / usual if found.seconds and usual else None
-    if None not in (run.memory.peak_total, baseline.memory.peak_total):
-        found.saved = baseline.memory.peak_total - run.memory.peak_total
+    if found.peak is not None and baseline.memory.peak_total is not None:
+        found.saved = baseline.memory.peak_total - found.peak
     found.allowance, band = _allowance(baseline)
     if level != baseline_level:
         distance = divergence.of_level(run, baseline)
@@ -214,22 +216,36 @@ def _why_not(found, best):
 def _saved(found):
     if not found.saved:
         return ""
-    return "{} {} of peak memory".format("saves" if found.saved > 0 else "costs", size(abs(found.saved)))
+    share = percent(abs(found.saved) / (found.saved + found.peak))
+    return "{} {} ({}) of peak memory".format("saves" if found.saved > 0 else "costs", size(abs(found.saved)), share)
+
+
+def _smallest(found):
+    """Say which level saves the most, where that is worth its time."""
+    good = [each for each in found.values() if each.rejection is None and each.ratio and (each.saved or 0) > 0]
+    if not good:
+        return ""
+    best = max(good, key=lambda each: each.saved)
+    return " Where memory is short, {} {} at {:.2f} times the time.".format(best.level, _saved(best), best.ratio)
 
 
 def _advice(report, found, best):
     name, baseline = report.baseline, found.get(report.baseline)
     if baseline is None or not baseline.seconds:
         yield "No advice: the baseline {} gave nothing to compare with.".format(name)
+    elif report.runs[name].status == "failed":
+        yield "No advice: the baseline {} failed.".format(name)
     elif best is None:
         yield "No advice: at the baseline {} {}. Mend that first; no level can.".format(name, baseline.rejection)
     elif best is baseline:
-        yield "Take {}: no other level that stays within noise is faster here.".format(name)
+        yield "Take {}: no other level that stays within noise is faster here.".format(name) + _smallest(found)
     else:
         saved = _saved(best)
         speed = "{:.2f} times the speed of {}".format(1 / best.ratio, name)
         yield "Take {}: the fastest level within noise, {}{}.".format(best.level, speed, saved and ", " + saved)
-    if best is not None and report.environment.get("diagnose") and found[name].seconds < SHORT_STEP:
+    if best is None:
+        return
+    if report.environment.get("diagnose") and found[name].seconds < SHORT_STEP:
         yield "Steps as short as these spend much of their time on being watched: --no-diagnose gives exacter times."
-    if best is not None and str(report.environment.get("device") or "").startswith("cpu"):
+    if str(report.environment.get("device") or "").startswith("cpu"):
         yield "Times are of a CPU: a GPU with half units ranks levels otherwise. Losses and scales carry over."

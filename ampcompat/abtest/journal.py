@@ -58,6 +58,10 @@ class Writer:
         self._file.write(json.dumps(event) + "\n")
         self._file.flush()
 
+    def close(self):
+        """Write no more."""
+        self._file.close()
+
 
 class Reader:
     """Follows a file of events while it grows."""

@@ -82,10 +82,11 @@ def _milliseconds(seconds):
 
 
 def _rate(run):
-    seconds = sum(run.step_seconds[1:])
+    steps = advisor.steady_steps(run)
+    seconds = sum(run.step_seconds[step] for step in steps)
     if run.samples is None or not seconds:
         return UNKNOWN
-    return "{:.0f}".format(sum(run.samples[1:]) / seconds)
+    return "{:.0f}".format(sum(run.samples[step] for step in steps) / seconds)
 
 
 def _memory(rows):
@@ -109,15 +110,19 @@ _SHORT = {
 #: Findings of one level that a table shows; the page and the JSON have them all.
 MOST_FINDINGS = 3
 
+#: How the forensics begin to tell of a cause that they have told of before.
+AGAIN = "As in step "
+
 
 def _findings(rows, width):
     lines = []
     for level, run in rows:
-        shown = run.findings[:MOST_FINDINGS]
+        told = [finding for finding in run.findings if not finding.text.startswith(AGAIN)]
+        shown = told if len(told) <= MOST_FINDINGS else told[:1] + told[1 - MOST_FINDINGS :]
         for finding in shown:
             lines += _wrapped("{} step {}: {}".format(level, finding.step, finding.text), width)
         if len(run.findings) > len(shown):
-            lines.append("{}: {} more like these".format(level, len(run.findings) - len(shown)))
+            lines.append("{}: {} more, most of them like these".format(level, len(run.findings) - len(shown)))
     return ["skipped steps:"] + lines if lines else []
 
 

@@ -8,6 +8,7 @@ Ctrl-C here still finds everything that was measured.
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import os
 import shlex
@@ -16,7 +17,9 @@ import signal
 import sys
 
 from ..abtest import advisor
+from ..abtest.figures import MISSING
 from ..abtest.records import Report
+from ..errors import AmpError
 from .parsing import LineParser
 from .progress import make_progress
 from .run import BACKENDS, dtypes_named, level_named, target_of
@@ -31,17 +34,23 @@ def ab(arguments):
     target = _checked(parser, stated)
     told = {"script": " ".join(map(shlex.quote, target)), "seed": stated.seed, "diagnose": stated.diagnoses}
     report = Report(environment=told, baseline=stated.baseline)
-    signal.signal(signal.SIGTERM, _leave)
     progress = make_progress(steps=stated.steps)
     run_levels = _run_here if stated.in_process else _run_fresh
     outputs, is_interrupted = {}, False
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         run_levels(stated, target, report, progress, outputs)
     except KeyboardInterrupt:
         is_interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
     advisor.judge(report)
     _print(report, outputs)
-    _write(stated, report)
+    try:
+        _write(stated, report)
+    except (AmpError, OSError) as error:  # after hours of training what was measured is printed already
+        print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
+        return ALL_FAILED
     if is_interrupted:
         return INTERRUPTED
     return ALL_FAILED if all(run.status == "failed" for run in report.runs.values()) else 0
@@ -70,7 +79,7 @@ def _parser():
     add("--png", type=_file, metavar="FILE", help="draw the report")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
-    add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help="such as 'torchrun --nproc_per_node 2'")
+    add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help="such as 'torchrun --nproc_per_node 2'; rank 0 is recorded")
     add("--no-diagnose", dest="diagnoses", action="store_false", help="do not explain skipped steps, for exacter times")
     add("--no-memory", dest="measures_memory", action="store_false", help="do not measure memory")
     add("--verbose", action="store_true", help="let the script's output through")
@@ -116,6 +125,8 @@ def _checked(parser, stated):
         )
     if stated.in_process and (stated.launcher or stated.timeout is not None):
         parser.error("--in-process goes without --launcher and --timeout: there is no other process")
+    if (stated.html or stated.png) and importlib.util.find_spec("matplotlib") is None:
+        parser.error(MISSING)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH from the script")
     target = target_of(parser, stated)

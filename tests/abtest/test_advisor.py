@@ -32,10 +32,10 @@ def test_the_fastest_level_within_noise_is_recommended_with_what_it_saves():
     report = judged(
         O1=made([1.01] * 100, seconds=0.5, peak=800), O2=made([1.02] * 100, seconds=0.25, peak=600), O3=made([1.2] * 100, 0.1)
     )
-    assert report.advice == "Take O2: the fastest level within noise, 4.00 times the speed of O0, saves 400 B of peak memory."
+    assert report.advice == "Take O2: the fastest level within noise, 4.00 times the speed of O0, saves 400 B (40 %) of peak memory."
     assert report.runs["O0"].verdict == "baseline; takes 4.00 times the time of O2"
     assert report.runs["O1"].verdict == (
-        "within noise (1 % away on average, 5 % allowed); takes 2.00 times the time of O2, saves 200 B of peak memory"
+        "within noise (1 % away on average, 5 % allowed); takes 2.00 times the time of O2, saves 200 B (20 %) of peak memory"
     )
     assert report.runs["O2"].verdict == "within noise (2 % away on average, 5 % allowed), the one to take"
     assert report.runs["O3"].verdict == (
@@ -53,6 +53,8 @@ def test_of_equal_speed_the_smaller_one_is_recommended():
 def test_where_nothing_is_faster_the_baseline_stays():
     report = judged(O1=made(FLAT, seconds=2.0))
     assert report.advice == "Take O0: no other level that stays within noise is faster here."
+    report = judged(O1=made(FLAT, seconds=2.0, peak=900), O2=made(FLAT, seconds=3.0, peak=250))
+    assert report.advice.endswith("Where memory is short, O2 saves 750 B (75 %) of peak memory at 3.00 times the time.")
 
 
 def test_measured_noise_allows_more_or_less_than_a_single_run():
@@ -92,7 +94,7 @@ def test_a_few_skips_and_a_lost_step_are_no_reason():
     [
         (made([math.nan] * 100), "its loss is nan from step 0 on"),
         (made([], status="failed", error="it left"), "gave nothing to compare with"),
-        (made(FLAT[:4], status="failed", error="it left"), "it left"),
+        (made(FLAT[:4], status="failed", error="it left"), "the baseline O0 failed"),
     ],
 )
 def test_without_a_sound_baseline_there_is_no_advice(baseline, says):
@@ -112,3 +114,5 @@ def test_the_first_step_is_no_measure_of_time():
     run.step_seconds = [60.0, 1.0, 3.0, 2.0]
     assert advisor.seconds_per_step(run) == 2.0
     assert advisor.seconds_per_step(made(FLAT[:1], seconds=7.0)) == 7.0
+    run.measured = [2]
+    assert advisor.seconds_per_step(run) == 1.5

@@ -1,0 +1,320 @@
+"""``python -m ampcompat ab``: what a user types, sees and gets. Fresh processes are few here, since each loads torch."""
+
+import importlib.util
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import half_kernels
+import precision
+import pytest
+from processes import ROOT, environment, python
+
+from ampcompat.abtest import Report, Run
+from ampcompat.abtest.journal import Reader, Writer
+from ampcompat.cli import ab as ab_room, child, progress
+
+AB = ("-m", "ampcompat", "ab")
+SCRIPTS = os.path.join(ROOT, "tests", "scripts")
+
+TRAINING = """
+import os, random, sys, time
+import torch
+from apex import amp
+
+torch.manual_seed(5)
+print("arguments", sys.argv[1:])
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = amp.initialize(model, optimizer, opt_level="O1", loss_scale=8.0)
+level = amp._amp_state.opt_properties.opt_level
+for step in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    if step == 2 and level == "O1":
+        raise ValueError("no such thing")
+    if step == 2 and level == "O3":
+        os.kill(os.getpid(), 9)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes a script and returns its path."""
+
+    def write(source, name="training.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(source))
+        return str(path)
+
+    return write
+
+
+def in_process(*arguments):
+    """Run ``ab`` in this process, which is quicker, and return its exit code."""
+    return ab_room.ab(["--in-process"] + [str(argument) for argument in arguments])
+
+
+# -- the whole command -------------------------------------------------------------------------------------------------
+
+
+def test_each_level_is_a_row_and_those_that_fail_say_how(script, tmp_path):
+    saved = tmp_path / "report.json"
+    command = AB + ("--levels", "O0,O1,O3", "--steps", "6", "--seed", "3", "--json", saved, script(TRAINING), "9", "0")
+    done = python(*command, env=environment(**half_kernels.stand_in()))
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['9', '0']" in done.stdout  # what a failed level printed, and no other
+    assert done.stdout.count("arguments") == 2
+    assert "ValueError: no such thing" in done.stdout
+    table = done.stdout[done.stdout.index("level  steps") :]
+    rows = {line.split()[0]: line.split() for line in table.splitlines()[1:4]}
+    assert [rows["O0"][1], rows["O1"][1], rows["O3"][1]] == ["6", "3", "3"]
+    assert rows["O1"][-1] == rows["O3"][-1] == "failed"
+    assert "O3: failed: its process was killed by SIGKILL" in done.stdout
+    assert max(map(len, table.splitlines())) <= 120
+    assert "O0: 6 steps, last loss" in done.stderr and "O1: failed after 3 steps" in done.stderr
+    report = Report.from_json(saved.read_text())
+    assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
+    assert report.runs["O0"].loss[0][2] == pytest.approx(report.runs["O3"].loss[0][2], rel=1e-2)  # same weights, same batch
+    assert report.runs["O1"].traceback.count("File") == 1
+    assert report.environment["seed"] == 3 and report.environment["device"].startswith("cpu")
+    assert report.environment["script"].endswith("training.py 9 0")
+    assert sorted(os.listdir(str(tmp_path))) == ["report.json", "training.py"]
+
+
+def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
+    saved, marker = tmp_path / "report.json", tmp_path / "marker"
+    source = TRAINING + "    if step == 3:\n        open({!r}, 'w').close()\n".format(str(marker))
+    command = [sys.executable] + list(AB) + ["--levels", "O0,O2", "--json", str(saved), script(source), "1000", "0.05"]
+    begun = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    while not marker.exists() and begun.poll() is None:
+        time.sleep(0.1)
+    begun.send_signal(signal.SIGINT)
+    printed, told = begun.communicate(timeout=60)
+    assert begun.returncode == 130, told
+    assert "stopped by Ctrl-C" in printed
+    report = Report.from_json(saved.read_text())
+    assert list(report.runs) == ["O0"]
+    assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted by Ctrl-C"
+    assert len(report.runs["O0"].loss) >= 3
+
+
+def test_levels_of_a_distributed_script_run_under_its_launcher(script):
+    pytest.importorskip("torch.distributed.run", reason="this torch has no torchrun")
+    path = script(
+        """
+        import torch
+        from apex import amp
+        from apex.parallel import DistributedDataParallel
+
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.Linear(4, 1)
+        model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        model = DistributedDataParallel(model)
+        while True:
+            optimizer.zero_grad()
+            with amp.scale_loss(model(torch.randn(3, 4)).pow(2).mean(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        """
+    )
+    launcher = "{} -m torch.distributed.run --standalone --nproc_per_node 2".format(sys.executable)
+    done = python(*(AB + ("--levels", "O0", "--steps", "3", "--launcher", launcher, path)))
+    assert done.returncode == 0, done.stderr
+    assert "O0: 3 steps" in done.stderr
+
+
+# -- in this process ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("print('hello')", "amp.initialize was never called"),
+        (
+            "import torch; from apex import amp; model = torch.nn.Linear(1, 1)\n"
+            "amp.initialize(model, torch.optim.SGD(model.parameters(), lr=1), enabled=False)",
+            "enabled=False",
+        ),
+        ("import sys; sys.exit(3)", "it left with exit code 3"),
+        ("this is no Python", "SyntaxError"),
+    ],
+)
+def test_where_every_level_fails_the_exit_code_says_so(script, capsys, source, says):
+    assert in_process("--levels", "O0,O2", script(source)) == 1
+    printed = capsys.readouterr().out
+    assert "O2: failed: " in printed and says in printed
+    assert "No advice" in printed
+
+
+def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
+    saved = tmp_path / "report.json"
+    path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
+    assert in_process("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose", path, 4, 0) == 0
+    told = capsys.readouterr()
+    assert "beyond noise" in told.out and "arguments" not in told.out
+    assert "O0 2/2: 4 steps" in told.err
+    report = Report.from_json(saved.read_text())
+    assert list(report.runs) == ["O0", "O2"]
+    assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
+    assert report.runs["O2"].loss[0][2] == pytest.approx(report.runs["O0"].loss[0][2], rel=1e-2)
+    assert report.runs["O0"].memory.peak_total is None
+
+
+needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half here, does not overflow")
+
+
+@needs_half
+def test_a_planted_overflow_is_found_by_name(capsys):
+    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "planted_overflow.py")) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "O2 step 20: " in printed and "came first" in printed and 'keep_fp32=["volcano' in printed
+    assert "O2: rejected: its loss is nan from step 20 on" in printed
+    assert "Take O0" in printed
+
+
+def test_a_hopeless_nan_is_no_levels_fault(capsys):
+    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "hopeless_nan.py")) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "O2 step 12: The loss was nan before scaling" in printed
+    assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], "no script given"),
+        (["nowhere.py"], "script not found: 'nowhere.py'"),
+        (["-m", "no_such_module_anywhere"], "no module named"),
+        (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
+        (["--levels", "O1,O1", "script.py"], "names a level twice"),
+        (["--baseline", "O9", "script.py"], "'O9' is none of"),
+        (["--steps", "0", "script.py"], "not a whole number from 1 up"),
+        (["--repeats", "many", "script.py"], "not a whole number"),
+        (["--seed", "-1", "script.py"], "--seed"),
+        (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
+        (["--in-process", "--timeout", "3", "script.py"], "no other process"),
+        (["-"], "a script from stdin"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_two(arguments, says, capsys):
+    with pytest.raises(SystemExit) as left:
+        ab_room.ab(arguments)
+    told = capsys.readouterr()
+    assert left.value.code == 2 and told.out == ""
+    assert len(told.err.splitlines()) == 1 and told.err.startswith("ampcompat ab: error: ")
+    assert says in told.err
+
+
+def test_under_a_launcher_it_says_how_to_be_called(monkeypatch, capsys, script):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit):
+        ab_room.ab([script("")])
+    assert "--launcher" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is installed here")
+def test_a_page_without_matplotlib_is_refused_before_anything_runs(script, capsys):
+    with pytest.raises(SystemExit):
+        ab_room.ab(["--html", "x.html", script("")])
+    assert "matplotlib" in capsys.readouterr().err
+
+
+def test_the_desk_of_ab_loads_no_torch():
+    done = python("-c", "import sys, ampcompat.cli.ab, ampcompat.cli.fresh; print('torch' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
+# -- what a script sees ------------------------------------------------------------------------------------------------
+
+
+def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
+    path = script(
+        """
+        import sys
+        print([__name__, sys.argv, sys.path[0], sys.modules["__main__"].__dict__ is globals(), __file__])
+        """
+    )
+    before = list(sys.path), list(sys.argv)
+    child.run_target([path, "--levels", "-m"])
+    expected = ["__main__", [path, "--levels", "-m"], os.path.dirname(os.path.realpath(path)), True, path]
+    assert capsys.readouterr().out == "{}\n".format(expected)
+    assert (sys.path, sys.argv) == before
+
+
+def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_path):
+    script("import sys; print(__name__, sys.argv[1:], __spec__.name)", "module_of_ab.py")
+    monkeypatch.chdir(tmp_path)
+    child.run_target(["-m", "module_of_ab", "x"])
+    assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
+
+
+# -- journal and progress ----------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_is_half_written_is_not_there_yet(tmp_path):
+    path = str(tmp_path / "journal")
+    reader, writer = Reader(path), Writer(path)
+    writer.write({"step": 0, "text": "é"})
+    writer.close()
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"step"')
+    assert reader.new_events() == [{"step": 0, "text": "é"}]
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(": 1}\n")
+    assert reader.new_events() == [{"step": 1}]
+    assert Reader(str(tmp_path / "none")).new_events() == []
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def step_event(step):
+    return {"step": step, "loss": [[0, 0.25]], "scale": [[0, 65536.0]]}
+
+
+@pytest.mark.parametrize("columns", [10, 40, 80, 200])
+def test_a_bar_fits_its_terminal_and_says_what_there_is_room_for(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "REDRAW", 0)
+    stream = Terminal()
+    shown = progress.make_progress(stream, steps=4)
+    shown.interval = 0
+    shown.begin("O1")
+    for step in range(3):
+        shown.hear(step_event(step))
+    shown.end(Run(step_seconds=[1.0] * 4, loss=[(3, 0, 0.5)]))
+    lines = [line.replace("\x1b[K", "") for line in stream.getvalue().split("\r")]
+    assert max(map(len, lines)) < columns + 1
+    assert lines[-1].endswith("\n") and "\x1b" not in "".join(lines)
+    if columns >= 80:
+        assert "3/4  loss 0.25  ETA 0:00  scale 65536" in lines[-2]
+        assert "4 steps, last loss 0.5" in lines[-1]
+
+
+def test_where_no_line_can_be_redrawn_there_are_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    shown = progress.make_progress(stream)
+    shown.begin("O0")
+    shown.hear(step_event(0))
+    shown.end(Run(status="failed", error="ValueError: no", step_seconds=[1.0]))
+    assert stream.getvalue() == "O0: failed after 1 steps: ValueError: no\n"
