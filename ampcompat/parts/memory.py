@@ -190,15 +190,22 @@ class MemoryMeter:
         devices = {param.device for param in self._reached if param.device.type == "cuda"}
         if not devices:
             return
-        reading, cuda = self._reading, torch.cuda
-        reserved = getattr(cuda, "max_memory_reserved", None) or cuda.max_memory_cached  # its name before torch 1.4
-        reading.cuda_allocated = sum(cuda.max_memory_allocated(device) for device in devices)
-        reading.cuda_reserved = sum(reserved(device) for device in devices)
-        if hasattr(cuda, "memory_stats"):
-            stats = [cuda.memory_stats(device) for device in devices]
-            between = sum(each["inactive_split_bytes.all.current"] for each in stats)
-            held = sum(each["reserved_bytes.all.current"] for each in stats)
-            reading.fragmentation = max(reading.fragmentation or 0.0, between / held if held else 0.0)
+        reading = self._reading
+        reading.cuda_allocated, reading.cuda_reserved, fragmentation = allocator_of(devices)
+        if fragmentation is not None:
+            reading.fragmentation = max(reading.fragmentation or 0.0, fragmentation)
+
+
+def allocator_of(devices):
+    """Return what CUDA's allocator says of some devices: (most allocated, most reserved, fragmentation now or None)."""
+    cuda = torch.cuda
+    most_reserved = getattr(cuda, "max_memory_reserved", None) or cuda.max_memory_cached  # its name before torch 1.4
+    allocated = sum(cuda.max_memory_allocated(device) for device in devices)
+    reserved = sum(most_reserved(device) for device in devices)
+    stats = [cuda.memory_stats(device) for device in devices] if hasattr(cuda, "memory_stats") else [{}]
+    held = sum(each.get("reserved_bytes.all.current", 0) for each in stats)
+    between = [each.get("inactive_split_bytes.all.current") for each in stats]
+    return allocated, reserved, sum(between) / held if held and None not in between else None
 
 
 def _claim(seen, sizes):

@@ -45,7 +45,7 @@ class MemoryWatch(Observer):
         if before.at_peak.total > reading.at_peak.total:
             reading.at_peak = before.at_peak
         if before.fragmentation is not None:
-            reading.fragmentation = max(reading.fragmentation, before.fragmentation)
+            reading.fragmentation = max(reading.fragmentation or 0.0, before.fragmentation)
         self.reading = reading
 
     def initialized(self, session, models, optimizers):

@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from hypothesis import given, settings, strategies as st
 
 import networks
-from ampcompat.parts.memory import MemoryMeter
+from ampcompat.parts.memory import MemoryMeter, allocator_of
 from ampcompat.parts.storages import element_size, sizes_in
 from ampcompat.tables import torch_facts
 from networks import each_setting, session_of
@@ -200,6 +200,19 @@ def test_params_of_an_optimizer_whose_model_nobody_named_are_counted():
     weight = torch.nn.Parameter(torch.zeros(10))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     assert measured(lambda: None, (), [optimizer]).most.parameters == 40
+
+
+def test_numbers_of_the_allocator_are_summed_over_devices(monkeypatch):
+    stats = {
+        0: {"reserved_bytes.all.current": 100, "inactive_split_bytes.all.current": 10},
+        1: {"reserved_bytes.all.current": 300, "inactive_split_bytes.all.current": 90},
+    }
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {0: 50, 1: 70}.get)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", {0: 110, 1: 330}.get, raising=False)
+    monkeypatch.setattr(torch.cuda, "memory_stats", stats.get, raising=False)
+    assert allocator_of([0, 1]) == (120, 440, 0.25)
+    del stats[1]["inactive_split_bytes.all.current"]
+    assert allocator_of([0, 1]) == (120, 440, None)
 
 
 # -- it changes nothing ------------------------------------------------------------------------------------------------
