@@ -56,7 +56,7 @@ def memory(report):
     """Return the chart of memory by kind."""
     caption = (
         "Bytes at the peak of a step, by kind, and below each level what the formula predicts from the number of "
-        "parameters. A diamond is the peak of the whole."
+        "parameters. A diamond is the measured peak of the whole."
     )
     rows = _memory_rows(report)
     height = 1.25 + 0.26 * max(len(rows), 2)
@@ -92,6 +92,8 @@ def _memory_drawer(rows):
             return say(axes, "no level measured its memory")
         for row, ((name, memory), total) in enumerate(zip(rows, totals)):
             _stack(axes, row, memory, size, 0.45 if name == "formula" else 0.7)
+            if memory.peak_total and name != "formula":
+                axes.plot([memory.peak_total / size], [row], "D", color="black", markersize=4)
             beside = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
             axes.annotate(words.size(total), (total / size, row), **beside)
         axes.set_xlim(0, 1.25 * max(totals) / size)
@@ -120,5 +122,3 @@ def _stack(axes, row, memory, size, height):
         if width > 0:
             axes.barh(row, width, left=left, height=height, facecolor=colour, hatch=hatch, **_EDGE)
         left += width
-    if memory.peak_total:
-        axes.plot([memory.peak_total / size], [row], "D", color="black", markersize=4)

@@ -173,6 +173,8 @@ def _skip_drawer(report):
             shown = [step for step, _ in series.thinned([(step, 0.0) for step in steps])]
             axes.eventplot(shown or [math.nan], lineoffsets=row, linelengths=0.7, colors=look(report, level)[0])
         name_rows(axes, ["{}: {}".format(label(level), len(run.skipped)) for level, run in report.runs.items()])
+        if not any(run.skipped for run in report.runs.values()):
+            axes.text(0.5, 0.5, "no step was skipped", transform=axes.transAxes, ha="center", va="center", style="italic")
         all_steps(axes, report)
 
     return draw

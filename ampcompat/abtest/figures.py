@@ -18,6 +18,7 @@ MISSING = "Figures need matplotlib, which is not installed: pip install 'ampcomp
 #: Inches. A chart of the page is as wide as a phone, so that its letters are legible there unscaled.
 PAGE_WIDTH = 4.4
 PAPER_WIDTH = 7.2
+_ROW = 2.3
 
 _SETTINGS = {
     "font.family": "sans-serif",
@@ -108,12 +109,13 @@ def _paper(reports):
     width = max(PAPER_WIDTH, 3.4 * len(columns))
     keys = [_keys(report) for report in reports]
     top = max(_legend_height(each, width / len(reports)) for each in keys)
-    figure = _figure(width, 2.3 * count + top)
-    head, body = figure.subfigures(2, 1, height_ratios=[top, 2.3 * count])
+    heights = [max([_ROW] + [column[row].height for column in columns if row < len(column)]) for row in range(count)]
+    figure = _figure(width, sum(heights) + top)
+    head, body = figure.subfigures(2, 1, height_ratios=[top, sum(heights)])
     heads = [head] if alone else head.subfigures(1, len(reports))
     for part, each in zip(heads, keys):
         _legend(part, each, width / len(reports))
-    grid = body.add_gridspec(count, len(columns))
+    grid = body.add_gridspec(count, len(columns), height_ratios=heights)
     for place, column in enumerate(columns):
         titles = ["{}  {}".format(_letter(row * len(columns) + place), panel.title) for row, panel in enumerate(column)]
         _column(body, grid, place, column, titles)
@@ -167,7 +169,7 @@ def _keys(report, chart=None):
 
 def _columns_of(keys, width):
     """Return in how many columns the keys go: all of them in one row where that has the room."""
-    needed = [0.6 + 0.085 * len(name) for name, _ in keys]
+    needed = [0.52 + 0.085 * len(name) for name, _ in keys]
     if sum(needed) <= width:
         return max(1, len(needed))
     return max(1, int(width / max(needed)))
@@ -181,7 +183,7 @@ def _legend(figure, keys, width):
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], **options) for _, options in keys]
-    options = {"ncol": _columns_of(keys, width), "handlelength": 2.6, "columnspacing": 1.4}
+    options = {"ncol": _columns_of(keys, width), "handlelength": 2.4, "columnspacing": 1.0, "handletextpad": 0.5}
     figure.legend(lines, [name for name, _ in keys], loc="center", **options)
 
 

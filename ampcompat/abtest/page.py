@@ -21,6 +21,21 @@ _CAPTIONS = {
     "scale and speed": "Skipped steps, loss scale and speed. Times are medians without the first step.",
     "memory": "Memory at the peak of a step, by kind.",
 }
+_FORMULA = (
+    "Measured is what was there at the moment of the peak. The formula adds up what a level keeps for its params, at "
+    "whatever moment; what depends on the model and the batch is in no formula.",
+)
+
+#: (kind, whether there was more than predicted) -> why.
+_REASONS = {
+    ("gradients", True): "those of masters and of half params are there together while they move",
+    ("gradients", False): "the peak came before all gradients were there, or not every param got one",
+    ("optimizer", True): "some of its state grows for several steps, or is not what one step showed",
+    ("optimizer", False): "params that have had no gradient yet have no state",
+    ("activations", True): "what autograd saves for the backward pass depends on the model and the batch",
+    ("buffers", True): "results that nobody saves, casts, copies inside the step: made and freed again",
+    ("buffers", False): "casts of weights were not all there at the moment of the peak",
+}
 _TITLES = {
     "last": "last loss",
     "mean": "mean loss",
@@ -80,7 +95,7 @@ def _content(report, prefix, level=2):
         markup.section("Verdict", [_advice(report), _verdicts(report)], level),
         markup.section("Levels", grids, level),
         markup.section("Charts", [_charts(report, prefix, level + 1)], level),
-        markup.section("Memory, measured and predicted", [_predictions(report)], level),
+        markup.section("Memory, measured and predicted", _predictions(report), level),
         markup.section("What the forensics found", _findings(report, level + 1), level),
         markup.section("Levels that failed", _failures(report, level + 1), level),
         markup.section("Environment", [markup.pairs(report.environment.items())], level),
@@ -119,27 +134,39 @@ def _charts(report, prefix, level):
 
 
 def _predictions(report):
-    """Return what was measured beside the formula's answer, and the difference."""
+    """Yield what was measured beside the formula's answer, and why they differ."""
     rows = []
     for level, run in report.runs.items():
         for kind in KINDS if run.predicted is not None else ():
             measured, predicted = getattr(run.memory, kind), getattr(run.predicted, kind)
-            if predicted is not None:
-                rows.append(["{} {}".format(level, kind), size(measured), size(predicted), _difference(measured, predicted)])
-    if not rows:
-        return ""
-    titles = ["level, kind", "measured", "formula", "difference"]
-    return markup.folded("Each kind beside the formula's answer", markup.table("Measured and predicted.", titles, rows))
+            if measured or predicted:
+                difference = _difference(measured, predicted)
+                rows.append([level + " " + kind, size(measured), size(predicted), difference, _why(kind, measured, predicted)])
+    if rows:
+        titles = ["level, kind", "measured", "formula", "difference", "why"]
+        inside = markup.table("Measured at the peak, and predicted.", titles, rows, "numbers overview")
+        yield markup.paragraphs(_FORMULA)
+        yield markup.folded("Each kind beside the formula's answer", inside)
 
 
 def _difference(measured, predicted):
-    if measured is None:
+    if measured is None or predicted is None:
         return UNKNOWN
     if measured == predicted:
         return "none"
     sign = "+" if measured > predicted else "\u2212"
     share = " ({}{})".format(sign, percent(abs(measured - predicted) / predicted)) if predicted else ""
     return "{}{}{}".format(sign, size(abs(measured - predicted)), share)
+
+
+def _why(kind, measured, predicted):
+    """Say what makes a measured number differ from the predicted one."""
+    if measured is None:
+        return "not measured"
+    if measured == predicted:
+        return ""
+    more = measured > (predicted or 0)
+    return _REASONS.get((kind, more), "params were added, removed or replaced since")
 
 
 def _findings(report, level):

@@ -14,7 +14,7 @@ from bisect import bisect_left
 MOST = 600
 
 #: From so many points on a curve is drawn smoothed, with the raw one faint behind it.
-LONG = 60
+LONG = 100
 
 
 def finite(points):
