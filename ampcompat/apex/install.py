@@ -11,8 +11,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-#: The folder that holds the package ``apex`` and its metadata.
-SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+from .beside import SITE, other_apex
 
 #: The folder that holds the package ``ampcompat``.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -59,16 +58,6 @@ def environment():
     if _found_by_the_first_entry_only() and ROOT not in path:
         path.append(ROOT)
     return {"PYTHONPATH": os.pathsep.join([SITE] + path)}
-
-
-def other_apex(folders):
-    """Return the package folder of an ``apex`` in ``folders`` that is not ours, or None."""
-    # By a file that only ours has, since another copy of ampcompat may be on the path too.
-    folders = [folder for folder in folders if not os.path.exists(os.path.join(folder, "apex", "_absent.py"))]
-    spec = PathFinder.find_spec("apex", folders)
-    if spec is None or spec.origin is None or spec.origin == "namespace":
-        return None
-    return os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
 
 
 def shadowed_by(folder):

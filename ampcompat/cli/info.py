@@ -6,10 +6,12 @@ The surprise: it chooses exactly as ``initialize`` would, for each pair of dtype
 """
 
 import platform
+import sys
 
 import torch
 
 from .. import __version__, backends
+from ..apex import beside
 from ..errors import AmpError
 from ..parts import half_math
 from ..tables import op_rules, torch_facts
@@ -38,7 +40,11 @@ def _facts(facts):
         lines.append("{:22} : {}".format("torch" if name == "version" else name.replace("_", " "), _readable(value)))
     emulated = [dtype for dtype in (torch.float16, torch.bfloat16) if half_math.is_wanted(dtype)]
     setting = "{} ({}={})".format(_readable(emulated), half_math.VARIABLE, half_math.setting())
-    return lines + ["{:22} : {}".format("half math on CPU for", setting)]
+    other = beside.other_apex(sys.path[1:])
+    return lines + [
+        "{:22} : {}".format("half math on CPU for", setting),
+        "{:22} : {}".format("other apex", beside.about(other) if other else "none"),
+    ]
 
 
 def _readable(value):

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 
+from ..apex import beside
 from ..apex.install import environment, shadowed_by
 from ..runtime import state
 from . import device
@@ -129,10 +130,15 @@ def _checked_module(parser, target):
 
 
 def _warn_of_shadow(parser, folder):
-    """Say so where Python will find another ``apex`` before ours: next to the script, which always comes first."""
-    other = shadowed_by(folder)
+    """Say so where Python will find another ``apex`` before ours: next to the script, which always comes first.
+
+    And where one is installed that has nothing to do with NVIDIA's, which the script's author cannot have meant.
+    """
+    other, installed = shadowed_by(folder), beside.other_apex(sys.path[1:])
     if other:
         print("{}: warning: {} hides ampcompat's apex from this script".format(parser.prog, other), file=sys.stderr)
+    elif installed and not beside.is_nvidias(installed):
+        print("{}: note: {}".format(parser.prog, beside.about(installed)), file=sys.stderr)
 
 
 def interpreter_options():

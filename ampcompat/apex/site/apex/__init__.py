@@ -28,7 +28,10 @@ def __getattr__(name):
     full_name = __name__ + "." + name
     if not name.startswith("_") and importlib.util.find_spec(full_name) is not None:
         return importlib.import_module(full_name)
-    raise AttributeError(_absent.explain(full_name))
+    try:
+        return _absent.their_attribute(name)
+    except AttributeError:
+        raise AttributeError(_absent.explain(full_name)) from None
 
 
 def __dir__():

@@ -3,7 +3,8 @@
 Owns: the table of advice, and the error that gives it.
 Must not touch: names outside ``apex`` and Apex's two extension modules.
 The surprise: a finder at the very end of ``sys.meta_path`` raises the error, because only it hears of names that no
-file answers to; to a probe by ``importlib.util.find_spec`` it says, truthfully, that there is no such module.
+file answers to; to a probe by ``importlib.util.find_spec`` it says, truthfully, that there is no such module. Before
+either, both ends of that list ask ``ampcompat.apex.beside`` about another Apex that is installed.
 """
 
 import sys
@@ -49,9 +50,31 @@ def explain(name):
     return "ampcompat does not carry {}{}.".format(name, there)
 
 
+def their_attribute(name):
+    """Return what another Apex that is installed has under a name, or raise AttributeError."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from ampcompat.apex import beside
+
+    return beside.attribute(name)
+
+
 def watch():
-    """Give the advice from now on, in this process."""
+    """Give the advice from now on, in this process; take the compiled parts of another Apex where there is one."""
+    sys.meta_path.insert(0, _Chooser())
     sys.meta_path.append(_Adviser())
+
+
+class _Chooser:
+    """The first finder to be asked: a part of an Apex beside ours may be the better one."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Return the spec of their part, or None: go on as usual."""
+        if not fullname.startswith("apex."):
+            return None
+        from ampcompat.apex import beside
+
+        return beside.preferred(fullname)
 
 
 class _Adviser:
@@ -59,8 +82,13 @@ class _Adviser:
 
     def find_spec(self, fullname, path=None, target=None):
         """Raise the advice for a name of Apex; return None for every other one, and to a probe."""
-        if not fullname.startswith("apex.") and fullname not in _ADVICE:
+        if not fullname.startswith("apex."):
             return None
+        from ampcompat.apex import beside
+
+        spec = beside.missing(fullname)
+        if spec is not None:
+            return spec
         requested, asker = _request(fullname, sys._getframe(1))
         if asker == "importlib.util":  # a probe by importlib.util.find_spec
             return None

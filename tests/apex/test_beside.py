@@ -1,0 +1,220 @@
+"""Another apex on the path: NVIDIA's of today, whose compiled parts are used; PyPI's web toolkit, which is left alone."""
+
+import importlib
+import importlib.util
+import os
+import sys
+
+import pytest
+import torch
+from processes import ROOT, RUN, environment, python
+
+from ampcompat.apex import beside, install, optimizers
+
+#: A package with the layout of today's Apex: no amp, no parallel, no fp16_utils.
+FILES = {
+    "apex/__init__.py": "from . import optimizers, normalization\ndef deprecated_warning(msg):\n    return msg\n",
+    "apex/_autocast_utils.py": "whose = 'theirs'\n",
+    "apex/optimizers/__init__.py": "from .fused_adam import FusedAdam\n",
+    "apex/optimizers/fused_adam.py": """
+import torch
+from apex.multi_tensor_apply import multi_tensor_applier
+
+class FusedAdam(torch.optim.Adam):
+    whose = "theirs"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        import amp_C
+        self.multi_tensor_adam = amp_C.multi_tensor_adam
+""",
+    "apex/multi_tensor_apply/__init__.py": """
+class Applier:
+    whose, available = "theirs", True
+
+multi_tensor_applier = Applier()
+""",
+    "apex/normalization/__init__.py": "from .fused_layer_norm import FusedLayerNorm\n",
+    "apex/normalization/fused_layer_norm.py": """
+import torch
+import importlib
+from apex._autocast_utils import whose as _whose
+
+class FusedLayerNorm(torch.nn.LayerNorm):
+    whose = _whose
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        importlib.import_module("fused_layer_norm_cuda")
+""",
+    "apex/mlp/__init__.py": "import mlp_cuda\nfrom . import parts_of_it\nraise ImportError('of another torch')\n",
+    "apex/mlp/parts_of_it.py": "",
+    "apex/contrib/__init__.py": "",
+    "apex/contrib/multihead_attn/__init__.py": "whose = 'theirs'\n",
+    "apex/contrib/xentropy/__init__.py": "import xentropy_cuda\n",
+    "apex/transformer/__init__.py": "whose = 'theirs'\n",
+    "amp_C.py": "whose = 'theirs'\ndef multi_tensor_adam():\n    pass\n",
+    "fused_layer_norm_cuda.py": "",
+    "mlp_cuda.py": "",
+}
+#: As above without the CUDA extensions.
+UNCOMPILED = {name: text for name, text in FILES.items() if name.startswith("apex/")}
+WEB_TOOLKIT = {"apex/__init__.py": "raise RuntimeError('loaded')\n", "apex/models.py": "", "apex/views.py": ""}
+
+
+def write(folder, files):
+    for name, text in files.items():
+        path = os.path.join(str(folder), *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+    return str(folder)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Return a function that puts files into a folder at the end of the path, and ours in force."""
+    monkeypatch.setattr(beside, "_has_gpu", lambda: True)
+    loaded = set(sys.modules)
+
+    def put(files):
+        monkeypatch.syspath_prepend(write(tmp_path, files))
+        install.install()
+
+    yield put
+    install.uninstall()
+    for name in set(sys.modules) - loaded:
+        if name.endswith("_cuda"):
+            del sys.modules[name]
+
+
+def test_compiled_parts_are_theirs_by_the_same_names(installed):
+    installed(FILES)
+    import amp_C
+    from apex.contrib import multihead_attn
+    from apex.multi_tensor_apply import multi_tensor_applier
+    from apex.normalization import FusedLayerNorm
+    from apex.optimizers import FusedAdam
+    from apex.optimizers.fused_adam import FusedAdam as again
+
+    assert FusedAdam.whose == FusedLayerNorm.whose == multi_tensor_applier.whose == "theirs"
+    assert FusedAdam is again and amp_C.whose == multihead_attn.whose == "theirs"
+    assert FusedAdam([torch.nn.Parameter(torch.ones(1))]).multi_tensor_adam is amp_C.multi_tensor_adam
+    assert FusedLayerNorm(3).weight.shape == (3,)
+    assert importlib.import_module("apex.transformer").whose == "theirs"
+
+
+def test_what_they_lack_is_ours(installed):
+    installed(FILES)
+    import apex
+
+    from ampcompat import amp
+    from ampcompat.apex import fp16_utils, normalization, parallel
+
+    assert apex.amp.initialize is amp.initialize
+    assert apex.parallel.LARC is parallel.LARC and apex.fp16_utils.network_to_half is fp16_utils.network_to_half
+    assert apex.optimizers.FusedLAMB is optimizers.FusedLAMB
+    assert apex.normalization.FusedRMSNorm is normalization.FusedRMSNorm
+    assert importlib.import_module("apex.optimizers.fused_lamb").FusedLAMB is optimizers.FusedLAMB
+    assert apex.contrib.xentropy.SoftmaxCrossEntropyLoss.__module__.startswith("ampcompat")
+    assert apex.deprecated_warning("of theirs") == "of theirs"
+    assert not hasattr(apex, "no_such_name")
+
+
+def test_a_part_that_does_not_load_is_ours(installed):
+    installed(FILES)
+    from apex.mlp import MLP
+
+    assert MLP.__module__.startswith("ampcompat") and "apex.mlp.parts_of_it" not in sys.modules
+    assert "ampcompat" in sys.modules["apex.mlp"].__file__
+    assert importlib.import_module("apex.mlp.mlp").MLP is MLP
+
+
+@pytest.mark.parametrize("case", ["no extensions", "no GPU", "switched off"])
+def test_where_they_do_not_work_ours_does(installed, monkeypatch, case):
+    if case == "no GPU":
+        monkeypatch.setattr(beside, "_has_gpu", lambda: False)
+    if case == "switched off":
+        monkeypatch.setenv(beside.VARIABLE, "off")
+    installed(UNCOMPILED if case == "no extensions" else FILES)
+    import amp_C
+    import apex
+
+    assert apex.optimizers.FusedAdam is optimizers.FusedAdam
+    assert apex.normalization.FusedLayerNorm.__module__.startswith("ampcompat")
+    assert apex.multi_tensor_apply.multi_tensor_applier.available and not hasattr(amp_C, "whose")
+    there = importlib.util.find_spec("apex.transformer") is not None
+    assert there == (case != "switched off")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_their_optimizer_trains_with_our_amp(installed, level):
+    installed(FILES)
+    from apex import amp
+    from apex.optimizers import FusedAdam
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    model, optimizer = amp.initialize(model, FusedAdam(model.parameters(), lr=0.1), opt_level=level, verbosity=0)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = (model(torch.ones(4, 3)).float() - 1.0).pow(2).mean()
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_loaded_first_they_are_set_aside_and_come_back(installed, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(write(tmp_path, FILES))
+    theirs = importlib.import_module("apex.transformer")
+    try:
+        installed({})
+        from apex import amp
+
+        assert amp.initialize.__module__ == "ampcompat.amp"
+        install.uninstall()
+        assert sys.modules["apex.transformer"] is theirs
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C")]:
+            del sys.modules[name]
+
+
+def test_a_web_toolkit_is_no_neighbour(installed):
+    installed(WEB_TOOLKIT)
+    import apex
+
+    assert beside.neighbour() is None and apex.optimizers.FusedAdam is optimizers.FusedAdam
+    with pytest.raises(ImportError, match="does not carry apex.models"):
+        importlib.import_module("apex.models")
+
+
+@pytest.mark.parametrize(
+    "files, says",
+    [
+        (WEB_TOOLKIT, "not NVIDIA's (PyPI's apex is a web toolkit)"),
+        (FILES, "has no amp any more"),
+        (dict(FILES, **{"apex/amp/__init__.py": ""}), "an amp of its own"),
+    ],
+    ids=["web toolkit", "today's", "with amp"],
+)
+def test_it_is_described_in_one_sentence(tmp_path, files, says):
+    folder = write(tmp_path, files)
+    sentence = beside.about(beside.other_apex([folder]))
+    assert says in sentence and folder in sentence and sentence.endswith(".") and ";" in sentence
+
+
+@pytest.mark.parametrize("files", [WEB_TOOLKIT, FILES], ids=["web toolkit", "today's"])
+def test_run_gives_the_script_ours_and_says_so_only_of_a_stranger(tmp_path, files):
+    folder = write(tmp_path / "site-packages", files)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\ntorch.cuda.is_available = lambda: True\nimport apex\n"
+        "print(apex.amp.initialize.__module__, getattr(apex.optimizers.FusedAdam, 'whose', 'ours'))\n"
+    )
+    done = python(*(RUN + (script,)), env=environment(PYTHONPATH=os.pathsep.join([ROOT, folder])))
+    assert done.stdout.split() == ["ampcompat.amp", "ours" if files is WEB_TOOLKIT else "theirs"], done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == (files is WEB_TOOLKIT) and all("web toolkit" in line for line in lines)
