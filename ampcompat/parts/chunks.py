@@ -53,6 +53,10 @@ class Chunk:
             model.grad = None
         return masters, copies, groups
 
+    def memory(self):
+        """Return the tensor that lives on for the gradients, or None: whoever counts memory asks."""
+        return None if self._pool is None else self._pool.flat
+
     def __deepcopy__(self, memo):
         pairs = copy.deepcopy(list(zip(self.models, self.masters)), memo)
         return Chunk(pairs, self._pool and GradientPool([master for _, master in pairs]))
@@ -67,42 +71,42 @@ def chunks_of(pairs):
 
 
 class GradientPool:
-    """One tensor with room for the gradients of some masters, alike in device and dtype."""
+    """One tensor, ``flat``, with room for the gradients of some masters, alike in device and dtype."""
 
     def __init__(self, masters):
         self._masters = masters
-        self._flat = None
+        self.flat = None
         self._gradients = []
         self._references = []
         self._uses = 0
 
     def filled(self, grads):
         """Return copies of gradients, one per master and in its dtype, and the one tensor that holds them all."""
-        if self._flat is None or not self._is_ours_alone():
+        if self.flat is None or not self._is_ours_alone():
             self._make()
         torch._foreach_copy_(self._gradients, grads)
-        return self._gradients, self._flat
+        return self._gradients, self.flat
 
     def _is_ours_alone(self):
         # References from Python count at each gradient; aliases, views and what C++ holds count at their common memory.
         return (
-            torch_facts.storage_uses(self._flat) == self._uses
+            torch_facts.storage_uses(self.flat) == self._uses
             and list(map(sys.getrefcount, self._gradients)) == self._references
         )
 
     def _make(self):
         sizes = [_padded(master) for master in self._masters]
         # Zeros, since what lies between the gradients is checked for inf and nan along with them.
-        self._flat = torch.zeros(sum(sizes), dtype=self._masters[0].dtype, device=self._masters[0].device)
-        storage, self._gradients, offset = self._flat.untyped_storage(), [], 0
+        self.flat = torch.zeros(sum(sizes), dtype=self._masters[0].dtype, device=self._masters[0].device)
+        storage, self._gradients, offset = self.flat.untyped_storage(), [], 0
         for master, size in zip(self._masters, sizes):
             # No views: a view would share its version with all the others.
-            gradient = self._flat.new_empty(0).set_(storage, offset, master.shape, master.stride())
+            gradient = self.flat.new_empty(0).set_(storage, offset, master.shape, master.stride())
             self._gradients.append(gradient)
             offset += size
         del storage, gradient
         self._references = list(map(sys.getrefcount, self._gradients))
-        self._uses = torch_facts.storage_uses(self._flat)
+        self._uses = torch_facts.storage_uses(self.flat)
 
 
 def _set_apart(pairs):

@@ -118,7 +118,7 @@ class MemoryMeter:
         """Count what is held now, and keep it if it is the most so far."""
         if self._is_stepping:
             self._refresh()
-        gradients = sizes_in([param.grad for param in self._reached])
+        gradients = sizes_in([param.grad for param in self._reached] + [chunk.memory() for chunk in self._chunks])
         kinds, rest = self._count(gradients)
         reading, total = self._reading, kinds.total
         reading.most = reading.most.greatest(kinds)
@@ -135,13 +135,16 @@ class MemoryMeter:
         """Count at the peak as gradients what had just been made then, and has become some param's since."""
         late = [key for key in gradients if self._undecided.pop(key, None) is not None]
         size = sum(gradients[key] for key in late)
-        self._reading.at_peak = self._reading.at_peak.plus("temporaries", -size).plus("gradients", size)
+        reading = self._reading
+        reading.at_peak = reading.at_peak.plus("temporaries", -size).plus("gradients", size)
+        reading.most = reading.most.greatest(reading.at_peak)
 
     # -- what counts as what -------------------------------------------------------------------------------------------
 
     def _refresh(self):
         """Look anew for what changes in ``step`` alone."""
         self._reached = []  # tensors that may have gradients
+        self._chunks = []  # what may keep memory for gradients
         kinds = dict.fromkeys(_STATIC, 0)
         self._owned = {}
         for kind, tensors in self._static_tensors():
@@ -157,6 +160,7 @@ class MemoryMeter:
         params = [param for model in models for param in model.parameters()]
         adapters = [getattr(optimizer, SLOT) for optimizer in optimizers if hasattr(optimizer, SLOT)]
         masters = [pair.master for adapter in adapters for pair in adapter.pairs()]
+        self._chunks = [chunk for adapter in adapters for chunk in adapter._chunks]
         grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
         self._reached = list({id(param): param for param in params + masters + grouped}.values())
         yield "parameters", params
