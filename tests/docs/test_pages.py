@@ -1,0 +1,69 @@
+"""The pages under docs/: every example runs, every link leads somewhere, every command exists."""
+
+import glob
+import os
+import re
+
+import pytest
+import torch
+from half_kernels import trains_in
+from processes import ROOT, python
+
+PAGES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "docs", "*.md")))
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", read("docs", page), re.DOTALL | re.MULTILINE)
+
+
+def links(text):
+    return [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+
+
+@pytest.fixture
+def a_rank_alone(monkeypatch):
+    """The variables that torchrun sets, for one process; the system finds a port."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatch, a_rank_alone):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for number, source in enumerate(blocks(page), 1):
+        exec(compile(source, "{}, example {}".format(page, number), "exec"), names)
+
+
+def test_every_page_has_an_example():
+    assert [page for page in PAGES if not blocks(page)] == []
+
+
+def test_the_readme_leads_to_every_page():
+    assert {"docs/" + page for page in PAGES} - set(links(read("README.md"))) == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    folder = os.path.join(ROOT, "docs")
+    assert [link for link in links(read("docs", page)) if not os.path.exists(os.path.join(folder, link))] == []
+
+
+def test_commands_and_their_options_exist():
+    commands = {}
+    for page in PAGES:
+        for line in re.findall(r"python -m ampcompat (\w+[^`\n]*)", read("docs", page)):
+            name, own = line.split()[0], line.partition(".py")[0]
+            commands.setdefault(name, set()).update(re.findall(r"--[\w-]+", own))
+    assert {"run", "ab", "info"} <= set(commands)
+    for name, options in commands.items():
+        done = python("-m", "ampcompat", name, "--help")
+        assert done.returncode == 0, done.stderr
+        assert {option for option in options if option not in done.stdout} == set(), name
