@@ -33,7 +33,7 @@ def runner_of_mmcv():
         return None
     try:
         return importlib.import_module("mmcv.runner")
-    except ImportError:
+    except Exception:  # whatever is wrong with it (its torchvision, mostly) is told to those who import it themselves
         return None
 
 

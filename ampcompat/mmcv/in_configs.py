@@ -2,9 +2,9 @@
 
 Owns: nothing.
 Must not touch: anything by itself.
-The surprise: importing it installs. A config has no other way to call a function.
+The surprise: importing it installs, for a config has no other way to call a function; ``undo()`` puts mmcv's own back.
 """
 
 from .installation import install
 
-install()
+undo = install()

@@ -1,0 +1,27 @@
+"""Import a client, or skip the tests of it with the reason.
+
+Owns: ``imported``.
+Must not touch: what is installed.
+The surprise: a client may warn when it is imported, and that is its own affair; in tests all else that warns is an error.
+"""
+
+import importlib
+import warnings
+
+import pytest
+
+
+def imported(name, leg):
+    """Return the module ``name`` of a client; skip the calling test module where it cannot be imported.
+
+    Args:
+        name: dotted, such as "mmcv.runner": a folder of tests may have the name of the package alone.
+        leg: the leg of ``.ci/run`` that installs the client.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            reason = "{} is not here ({}); .ci/run {} installs it".format(name, error, leg)
+            return pytest.skip(reason, allow_module_level=True)

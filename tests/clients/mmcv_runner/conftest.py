@@ -1,0 +1,31 @@
+"""Let mmcv be imported beside a torch for CPUs.
+
+mmcv imports torchvision for its list of pretrained models and for nothing else here, and those builds of torchvision that are
+easily had need a torch with CUDA. Where there is none that works, an empty module takes its place.
+"""
+
+import importlib.util
+import sys
+import types
+
+import pytest
+
+
+def _has_torchvision():
+    try:
+        import torchvision
+    except Exception:  # a build for another torch fails in ways of its own
+        return False
+    return bool(torchvision)
+
+
+if importlib.util.find_spec("mmcv") is not None and not _has_torchvision():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    sys.modules["torchvision"] = types.ModuleType("torchvision")
+
+
+@pytest.fixture(autouse=True)
+def runner_does_not_rest(monkeypatch):
+    """mmcv's runner sleeps for seconds between epochs and at the end."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
