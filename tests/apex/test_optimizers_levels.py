@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from optimizer_cases import PLAIN
+from optimizer_cases import PLAIN, Reference, made
 
 import precision
 from ampcompat import amp
@@ -137,3 +137,29 @@ def test_a_grad_scaler_handed_to_step_is_heeded(make):
     param.grad.fill_(float("inf"))
     optimizer.step(grad_scaler=scaler)
     assert torch.allclose(param, right)
+
+
+@pytest.mark.parametrize("make, formula, options", PLAIN, ids=IDS)
+def test_groups_and_decay_follow_the_formula_at_every_level(level, make, formula, options):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model, optimizer = amp.initialize(
+        model,
+        made(make, options, list(model.parameters())),
+        opt_level=level,
+        verbosity=0,
+        loss_scale=8.0,
+    )
+    reference = Reference(formula, optimizer, options)
+    low = {param.dtype for param in amp.master_params(optimizer)} & {precision.low_of(level)} - {torch.float32}
+    for step in range(3):
+        inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(step)).to(next(model.parameters()).device)
+        optimizer.zero_grad()
+        with amp.scale_loss((model(inputs).float().squeeze(1) - inputs[:, 0]).pow(2).mean(), optimizer) as scaled:
+            scaled.backward()
+        reference.step(optimizer, *low)
+        optimizer.step()
+        for param, right in zip(amp.master_params(optimizer), reference.weights):
+            room = torch.finfo(param.dtype).eps * (1 if low else 64)
+            assert (param.detach().double() - right).abs().max() <= room * max(1.0, float(right.abs().max()))
+            right.copy_(param.detach().double())
