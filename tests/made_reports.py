@@ -7,11 +7,11 @@ from ampcompat.abtest.records import Finding, Memory, Report, Run
 
 MIB = 1024 * 1024
 HOSTILE = "<script>alert('x')</script>\"&$\\frac{1}$ __évil__ \u2603\n]]>-->"
-TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    model({})\nRuntimeError: {}'
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: {}'
 
 
 def made_run(level, steps=200, seed=0, start=2.3, drift=0.0, skipped=(), seconds=0.012):
-    """Return a run whose loss falls from ``start``, off by up to ``drift``, with a dynamic scale that meets ``skipped``."""
+    """Return a run whose loss falls from ``start``, off by about ``drift``; its scale meets ``skipped``."""
     noise, own = random.Random(seed), random.Random(level)
     run = Run(backend="native" if level in ("O1", "O4") else None, samples=[32] * steps, skipped=list(skipped))
     scale = 65536.0 if level in ("O1", "O2") else 1.0
@@ -22,7 +22,8 @@ def made_run(level, steps=200, seed=0, start=2.3, drift=0.0, skipped=(), seconds
         scale = scale / 2 if step in run.skipped else scale
         run.step_seconds.append(seconds * own.lognormvariate(0, 0.15) * (8 if step < 2 else 1))
     run.memory = made_memory(level)
-    run.predicted = Memory(**{kind: getattr(run.memory, kind) for kind in ("parameters", "gradients", "masters", "optimizer")})
+    kept = ("parameters", "gradients", "masters", "optimizer")
+    run.predicted = Memory(**{kind: getattr(run.memory, kind) for kind in kept})
     run.verdict = "Within the baseline's noise."
     return run
 
@@ -63,7 +64,7 @@ def broken_report(steps=120):
     explodes.loss[-1] = (steps - 1, 0, math.inf)
     stopped = made_run("O4", steps // 3)
     stopped.status = "interrupted"
-    failed = Run(status="failed", error="RuntimeError: out of memory", traceback=TRACEBACK.format("x", "out of memory"))
+    failed = Run(status="failed", error="RuntimeError: out of memory", traceback=TRACEBACK.format("out of memory"))
     report.runs.update(O1=nan, O2=explodes, O3=failed, O4=stopped)
     return report
 

@@ -2,7 +2,7 @@
 
 Owns: an HTML reader for tests, and the start of a headless browser.
 Must not touch: what pages say.
-The surprise: a headless Chromium makes no window narrower than 500 dots, so a phone is a frame of 390 in a page of ours.
+The surprise: a headless Chromium makes no window narrower than 500 dots, so a phone is a frame of 390 in another page.
 """
 
 import html
@@ -76,7 +76,7 @@ def open_in_browser(path, folder, *options):
 
 
 def framed(page, width, script):
-    """Return a page with another one in a frame of that width; what ``script`` returns of its document is in ``#told``."""
+    """Return a page that holds another one in a frame of that width, and in ``#told`` what ``script`` returns of it."""
     return (
         '<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><p id="told"></p>'
         '<iframe id="frame" style="border:0;width:{}px;height:3000px" srcdoc="{}"></iframe>'

@@ -18,7 +18,8 @@ def times(report):
     """Return the chart of step times."""
     caption = (
         "Boxes hold the middle half of the steps, whiskers reach from the 5th to the 95th percentile; the bold line "
-        "and the number beside the level are the median. The first step of each run, where it has more, is left out as warm-up."
+        "and the number beside the level are the median. Left out, where there are others: the first step of each run "
+        "as warm-up, and steps in which memory was measured."
     )
     height = 0.8 + 0.32 * len(report.runs)
     return Chart("time", "Step time", caption, [Panel("Step time", _time_drawer(report), height)])
@@ -31,10 +32,11 @@ def _time_drawer(report):
         names, most = [], 0.0
         for row, (level, run) in enumerate(report.runs.items()):
             times = sorted(1000.0 * value for value in advisor.steady_seconds(run) if math.isfinite(value))
-            names.append("{}: {}".format(label(level), "{:.3g} ms".format(series.quantile(times, 0.5)) if times else "-"))
             if times:
-                _box(axes, row, [series.quantile(times, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)], report, level)
-                most = max(most, series.quantile(times, 0.95))
+                marks = [series.quantile(times, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)]
+                _box(axes, row, marks, report, level)
+                most = max(most, marks[-1])
+            names.append("{}: {}".format(label(level), "{:.3g} ms".format(marks[2]) if times else words.UNKNOWN))
         axes.set_xlim(0, 1.05 * most or 1)
         name_rows(axes, names)
         if not most:

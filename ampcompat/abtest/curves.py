@@ -9,7 +9,8 @@ and how high it went is in the table.
 import math
 
 from . import divergence, series
-from .looks import NOISE, Chart, Panel, all_steps, columns, has_noise, label, look, name_rows, prepare, say, signs
+from .looks import NOISE, Chart, Panel, all_steps, columns, has_noise, label
+from .looks import look, name_rows, prepare, remark, say, signs
 
 _EXPLODED = 1000.0  # times the usual loss
 
@@ -21,9 +22,8 @@ def _loss_ids(report):
 def losses(report):
     """Return the chart of losses: a panel for each loss id."""
     ids = _loss_ids(report)
-    panels = [
-        Panel("Loss" if len(ids) == 1 else "Loss {}".format(number), _loss_drawer(report, number), 2.7) for number in ids
-    ]
+    titles = ["Loss"] if len(ids) == 1 else ["Loss {}".format(number) for number in ids]
+    panels = [Panel(title, _loss_drawer(report, number), 2.7) for title, number in zip(titles, ids)]
     caption = "Unscaled loss per step. "
     if any(len(run.losses(number)) >= series.LONG for run in report.runs.values() for number in ids):
         caption += "Bold lines are means over a thirtieth of the run, faint ones the steps themselves. "
@@ -100,7 +100,7 @@ def _diverge(report):
         others = [level for level in report.runs if level != report.baseline] if base is not None else []
         curves = {level: divergence.of_level(report.runs[level], base) for level in others}
         compared = any(curves.values())
-        curves = {level: [(step, value) for step, value in found.items() if value > 0] for level, found in curves.items()}
+        curves = {level: [point for point in found.items() if point[1] > 0] for level, found in curves.items()}
         if not any(curves.values()):
             return say(axes, "no difference at any step" if compared else "nothing to compare")
         axes.set_yscale("log")
@@ -174,7 +174,7 @@ def _skip_drawer(report):
             axes.eventplot(shown or [math.nan], lineoffsets=row, linelengths=0.7, colors=look(report, level)[0])
         name_rows(axes, ["{}: {}".format(label(level), len(run.skipped)) for level, run in report.runs.items()])
         if not any(run.skipped for run in report.runs.values()):
-            axes.text(0.5, 0.5, "no step was skipped", transform=axes.transAxes, ha="center", va="center", style="italic")
+            remark(axes, "no step was skipped")
         all_steps(axes, report)
 
     return draw

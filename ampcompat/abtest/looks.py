@@ -85,8 +85,13 @@ def prepare(axes, label_y, label_x="step"):
 
 def say(axes, text):
     """Write a sentence where there is nothing to draw."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", style="italic")
+    remark(axes, text)
     axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+
+
+def remark(axes, text):
+    """Write a sentence into the middle of the axes."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", style="italic")
 
 
 def all_steps(axes, report):

@@ -2,8 +2,8 @@
 
 Owns: escaping, and CSS.
 Must not touch: reports; nothing here knows what it shows.
-The surprise: the page forbids itself to load anything, by a policy that browsers enforce. Should a name ever slip through
-unescaped, still nothing would run and nothing be fetched.
+The surprise: the page forbids itself to load anything, by a policy that browsers enforce. Should a name ever slip
+through unescaped, still nothing would run and nothing be fetched.
 """
 
 import html
@@ -33,12 +33,12 @@ def document(title, body):
 def table(caption, titles, rows, kind="numbers"):
     """Return a table in a box of its own that scrolls where the page is narrow; first cells are headings of rows."""
     numeric = [all(_NUMBER.match(str(row[place])) for row in rows) for place in range(len(titles))]
-    head = "".join(
-        '<th scope="col"{}>{}</th>'.format(_RIGHT if right else "", text(title)) for title, right in zip(titles, numeric)
-    )
-    body = "".join("<tr>{}</tr>\n".format(_cells(row, numeric)) for row in rows)
+    sides = [_RIGHT if right else "" for right in numeric]
+    head = "".join('<th scope="col"{}>{}</th>'.format(side, text(title)) for side, title in zip(sides, titles))
+    body = "".join("<tr>{}</tr>\n".format(_cells(row, sides)) for row in rows)
     return (
-        '<div class="scroll" role="region" tabindex="0" aria-label="{0}">\n<table class="{1}">\n<caption><span>{0}</span></caption>\n'
+        '<div class="scroll" role="region" tabindex="0" aria-label="{0}">\n'
+        '<table class="{1}">\n<caption><span>{0}</span></caption>\n'
         "<thead><tr>{2}</tr></thead>\n<tbody>\n{3}</tbody>\n</table>\n</div>"
     ).format(text(caption), kind, head, body)
 
@@ -48,10 +48,9 @@ _NUMBER = re.compile("([-+\u2212]?[0-9].*|-|nan|-?inf|none)$")
 _RIGHT = ' class="right"'
 
 
-def _cells(row, numeric):
+def _cells(row, sides):
     first = '<th scope="row">{}</th>'.format(text(row[0]))
-    rest = zip(row[1:], numeric[1:])
-    return first + "".join("<td{}>{}</td>".format(_RIGHT if right else "", text(cell)) for cell, right in rest)
+    return first + "".join("<td{}>{}</td>".format(side, text(cell)) for side, cell in zip(sides[1:], row[1:]))
 
 
 def section(title, parts, level=2):
@@ -87,17 +86,24 @@ def listing(value):
 def figure(svg, name, title, caption):
     """Return a chart under its heading, with the words that a reader who does not see it gets too."""
     opening, end, rest = svg.partition(">")
-    told = '<title id="{0}-title">{1}</title><desc id="{0}-told">{2}</desc>'.format(text(name), text(title), text(caption))
-    return "<figure>\n{}{}{}{}\n<figcaption>{}</figcaption>\n</figure>".format(opening, end, told, rest, text(caption))
+    told = '<title id="{0}-title">{1}</title><desc>{2}</desc>'.format(text(name), text(title), text(caption))
+    drawn = opening + end + told + rest
+    return "<figure>\n{}\n<figcaption>{}</figcaption>\n</figure>".format(drawn, text(caption))
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --soft: #595959; --line: #d4d4d4; --page: #fff; --box: #f4f6f8; --mark: #0072b2 }
+:root {
+  color-scheme: light dark;
+  --ink: #1b1b1b; --soft: #595959; --line: #d4d4d4; --page: #fff; --box: #f4f6f8; --mark: #0072b2
+}
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8e8e8; --soft: #b0b0b0; --line: #444; --page: #16181b; --box: #22262b; --mark: #56b4e9 }
 }
 * { box-sizing: border-box }
-body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", Arial, sans-serif }
+body {
+  margin: 0; background: var(--page); color: var(--ink);
+  font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", Arial, sans-serif
+}
 main { max-width: 76rem; margin: 0 auto; padding: 1rem }
 main:has(.reports) { max-width: 120rem }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: .4rem 0 }
@@ -106,7 +112,10 @@ h3 { font-size: 1.05rem; margin: 1.2rem 0 .4rem }
 h1, h2, h3, p, dt, dd, figcaption, li, summary { overflow-wrap: anywhere }
 p { margin: .4rem 0; max-width: 46rem }
 .about, figcaption, caption, .note { color: var(--soft); font-size: .9rem }
-.advice { background: var(--box); border-left: 4px solid var(--mark); padding: .8rem 1rem; border-radius: 0 6px 6px 0; max-width: 46rem }
+.advice {
+  background: var(--box); border-left: 4px solid var(--mark); border-radius: 0 6px 6px 0;
+  padding: .8rem 1rem; max-width: 46rem
+}
 .advice p:first-child { font-size: 1.2rem; font-weight: 600 }
 .scroll { overflow-x: auto; container-type: inline-size; margin: 0 0 1.2rem }
 .scroll:focus-visible, pre:focus-visible, summary:focus-visible { outline: 2px solid var(--mark) }
@@ -117,9 +126,15 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 .numbers th, .numbers td { white-space: nowrap }
 .numbers .right { text-align: right }
 .overview td:last-child { white-space: normal; min-width: 16rem }
-tbody th { position: sticky; left: 0; background: var(--page); font-weight: 600; max-width: 40vw; overflow: hidden; text-overflow: ellipsis }
+tbody th {
+  position: sticky; left: 0; background: var(--page); font-weight: 600;
+  max-width: 40vw; overflow: hidden; text-overflow: ellipsis
+}
 dl { margin: .6rem 0 }
-dl > div { display: grid; grid-template-columns: minmax(4rem, max-content) 1fr; gap: 0 1rem; padding: .25rem 0; max-width: 52rem }
+dl > div {
+  display: grid; grid-template-columns: minmax(4rem, max-content) 1fr; gap: 0 1rem;
+  padding: .25rem 0; max-width: 52rem
+}
 .pairs > div { grid-template-columns: 8rem 1fr; border-bottom: 1px solid var(--line) }
 .verdicts dt { max-width: 40vw }
 dt { font-weight: 600 }
@@ -130,12 +145,18 @@ dd { margin: 0 }
 figure { margin: 0; max-width: 36rem }
 figure svg { display: block; width: 100%; height: auto; background: #fff; border-radius: 6px }
 figcaption { margin-top: .3rem }
-.reports { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2.5rem; align-items: start }
+.reports {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2.5rem;
+  align-items: start
+}
 .reports > article { min-width: 0 }
 .reports .figures { columns: auto 1 }
 details { margin: .5rem 0 }
 summary { cursor: pointer }
-pre { background: var(--box); padding: .8rem; overflow-x: auto; font: .85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; border-radius: 6px }
+pre {
+  background: var(--box); border-radius: 6px; padding: .8rem; overflow-x: auto;
+  font: .85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace
+}
 ol, ul { padding-left: 1.3rem; max-width: 50rem }
 @media (max-width: 30rem) {
   main { padding: .75rem }

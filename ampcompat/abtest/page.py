@@ -18,7 +18,7 @@ TOLD = 3
 
 _CAPTIONS = {
     "losses": "Losses. Divergence is the distance from the baseline's loss at the same step, as a share of it.",
-    "scale and speed": "Skipped steps, loss scale and speed. Times are medians without the first step.",
+    "scale and speed": "Skipped steps, loss scale and speed. Times are medians without warm-up.",
     "memory": "Memory at the peak of a step, by kind.",
 }
 _FORMULA = (
@@ -90,7 +90,7 @@ def _about(report):
 
 def _content(report, prefix, level=2):
     """Return the sections of one report; headings start at that level."""
-    grids = [markup.table(_CAPTIONS[name], *_filled(_spelled(titles), rows)) for name, titles, rows in table.grids(report)]
+    grids = [_grid(*grid) for grid in table.grids(report)]
     parts = [
         markup.section("Verdict", [_advice(report), _verdicts(report)], level),
         markup.section("Levels", grids, level),
@@ -101,6 +101,10 @@ def _content(report, prefix, level=2):
         markup.section("Environment", [markup.pairs(report.environment.items())], level),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _grid(name, titles, rows):
+    return markup.table(_CAPTIONS[name], *_filled(_spelled(titles), rows))
 
 
 def _spelled(titles):
@@ -140,8 +144,8 @@ def _predictions(report):
         for kind in KINDS if run.predicted is not None else ():
             measured, predicted = getattr(run.memory, kind), getattr(run.predicted, kind)
             if measured or predicted:
-                difference = _difference(measured, predicted)
-                rows.append([level + " " + kind, size(measured), size(predicted), difference, _why(kind, measured, predicted)])
+                words = [_difference(measured, predicted), _why(kind, measured, predicted)]
+                rows.append([level + " " + kind, size(measured), size(predicted)] + words)
     if rows:
         titles = ["level, kind", "measured", "formula", "difference", "why"]
         inside = markup.table("Measured at the peak, and predicted.", titles, rows, "numbers overview")

@@ -91,7 +91,7 @@ def _places(points, most):
 
 
 def changes(points):
-    """Return the first point of each stretch of one value, and the last point of all: a staircase without its treads."""
+    """Return the corners of a staircase: the first point of each stretch of one value, and the last of all."""
     kept = [point for index, point in enumerate(points) if index == 0 or points[index - 1][1] != point[1]]
     return kept + points[-1:] if points and kept[-1] != points[-1] else kept
 

@@ -2,8 +2,8 @@
 
 Owns: the command line of ``report``, and which files are read and written.
 Must not touch: what tables, pages and images look like, which is ``abtest``'s.
-The surprise: it needs no torch; a report of one machine is read on any other. Nothing is printed or written before every
-file has been read.
+The surprise: it needs no torch; a report of one machine is read on any other. Nothing is printed or written before
+every file has been read.
 """
 
 import os

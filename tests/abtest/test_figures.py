@@ -1,4 +1,4 @@
-"""Charts of reports: drawn whatever a report holds, alike in every report, and without touching the user's matplotlib."""
+"""Charts of reports: drawn whatever a report holds, alike in every report, the user's matplotlib untouched."""
 
 import functools
 import sys

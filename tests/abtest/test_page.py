@@ -39,7 +39,8 @@ def test_a_page_is_sound_and_whole(text):
     assert text.startswith("<!DOCTYPE html>")
     assert [attrs["lang"] for attrs in read.all("html")] == ["en"]
     assert len(read.all("title")) >= 1 and len(read.all("h1")) == 1 and len(read.all("main")) == 1
-    assert "width=device-width" in [attrs for attrs in read.all("meta") if attrs.get("name") == "viewport"][0]["content"]
+    viewport = [attrs["content"] for attrs in read.all("meta") if attrs.get("name") == "viewport"]
+    assert len(viewport) == 1 and "width=device-width" in viewport[0]
     ids = [attrs["id"] for _, attrs in read.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
 

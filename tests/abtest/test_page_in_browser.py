@@ -28,7 +28,8 @@ for (const each of page.querySelectorAll('figure svg')) {
   }
   sizes.push([box.width, box.height, out]);
 }
-return {content: root.scrollWidth, window: root.clientWidth, charts: sizes, tables: page.querySelectorAll('table').length,
+return {content: root.scrollWidth, window: root.clientWidth, charts: sizes,
+        tables: page.querySelectorAll('table').length,
         font: Math.min(...[...page.querySelectorAll('figure text')].map(each => each.getBoundingClientRect().height)),
         title: page.title};
 """

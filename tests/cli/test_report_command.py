@@ -72,7 +72,12 @@ def test_files_of_the_same_name_are_told_apart(files, capsys, tmp_path):
 
 @pytest.mark.parametrize(
     "content, says",
-    [("{", "no JSON"), ("{}", "no report"), ('{"schema": 9, "runs": {}}', "schema 9"), ('{"schema": 1, "runs": {"O1": 1}}', "damaged")],
+    [
+        ("{", "no JSON"),
+        ("{}", "no report"),
+        ('{"schema": 9, "runs": {}}', "schema 9"),
+        ('{"schema": 1, "runs": {"O1": 1}}', "damaged"),
+    ],
 )
 def test_a_file_that_is_no_report_is_named_in_one_line(capsys, files, tmp_path, content, says):
     path = tmp_path / "bad.json"
