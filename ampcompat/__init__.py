@@ -52,13 +52,16 @@ The rooms. A layer imports only from itself and from those above it in this list
       hopeless, handle, disabled
       state             the only mutable module-level values
 
-    apex/               the annex: what ``apex`` means, nowhere else: install, state_view, properties, and site/, the alias
+    apex/               the annex: what ``apex`` means, nowhere else: install, state_view, properties, and site/, the alias;
+                        beside, another package of that name
       parallel          larc, sync_batchnorm, multiproc, balanced; distributed sends gradients in buckets, flat sends tensors
-      optimizers        fused, the base; adam, sgd, lamb, mixed_lamb, novograd, adagrad
+      optimizers        fused, the base; adam, sgd, lamb, mixed_lamb, novograd, adagrad; scaling, what a step is told
       multi_tensor      updates: the formulas, over lists; fused_adam; batches, functions (amp_C), apply, flat (apex_C)
       normalization     norm_functions, norm_modules
       fp16_utils        fp16util: conversions and masters as lists; loss_scaler, fp16_optimizer
       mlp               perceptron, fused_dense
+      recurrent         cells, stacks: apex.RNN; reparameterization, pyprof
+      contrib           clip_grad, xentropy, layer_norm; optimizers and fp16_optimizer of before 2019
     devices/            run what was written for CUDA on another device: redirection, target, startup, watching
       arguments, movement, facades, tensor_types, streams, answers, precision, one_device, refusals   what takes CUDA's place
     amp, sessions       the doors
