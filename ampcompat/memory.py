@@ -71,8 +71,7 @@ class Estimate:
 
     def record(self):
         """Return the fields of ``abtest.Memory`` as a dict."""
-        names = ("parameters", "gradients", "masters", "optimizer", "buffers")
-        return dict({name: getattr(self, name) for name in names}, peak_total=self.total)
+        return self.footprint.record()
 
     def table(self):
         """Return a table of the kinds, and a sentence for each difference from the formula."""
@@ -166,7 +165,7 @@ def memory_report(model, optimizer, step):
 
 def _measured(session, models, optimizers, step):
     watch = MemoryWatch(first=(0,), every=None)
-    watch.initialized(session, models, optimizers)
+    watch.initialized(None, models, optimizers)  # of no session: the prediction is made by the caller, with its reasons
     with PatchStack() as patches:
         if session is not None:
             session.observers.append(watch)

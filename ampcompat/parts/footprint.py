@@ -55,6 +55,12 @@ class Footprint:
             kinds = kinds.plus(kind, size)
         return kinds
 
+    def record(self):
+        """Return the fields of ``abtest.Memory`` as a dict."""
+        full = self.full
+        names = ("parameters", "gradients", "masters", "optimizer", "buffers")
+        return dict({name: getattr(full, name) for name in names}, peak_total=full.total)
+
 
 class _Row(NamedTuple):
     """One param: what it is stored as, what its master is stored as, and who says what state takes."""
@@ -103,9 +109,10 @@ def existing(models, optimizers, policy=None):
         adapter = getattr(optimizer, SLOT, None)
         model_of = {id(pair.master): pair.model for pair in (adapter.pairs() if adapter is not None else ())}
         for group in optimizer.param_groups:
-            for param in group["params"]:
+            params = group["params"]
+            state = StateSizes(maker_of(optimizer, group), params[0].device) if params else None
+            for param in params:
                 weight = model_of.get(id(param), param)
-                state = StateSizes(maker_of(optimizer, group), param.device)
                 grouped[id(weight)] = (weight, param.dtype if weight is not param else None, state)
     params = _once([param for model in models for param in model.parameters()] + [row[0] for row in grouped.values()])
     for param in params:

@@ -45,6 +45,11 @@ class MemoryMeter:
         new = [each for each in optimizers if all(each is not other for other in known)]
         self._optimizers += [weakref.ref(each) for each in new]
 
+    def watched(self):
+        """Return (models, optimizers): those that still live."""
+        optimizers = [reference() for reference in self._optimizers]
+        return list(self._models), [optimizer for optimizer in optimizers if optimizer is not None]
+
     def begin(self):
         """Start to measure, before the forward pass of a step."""
         self._is_open = True
@@ -155,8 +160,7 @@ class MemoryMeter:
         self._static = kinds
 
     def _static_tensors(self):
-        models = list(self._models)
-        optimizers = [each for each in (reference() for reference in self._optimizers) if each is not None]
+        models, optimizers = self.watched()
         params = [param for model in models for param in model.parameters()]
         adapters = [getattr(optimizer, SLOT) for optimizer in optimizers if hasattr(optimizer, SLOT)]
         masters = [pair.master for adapter in adapters for pair in adapter.pairs()]

@@ -5,6 +5,8 @@ Must not touch: what a step is. Whoever records the run says when one begins.
 The surprise: a measured step is slow, so that its seconds are worth nothing; ``measured`` says which those are.
 """
 
+from ..errors import AmpError
+from ..parts import footprint, memory_words
 from ..parts.memory import MemoryMeter
 from ..parts.memory_kinds import Reading
 from .observers import Observer
@@ -21,11 +23,14 @@ class MemoryWatch(Observer):
         reading: the ``Reading`` of the step that held the most, with the ``most`` of each kind in any step; None before
             one was measured.
         measured: the numbers of the steps that were measured or are being measured.
+        predicted: the ``Footprint`` of what was measured, or None where none could be made.
     """
 
     def __init__(self, first=(1, 2, 3), every=200):
         self.reading = None
         self.measured = []
+        self.predicted = None
+        self._session = None
         self._first = frozenset(first)
         self._every = every
         self._meter = MemoryMeter()
@@ -47,9 +52,25 @@ class MemoryWatch(Observer):
         if before.fragmentation is not None:
             reading.fragmentation = max(reading.fragmentation or 0.0, before.fragmentation)
         self.reading = reading
+        if self._session is not None and self.predicted is None:
+            self._predict()
+
+    def explanations(self):
+        """Return sentences on what was measured and not predicted, and the other way round."""
+        return [] if self.reading is None else memory_words.differences(self.reading, self.predicted)
+
+    def _predict(self):
+        """Make the prediction for what is there now."""
+        models, optimizers = self._meter.watched()
+        with self._session.process_casts.paused():
+            try:
+                self.predicted = footprint.existing(models, optimizers, self._session.policy)
+            except AmpError:  # an optimizer that nobody can make again: what was measured stands alone
+                self.predicted = None
 
     def initialized(self, session, models, optimizers):
         """Count what these hold."""
+        self._session = session
         self._meter.watch(models, optimizers)
 
     def before_backward(self, backward):
@@ -78,3 +99,4 @@ class MemoryWatch(Observer):
     def closed(self, session):
         """Keep what was measured of a step that has not ended."""
         self._end()
+        self._session = None

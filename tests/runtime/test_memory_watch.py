@@ -79,6 +79,16 @@ def test_a_reading_fits_the_record_of_a_run(level):
     assert memory.peak_total == sum(kind for kind in kinds if kind is not None)
 
 
+def test_the_prediction_stands_beside_what_was_measured(level):
+    watch = MemoryWatch(first=(1,), every=None)
+    train(level, watch, [1, 1])
+    predicted = Memory(**watch.predicted.record())
+    assert predicted.parameters == watch.reading.most.parameters
+    assert predicted.optimizer == watch.reading.most.optimizer
+    assert predicted.activations is None
+    assert all(sentence.endswith(".") for sentence in watch.explanations())
+
+
 @networks.settings_at("O2", "O5")
 def test_gradients_that_accumulate_are_seen_in_both_widths(setting):
     watch = MemoryWatch(first=(0,), every=None)
