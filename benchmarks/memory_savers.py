@@ -12,7 +12,7 @@ such batches (as in MMCV's table: what an iteration costs stays), or, with ``--s
 
 Rows take turns, so that a machine that gets slower slows them all. Ratios are to the base, medians over the rounds.
 
-    python benchmarks/memory_savers.py [--levels O1 O2] [--rounds 5] [--size 192] [--batch 2] [--accumulate 2] [--device cuda]
+    python benchmarks/memory_savers.py [--levels O1 O2] [--rounds 5] [--size 256] [--batch 4] [--accumulate 2] [--device cuda]
 """
 
 import argparse
@@ -58,7 +58,7 @@ def stage(inside, outside, blocks):
 class Detector(torch.nn.Module):
     """Backbone, pyramid and heads. Images to (class logits, box offsets) over all positions of all levels."""
 
-    def __init__(self, width=32, blocks=3, checkpointed=False):
+    def __init__(self, width=32, blocks=2, checkpointed=False):
         super().__init__()
         self.checkpointed = checkpointed
         sizes = [width, 2 * width, 4 * width, 4 * width]
@@ -137,8 +137,8 @@ class Row:
             amp.initialize(model, optimizer, opt_level=self.level, verbosity=0, loss_scale=128.0)
             accumulation = amp.accumulate(optimizer, self.accumulate)
 
-            def iterate(watch=contextlib.nullcontext):
-                with watch():
+            def iterate(watch=None):
+                with contextlib.nullcontext() if watch is None else watch(model):
                     loss = loss_of(model, images)
                 with accumulation.scale_loss(loss) as scaled_loss:
                     scaled_loss.backward()
@@ -172,18 +172,28 @@ class Row:
         with self.opened() as iterate:
             for _ in range(self.accumulate):
                 iterate()
-            saved = {}
-
-            def keep(tensor):
-                saved[tensor.untyped_storage()._cdata] = (tensor.untyped_storage().nbytes(), tensor)
-                return tensor
-
-            iterate(lambda: torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
-            kept = sum(size for size, _ in saved.values())
-            saved.clear()
+            kept = self.saved(iterate)
             for _ in range(self.accumulate - 1):
                 iterate()
             return self.most(iterate), kept
+
+    def saved(self, iterate):
+        """Return the bytes, beside the weights, that the forward pass of an iteration saves."""
+        found = {}
+
+        def hooks(model):
+            weights = {param.untyped_storage()._cdata for param in model.parameters()}
+
+            def keep(tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in weights:
+                    found[storage._cdata] = (storage.nbytes(), tensor)
+                return tensor
+
+            return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+
+        iterate(hooks)
+        return sum(size for size, _ in found.values())
 
     def most(self, iterate):
         """Return the most bytes that are held during one group of iterations."""
@@ -210,10 +220,10 @@ def parse(arguments=None):
     parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=4, help="timed in a row, in each round")
-    parser.add_argument("--size", type=int, default=192, help="pixels of an image's side")
+    parser.add_argument("--size", type=int, default=256, help="pixels of an image's side")
     parser.add_argument("--width", type=int, default=32, help="channels of the first stage")
-    parser.add_argument("--blocks", type=int, default=3, help="in each of the four stages")
-    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=2, help="in each of the four stages")
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--same-batch", action="store_true", help="divide a batch instead of adding batches")
     parser.add_argument("--device", default="cpu")
