@@ -127,7 +127,8 @@ def initialize(
             one overflow. Needed where gradients differ between ranks, as those of sharded params do; all-reduced ones carry
             the inf to every rank. Every rank of the group must leave ``scale_loss`` equally often.
         diagnose: say of every skipped step where inf or nan came first, how large it was before, and what to try. Costs a few
-            small operations per module and step, and no wait for the device until a step is skipped.
+            small operations per module and step, and no wait for the device until a step is skipped. See
+            ``ampcompat.gradient_histogram`` too.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.

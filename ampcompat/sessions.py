@@ -2,7 +2,8 @@
 
 Owns: ``session``, ``current``, ``reset``, ``gradient_histogram``.
 Must not touch: torch; sessions do.
-The surprise: a session's options win over what the script's own ``amp.initialize`` asks for, just as the command line's do.
+The surprise: a session's options win over what the script's own ``amp.initialize`` asks for, just as the command line's
+do.
 """
 
 from contextlib import contextmanager
@@ -31,8 +32,9 @@ def session(
 ):
     """Open a session for a block, and leave torch, models and optimizers as plain float32 ones afterwards.
 
-    Every ``amp.initialize`` in the block belongs to it. At the end torch's functions, autocast flags, ``forward`` and the
-    optimizers' methods are as they were before; weights that were half are float32 again, with their masters' values.
+    Every ``amp.initialize`` in the block belongs to it. At the end torch's functions, autocast flags, ``forward`` and
+    the optimizers' methods are as they were before; weights that were half are float32 again, with their masters'
+    values.
 
     Args:
         opt_level: "O0" … "O5", whatever the script asks for; None leaves it to the script.
@@ -75,14 +77,16 @@ def gradient_histogram(source=None):
     """Count gradients by powers of two, to see whether training in half needs a loss scale.
 
     Args:
-        source: a model, an optimizer, or a list of them: their gradients of now, in true units, every value. Call it between
-            the end of ``scale_loss`` and ``optimizer.step()``. None: what ``diagnose`` has counted since ``amp.initialize``, a
-            sample of every tenth pass.
+        source: a model, an optimizer, or a list of them: their gradients of now, in true units, every value. Call it
+        between
+            the end of ``scale_loss`` and ``optimizer.step()``. None: what ``diagnose`` has counted since
+            ``amp.initialize``, a sample of every tenth pass.
 
     Returns:
-        A ``parts.exponents.Histogram``: ``table()`` and ``verdict()`` are text; ``lost()`` is the share of nonzero values
-        under 2**-24, which plain float16 makes 0, ``subnormal()`` the share that it keeps with fewer bits, ``overflowing()``
-        the share over 65504; ``keeping_scale()`` and ``fitting_scale()`` are the loss scales between which nothing is lost.
+        A ``parts.exponents.Histogram``: ``table()`` and ``verdict()`` are text; ``lost()`` is the share of nonzero
+        values under 2**-24, which plain float16 makes 0, ``subnormal()`` the share that it keeps with fewer bits,
+        ``overflowing()`` the share over 65504; ``keeping_scale()`` and ``fitting_scale()`` are the loss scales between
+        which nothing is lost.
 
     Raises:
         AmpTypeError: something else was given.
@@ -95,8 +99,8 @@ def gradient_histogram(source=None):
         gradients += [gradient for gradient in _gradients_of(each) if gradient is not None]
     if not gradients:
         raise AmpError(
-            "gradient_histogram found no gradients. Call it after the scale_loss block and before optimizer.step(), which "
-            "frees those of masters, or optimizer.zero_grad()."
+            "gradient_histogram found no gradients. Call it after the scale_loss block and before optimizer.step(), "
+            "which frees those of masters, or optimizer.zero_grad()."
         )
     counts = Counts()
     counts.take_in(gradients)
@@ -120,8 +124,8 @@ def _gradients_of(source):
         adapter = getattr(source, "_amp_stash", None)
         if adapter is not None and adapter.holds_scaled_gradients():
             raise AmpError(
-                "gradient_histogram got an optimizer whose gradients are still scaled, since the last amp.scale_loss had "
-                "delay_unscale=True. Call it after the pass that unscales them."
+                "gradient_histogram got an optimizer whose gradients are still scaled, since the last amp.scale_loss "
+                "had delay_unscale=True. Call it after the pass that unscales them."
             )
         return [param.grad for group in source.param_groups for param in group["params"]]
     if not hasattr(source, "parameters"):

@@ -2,8 +2,8 @@
 
 Owns: ``Diagnosis``: what is inf or nan, where it came first.
 Must not touch: the run; it looks at gradients that are there and listens to forward passes.
-The surprise: nobody asked for it, so it listens only during the one iteration before it speaks. Whoever asks (``diagnose``) gets
-the forensics instead, which have listened from the beginning.
+The surprise: nobody asked for it, so it listens only during the one iteration before it speaks. Whoever asks
+(``diagnose``) gets the forensics instead, which have listened from the beginning.
 """
 
 from .listening import Listener

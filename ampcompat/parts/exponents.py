@@ -2,11 +2,11 @@
 
 Owns: ``Histogram`` (counts, what they mean, a table), ``Counts`` (they grow on the device, unread).
 Must not touch: gradients.
-The surprise: only exact powers of two matter, so exponents are computed in float64 and corrected by a comparison; a rounded
-logarithm would put the largest value under 2**-24 into the wrong bin.
+The surprise: only exact powers of two matter, so exponents are computed in float64 and corrected by a comparison; a
+rounded logarithm would put the largest value under 2**-24 into the wrong bin.
 
-float16 holds magnitudes from 2**-24 (subnormal; with all its bits from 2**-14 on) to 65504. Loss scaling shifts gradients to
-the right in this table. (Micikevicius et al. 2018, section 3.2, shows such a histogram.)
+float16 holds magnitudes from 2**-24 (subnormal; with all its bits from 2**-14 on) to 65504. Loss scaling shifts
+gradients to the right in this table. (Micikevicius et al. 2018, section 3.2, shows such a histogram.)
 """
 
 import math
@@ -23,7 +23,7 @@ TINY, NORMAL, BEYOND, GREATEST = -24, -14, 16, 65504.0
 #: Elements that are looked at together: bounds the memory.
 CHUNK = 1 << 20
 
-#: Rows of a table, at most; the characters of its longest bar; the share of the values that are too few for rows of their own.
+#: Rows of a table, at most; the characters of its longest bar; the share of the values that gets no rows of its own.
 ROWS, BAR, FEW = 30, 40, 0.001
 
 #: The share of values with fewer bits that is worth a word.
@@ -35,7 +35,8 @@ _ZEROS, _BAD, _OVER, _FIRST = 0, 1, 2, 3  # the places in a vector of counts
 class Histogram(NamedTuple):
     """How many values of which magnitude.
 
-    ``counts`` maps an exponent ``e`` to the number of values in ``2**e <= |x| < 2**(e + 1)``; ``over`` counts those over 65504.
+    ``counts`` maps an exponent ``e`` to the number of values in ``2**e <= |x| < 2**(e + 1)``; ``over`` counts those
+    over 65504.
     """
 
     counts: Dict[int, int]
@@ -92,9 +93,8 @@ class Histogram(NamedTuple):
         if not lost and fewer < MANY:
             return "Plain float16 would keep every value: loss scaling is not needed for these gradients."
         if not lost:
-            return "Plain float16 would make no value 0, but keep {} with fewer bits; a loss scale up to {} fits.".format(
-                _percent(fewer), _power(fitting)
-            )
+            kept = "Plain float16 would make no value 0, but keep {} with fewer bits; a loss scale up to {} fits."
+            return kept.format(_percent(fewer), _power(fitting))
         needed = "Plain float16 would make {} of the nonzero values 0".format(_percent(lost))
         if keeping <= fitting:
             return "{}; a loss scale from {} to {} keeps them all.".format(needed, _power(keeping), _power(fitting))
@@ -164,7 +164,8 @@ class Counts:
     """Counts of magnitudes that stay on their devices until ``read``.
 
     Args:
-        sample: about how many values of a tensor to look at, evenly spread, each counted for its neighbours; None for all.
+        sample: about how many values of a tensor to look at, evenly spread, each counted for its neighbours; None for
+        all.
     """
 
     def __init__(self, sample=None):

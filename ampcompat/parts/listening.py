@@ -2,8 +2,9 @@
 
 Owns: ``Listener``: its hooks on modules and on their outputs, and what they heard since the last ``begin_anew``.
 Must not touch: outputs, gradients and the graph: a hook on a tensor looks at a gradient and returns nothing.
-The surprise: hooks travel with a model that is copied or pickled, and there they are deaf: a copy is not the model that is
-listened to. What a checkpoint computes again in the backward pass is no second forward pass; only its gradients are heard.
+The surprise: hooks travel with a model that is copied or pickled, and there they are deaf: a copy is not the model that
+is listened to. What a checkpoint computes again in the backward pass is no second forward pass; only its gradients are
+heard.
 """
 
 import weakref
@@ -76,7 +77,7 @@ class Listener:
         """Forget what was heard as soon as the next forward pass begins."""
         self._is_stale = True
 
-    # -- what the hooks call ---------------------------------------------------------------------------------------------
+    # -- what the hooks call -------------------------------------------------------------------------------------------
 
     def _is_deaf(self):
         return self._is_compiling() or _functorch_level() is not None or _tracing_state() is not None

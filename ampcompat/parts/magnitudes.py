@@ -2,8 +2,8 @@
 
 Owns: ``largest`` (one number per tensor), ``Reading`` (many of them, unread), ``Peaks`` (the largest so far, by name).
 Must not touch: the tensors that it looks at, and their graph.
-The surprise: nan wins every comparison here, inf all others, so one number per tensor says both how large its values were and
-what was wrong with them.
+The surprise: nan wins every comparison here, inf all others, so one number per tensor says both how large its values
+were and what was wrong with them.
 """
 
 import math
@@ -15,7 +15,7 @@ SEQUENCES = 64
 
 
 def largest(tensor):
-    """Return the largest magnitude in a tensor, of shape (): nan if one is nan. None where there is nothing to look at."""
+    """Return the largest magnitude in a tensor, of shape (): nan if one is nan. None where there is nothing to see."""
     if hasattr(tensor, "to_local"):  # a shard: each rank looks at its own
         tensor = tensor.to_local()
     if tensor.is_sparse:

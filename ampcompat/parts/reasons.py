@@ -2,8 +2,8 @@
 
 Owns: ``Evidence`` (plain numbers and names), ``explain`` (sentences from them).
 Must not touch: torch and tensors; whoever collects the evidence has read them.
-The surprise: the forward pass comes before the backward pass, here too. Where a module's output was inf, the gradients are
-only its victims, and are not blamed.
+The surprise: the forward pass comes before the backward pass, here too. Where a module's output was inf, the gradients
+are only its victims, and are not blamed.
 """
 
 import math
@@ -68,7 +68,7 @@ def explain(evidence):
     return cause, facts, advice
 
 
-# -- the forward pass ----------------------------------------------------------------------------------------------------
+# -- the forward pass --------------------------------------------------------------------------------------------------
 
 
 def _in_forward(evidence):
@@ -88,8 +88,8 @@ def _in_forward(evidence):
         return (
             "{} in the weights of {}".format(place.what, place.name),
             "{} Its weights are to blame: {}.".format(facts, ", ".join(evidence.weights)),
-            "go back to a checkpoint from before; an earlier step spoiled the weights (a static scale never skips one): "
-            "lower the learning rate, or clip gradients.",
+            "go back to a checkpoint from before; an earlier step spoiled the weights (a static scale never skips "
+            "one): lower the learning rate, or clip gradients.",
         )
     return "{} in the output of {}".format(place.what, place.name), facts, _advice_on_output(evidence, place)
 
@@ -98,17 +98,15 @@ def _advice_on_output(evidence, place):
     kept = _kept(evidence, place.name)
     if place.what == "nan":
         narrow = " In {} an eps under 6e-8 is 0{}.".format(place.dtype, ", so" + kept if kept else "")
-        return (
-            "look into {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.".format(place.name)
-            + (narrow if place.dtype == "float16" else "")
-        )
+        advice = "look into {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.{}"
+        return advice.format(place.name, narrow if place.dtype == "float16" else "")
     if kept and place.dtype == evidence.low != "bfloat16":
         return "{} computes more than {} can hold ({}):{}, or O4 or O5, whose bfloat16 reaches 3e38.".format(
             place.name, evidence.low, number(evidence.limit), kept
         )
     return (
-        "{} leaves the range of {} by itself, so no opt level and no loss scale helps: look for a division by something "
-        "near 0 or an exp in it, lower the learning rate, or clip gradients.".format(place.name, place.dtype)
+        "{} leaves the range of {} by itself, so no opt level and no loss scale helps: look for a division by "
+        "something near 0 or an exp in it, lower the learning rate, or clip gradients.".format(place.name, place.dtype)
     )
 
 
@@ -117,14 +115,15 @@ def _in_loss(evidence):
     return (
         "{} in the loss".format(evidence.loss),
         "The loss was {} {}.".format(evidence.loss, outputs),
-        "look at the loss function: log(0), a division by 0, the mean of nothing, a bad target{}.{}".format(
+        "look at the loss function: log(0), a division by 0, the mean of nothing, a bad target, or outputs that a learning rate "
+        "too high has made large{}.{}".format(
             "; compute it from output.float()" if evidence.casts else "",
             "" if evidence.scale == 1.0 else " A lower loss scale does not help.",
         ),
     )
 
 
-# -- the backward pass ---------------------------------------------------------------------------------------------------
+# -- the backward pass -------------------------------------------------------------------------------------------------
 
 
 def _in_backward(evidence):
@@ -176,8 +175,8 @@ def _advice_on_gradient(evidence, place):
     origin = _origin(evidence, place)
     if place.what == "nan" and not _fits_overflow(evidence, place):
         return (
-            "look into the backward pass of {}: nan{} comes from the slope of a root, norm or logarithm at 0, or 0 * inf "
-            "behind a mask. Add an eps inside it; torch.autograd.set_detect_anomaly(True) finds the line.".format(
+            "look into the backward pass of {}: nan{} comes from the slope of a root, norm or logarithm at 0, or 0 * "
+            "inf behind a mask. Add an eps inside it; torch.autograd.set_detect_anomaly(True) finds the line.".format(
                 origin, ", which lower scales did not change," if evidence.skips_in_a_row > 2 else ""
             )
         )
@@ -185,8 +184,8 @@ def _advice_on_gradient(evidence, place):
         return _advice_on_static(evidence, place)
     if evidence.scale <= LOW_SCALE or evidence.skips_in_a_row > MANY_SKIPS:
         return (
-            "{}, so these gradients are truly large: {}lower the learning rate, or look for a division by something near "
-            "0 in the backward pass of {}.".format(
+            "{}, so these gradients are truly large: {}lower the learning rate, or look for a division by something "
+            "near 0 in the backward pass of {}.".format(
                 "the scale is low already" if evidence.scale <= LOW_SCALE else "lower scales did not help",
                 _levels(evidence, origin),
                 origin,
@@ -198,8 +197,8 @@ def _advice_on_gradient(evidence, place):
             "skipped; a lower init_scale skips fewer."
         )
     return (
-        "nothing, if it is rare: a dynamic scale grows until it is too high, or a batch with large gradients comes by, and "
-        "a step is lost. If it goes on, {}clip gradients.".format(_levels(evidence, origin))
+        "nothing, if it is rare: a dynamic scale grows until it is too high, or a batch with large gradients comes by, "
+        "and a step is lost. If it goes on, {}clip gradients.".format(_levels(evidence, origin))
     )
 
 
@@ -213,7 +212,7 @@ def _origin(evidence, place):
 
 
 def _fits_overflow(evidence, place):
-    """Return whether a nan can be what became of an inf: the gradient was about to leave the range, and not again and again."""
+    """Return whether a nan can be what became of an inf: the gradient was about to leave the range, and not for long."""
     near = place.before is not None and place.before * evidence.scale > evidence.limit
     return near and evidence.skips_in_a_row <= 2
 
@@ -243,7 +242,8 @@ def _nowhere(evidence):
     return (
         "an overflow that left no trace",
         "The loss was finite, and so is every gradient that is still there.",
-        "look for a second backward pass, or for code that changes gradients between backward() and the end of scale_loss.",
+        "look for a second backward pass, or for code that changes gradients between backward() and the end of the "
+        "scale_loss block.",
     )
 
 
@@ -253,7 +253,7 @@ def _module(param):
     return (name.rpartition(".")[0] or name) + of + model
 
 
-# -- words ---------------------------------------------------------------------------------------------------------------
+# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def _kept(evidence, name):

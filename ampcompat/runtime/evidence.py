@@ -2,8 +2,8 @@
 
 Owns: ``Record`` (unread numbers of one pass), ``evidence_of`` (reads one).
 Must not touch: the run.
-The surprise: params are in no order of their own. Their backward order is taken from the forward pass that was heard, so that it
-holds where modules were defined in another order than they run in.
+The surprise: params are in no order of their own. Their backward order is taken from the forward pass that was heard,
+so that it holds where modules were defined in another order than they run in.
 """
 
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ def _first(readings, peak, dtypes):
 
 
 def _first_arriving(record, low):
-    """Return the ``Place`` of the first bad gradient at an output, and the module at whose output it was finite before."""
+    """Return the ``Place`` of the first bad gradient at an output, and the module where it was finite just before."""
     readings = record.arriving.read()
     place = _first(readings, record.peaks["arriving"], [low] * len(readings))
     after = None

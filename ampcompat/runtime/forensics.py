@@ -2,11 +2,12 @@
 
 Owns: ``Forensics``, the observer behind ``diagnose=True``, ``run --diagnose`` and ``ab``.
 Must not touch: the run: it neither changes a number nor waits for the device, until a step was skipped.
-The surprise: evidence is kept as unread numbers on the device, a record per pass, because the verdict on a pass may be read
-many passes later (fused optimizers), and its weights and gradients are long gone by then.
+The surprise: evidence is kept as unread numbers on the device, a record per pass, because the verdict on a pass may be
+read many passes later (fused optimizers), and its weights and gradients are long gone by then.
 
-What it costs while nothing is wrong: two small operations for each module's output, each gradient that comes back to it and
-each param's gradient, and some to collect them; a third or so of a step of a small network, a percent or two of a large one.
+What it costs while nothing is wrong: two small operations for each module's output, each gradient that comes back to it
+and each param's gradient, and some to collect them. Measured on one core of a CPU: about 0.1 ms for each module, which makes
+a step of 8 layers of width 256 half as long again, and is lost in the noise at width 1024.
 """
 
 import atexit
@@ -38,7 +39,8 @@ class Forensics(Observer):
         sums_up: whether to print a histogram of the gradients at the end.
 
     Attributes:
-        findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for each
+        findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
+        each
             optimizer.
     """
 
@@ -62,7 +64,7 @@ class Forensics(Observer):
         self._good_passes = {}
         self._last = {}  # loss_id -> (cause, step, full text) of its last finding
 
-    # -- what the session tells ------------------------------------------------------------------------------------------
+    # -- what the session tells ----------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
         """Begin to listen to the models."""
@@ -136,14 +138,14 @@ class Forensics(Observer):
         self._models.clear()
 
     def histogram(self):
-        """Return the ``parts.exponents.Histogram`` of the true gradients so far: of some passes and values, evenly spread."""
+        """Return the ``parts.exponents.Histogram`` of the true gradients so far: a sample of passes and values."""
         return self._counts.read()
 
     def explanation(self, loss_id):
         """Return why the last step of a loss was skipped, in full, or None."""
         return self._last[loss_id][2] if loss_id in self._last else None
 
-    # -- records ---------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------
 
     def _record(self, backward):
         heard, high = self._listener, backward.high
@@ -198,7 +200,7 @@ class Forensics(Observer):
                 self._count_good(record)
         return None
 
-    # -- findings --------------------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------------
 
     def _conclude(self, session, record, skips):
         # By the time that a pass which nobody skipped is looked at, it has spoiled the weights.
@@ -240,7 +242,9 @@ class Forensics(Observer):
             scaler.settle()
         if self._sums_up and self._passes and self._is_first_rank:
             count = len(self.findings)
-            told = "{} {} explained above".format(count, "is" if count == 1 else "are") if count else "none was inf or nan"
+            told = "none was inf or nan"
+            if count:
+                told = "{} {} explained above".format(count, "is" if count == 1 else "are")
             table = self.histogram().table("True gradients by magnitude, a sample")
             session().notices.say("ampcompat: of {} backward passes {}. {}".format(self._passes, told, table))
             self._sums_up = False

@@ -2,8 +2,8 @@
 
 Owns: ``SkipWatch``, which counts a session's skipped steps in a row.
 Must not touch: the scale.
-The surprise: it begins to listen one step before it speaks, since what it wants to know is gone afterwards. An observer that
-knows better (``diagnose``) speaks in its place.
+The surprise: it begins to listen one step before it speaks, since what it wants to know is gone afterwards. An observer
+that knows better (``diagnose``) speaks in its place.
 """
 
 from ..backends import compiling

@@ -83,7 +83,7 @@ def test_scales_keep_what_they_promise(values):
     [
         ([1.0, 0.5], "loss scaling is not needed"),
         ([2.0**-20], "make no value 0, but keep 100.0 % with fewer bits; a loss scale up to 2^34 fits"),
-        ([2.0**-26, 1.0], "make 50.0 % of the nonzero values 0; a loss scale from 2^2 (4) to 2^14 (16384) keeps them all"),
+        ([2.0**-26, 1.0], "50.0 % of the nonzero values 0; a loss scale from 2^2 (4) to 2^14 (16384) keeps them all"),
         ([2.0**-60, 1.0], "a loss scale of 2^14 (16384), the most that fits, makes that 50.0 %"),
         ([1e6, 1.0], "50.0 % of the values are over 65504: float16 cannot hold them at any scale"),
         ([float("inf"), 1.0], "Values that were inf or nan: 1. Plain float16 would keep every value"),
