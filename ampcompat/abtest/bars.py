@@ -98,7 +98,7 @@ def _memory_drawer(rows):
                 axes.plot([memory.peak_total / size], [row], "D", color="black", markersize=4)
             beside = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
             axes.annotate(words.size(total), (total / size, row), **beside)
-        axes.set_xlim(0, 1.25 * max(totals) / size)
+        axes.set_xlim(0, 1.32 * max(totals) / size)
         name_rows(axes, [name for name, _ in rows])
         _kind_legend(axes)
 

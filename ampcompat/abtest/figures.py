@@ -47,13 +47,17 @@ def charts(report, prefix=""):
 
 
 def save(report, path):
-    """Draw all charts of a report, or of several side by side, as one image of 300 dots per inch.
+    """Draw all charts of a report as one image of 300 dots per inch.
 
     The path's ending says which format: png, pdf, svg and what else matplotlib writes.
     """
-    reports = report if isinstance(report, (list, tuple)) else [report]
+    save_side_by_side([("", report)], path)
+
+
+def save_side_by_side(reports, path):
+    """Draw several reports, given as ``[(name, Report), …]``, as one image with a column for each."""
     with _matplotlib():
-        figure = _paper(reports)
+        figure = _paper([name for name, _ in reports], [report for _, report in reports])
         try:
             figure.savefig(path, dpi=300)
         except ValueError as error:  # an ending that matplotlib does not know
@@ -100,7 +104,7 @@ def _svg(report, chart, name):
     return _inline(text.getvalue(), name)
 
 
-def _paper(reports):
+def _paper(names, reports):
     """Return one figure: the panels of a report in two columns, or those of several in a column each."""
     lists = [[panel for chart in _charts_of(report) for panel in chart.panels] for report in reports]
     alone = len(reports) == 1
@@ -108,13 +112,13 @@ def _paper(reports):
     count = max(len(column) for column in columns)
     width = max(PAPER_WIDTH, 3.4 * len(columns))
     keys = [_keys(report) for report in reports]
-    top = max(_legend_height(each, width / len(reports)) for each in keys)
+    top = max(_legend_height(each, width / len(reports)) for each in keys) + (0.0 if alone else 0.25)
     heights = [max([_ROW] + [column[row].height for column in columns if row < len(column)]) for row in range(count)]
     figure = _figure(width, sum(heights) + top)
     head, body = figure.subfigures(2, 1, height_ratios=[top, sum(heights)])
     heads = [head] if alone else head.subfigures(1, len(reports))
-    for part, each in zip(heads, keys):
-        _legend(part, each, width / len(reports))
+    for part, name, each in zip(heads, names, keys):
+        _legend(part, each, width / len(reports), looks.label(name, 40))
     grid = body.add_gridspec(count, len(columns), height_ratios=heights)
     for place, column in enumerate(columns):
         titles = ["{}  {}".format(_letter(row * len(columns) + place), panel.title) for row, panel in enumerate(column)]
@@ -168,23 +172,33 @@ def _keys(report, chart=None):
 
 
 def _columns_of(keys, width):
-    """Return in how many columns the keys go: all of them in one row where that has the room."""
+    """Return in how many columns the keys go: as many as there is room for."""
     needed = [0.52 + 0.085 * len(name) for name, _ in keys]
-    if sum(needed) <= width:
-        return max(1, len(needed))
-    return max(1, int(width / max(needed)))
+    fitting = (count for count in range(len(keys), 1, -1) if sum(_column_widths(needed, count)) <= width)
+    return next(fitting, 1)
+
+
+def _column_widths(needed, count):
+    """Yield how wide a legend's columns become: it fills one after the other, the first ones with one key more."""
+    rows, longer = divmod(len(needed), count)
+    start = 0
+    for column in range(count):
+        end = start + rows + (column < longer)
+        yield max(needed[start:end])
+        start = end
 
 
 def _legend_height(keys, width):
     return 0.15 + 0.2 * -(-len(keys) // _columns_of(keys, width))
 
 
-def _legend(figure, keys, width):
+def _legend(figure, keys, width, title=""):
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], **options) for _, options in keys]
     options = {"ncol": _columns_of(keys, width), "handlelength": 2.4, "columnspacing": 1.0, "handletextpad": 0.5}
-    figure.legend(lines, [name for name, _ in keys], loc="center", **options)
+    legend = figure.legend(lines, [name for name, _ in keys], loc="center", title=title or None, **options)
+    legend.get_title().set_fontweight("bold")
 
 
 def _inline(svg, name):

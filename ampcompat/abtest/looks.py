@@ -39,10 +39,10 @@ KIND_LOOKS = {
 _WIDTH = 16  # characters of a name
 
 
-def label(name):
+def label(name, width=_WIDTH):
     """Return a name that any font can draw and no markup of matplotlib's is read from: dollars, underscores, lines."""
     text = " ".join(str(name).split()).encode("ascii", "backslashreplace").decode("ascii")
-    text = text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+    text = text if len(text) <= width else text[: width - 3] + "..."
     return (" " + text if text.startswith("_") else text).replace("$", r"\$")
 
 

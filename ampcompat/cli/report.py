@@ -27,7 +27,7 @@ def report(arguments):
         if stated.html:
             _write(stated.html, _page(found))
         if stated.png:
-            _draw(stated.png, [each for _, each in found])
+            _draw(stated.png, _named(found))
     except AmpError as error:
         parser.error(str(error))
     return 0
@@ -81,7 +81,7 @@ def _draw(path, reports):
     from ..abtest import figures
 
     try:
-        figures.save(reports, path)
+        figures.save_side_by_side(reports, path)
     except OSError as error:
         raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
     print("wrote {}".format(path))

@@ -104,7 +104,7 @@ def test_an_image_for_papers_has_300_dots_per_inch(matplotlib, tmp_path, count):
     from matplotlib.image import imread
 
     path = tmp_path / "figure.png"
-    figures.save([MADE[name]() for name in ("nothing measured", "no runs")[:count]], str(path))
+    figures.save_side_by_side([(name, MADE[name]()) for name in ("nothing measured", "no runs")[:count]], str(path))
     height, width = imread(str(path)).shape[:2]
     assert width == pytest.approx(300 * max(figures.PAPER_WIDTH, 3.4 * count), abs=2)
     assert height > width / 2
