@@ -6,11 +6,6 @@ The surprise: the recorder comes last among the listeners. It may end the run af
 of that step too.
 """
 
-import weakref
-
-from ..errors import AmpError
-from ..memory import Estimate
-from ..parts import footprint
 from ..runtime.forensics import Forensics
 from ..runtime.memory_watch import MemoryWatch
 
@@ -36,56 +31,34 @@ class Findings:
         return [{"finding": text, "of_step": step} for step, text in new]
 
 
-class Held(MemoryWatch):
-    """A ``MemoryWatch`` that tells events: bytes by kind after each step that was measured, beside the formula's."""
+class Bytes:
+    """Turns what a ``MemoryWatch`` has measured into events: bytes by kind after each step that was, beside the formula's."""
 
-    def __init__(self):
-        super().__init__(first=MEASURED)
-        self._session = None
-        self._trained = []  # (whether it is an optimizer, weak reference to it), to predict what they hold
-        self._predicted = None
+    def __init__(self, watch):
+        self._watch = watch
         self._told = None
 
-    def initialized(self, session, models, optimizers):
-        """Count what these hold."""
-        super().initialized(session, models, optimizers)
-        self._session = weakref.ref(session)
-        self._trained += [(False, weakref.ref(each)) for each in models] + [(True, weakref.ref(each)) for each in optimizers]
-
     def step_ended(self, following):
-        """Keep what was measured; begin to measure the following step if that is one to be."""
+        """Let the watch keep what it has measured, and begin anew if the following step is one to be measured."""
         if following is None:
-            self.closed(None)
+            self._watch.closed(None)
         else:
-            self.begin_step(following)
+            self._watch.begin_step(following)
 
     def new_events(self):
         """Return an event if there is a new reading."""
-        if self.reading is self._told:
+        watch = self._watch
+        if watch.reading is self._told:
             return []
-        self._told = self.reading
-        self._predicted = self._predicted or self._prediction()
-        return [{"memory": self.reading.record(), "predicted": self._predicted, "measured": list(self.measured)}]
-
-    def _prediction(self):
-        """Return the formula's answer as ``Memory`` has it, or None where this optimizer cannot be asked."""
-        session = self._session()
-        living = [(is_optimizer, reference()) for is_optimizer, reference in self._trained]
-        models = [each for is_optimizer, each in living if each is not None and not is_optimizer]
-        optimizers = [each for is_optimizer, each in living if each is not None and is_optimizer]
-        if session is None or not models:
-            return None
-        with session.process_casts.paused():
-            try:
-                found = footprint.existing(models, optimizers, session.policy)
-            except AmpError:
-                return None
-        return Estimate.of(found, session.policy.opt_level).record()
+        self._told = watch.reading
+        predicted = None if watch.predicted is None else watch.predicted.record()
+        told = {"predicted": predicted, "measured": list(watch.measured), "notes": watch.explanations()}
+        return [dict(told, memory=watch.reading.record())]
 
 
 def listeners(recorder, diagnoses=True, measures_memory=True):
     """Return the observers of a recorded run; ``recorder`` is told what the others find."""
     forensics = [Forensics(says=False)] if diagnoses else []
-    held = [Held()] if measures_memory else []
-    recorder.sources += [Findings(each) for each in forensics] + held
-    return forensics + held + [recorder]
+    watches = [MemoryWatch(MEASURED)] if measures_memory else []
+    recorder.sources += [Findings(each) for each in forensics] + [Bytes(each) for each in watches]
+    return forensics + watches + [recorder]

@@ -94,6 +94,7 @@ def measure(report, train, levels, steps, repeats, seed, wishes, tell=None):
     for level in ordered:
         opt_levels.level_named(level)
     report.environment.update(surroundings(), seed=seed, diagnose=wishes.watched[0])
+    report.environment.update({"dtypes": wishes.stated["dtypes"]} if "dtypes" in wishes.stated else {})
     try:
         for level in ordered:
             for repeat in range(repeats):
@@ -101,7 +102,8 @@ def measure(report, train, levels, steps, repeats, seed, wishes, tell=None):
                 report.keep(level, repeat, recorder.run)
                 with seeding.restored():
                     _train(recorder, train, level, repeat, seed, wishes)
-                report.environment["device"] = device_name(recorder.device)
+                if recorder.device is not None:
+                    report.environment["device"] = device_name(recorder.device)
     finally:
         advisor.judge(report)
 

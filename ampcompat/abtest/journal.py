@@ -9,7 +9,7 @@ Events are dicts with one of these keys, and what belongs to it:
     environment   {…}: where the run trains
     backend       who casts functions, or None
     step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None
-    memory        {kind: bytes}, as far as measured by now; predicted: the formula's answer; measured: in which steps
+    memory        {kind: bytes}, as far as measured by now; predicted: the formula's answer; measured: in which steps; notes
     finding       what the forensics say; of_step
     end           status; error, traceback
 """
@@ -28,7 +28,7 @@ def take_in(run, event):
     elif "memory" in event:
         run.memory = Memory(**event["memory"])
         run.predicted = Memory(**event["predicted"]) if event.get("predicted") else None
-        run.measured = list(event["measured"])
+        run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"]))
     elif "end" in event:

@@ -24,6 +24,7 @@ The JSON form, schema 1. Bytes are whole numbers, seconds are floats, steps coun
                    "peak_total": …, "cuda_allocated": …, "cuda_reserved": …, "fragmentation": share from 0 to 1},
         "measured": [step, …],                    those in which memory was measured, which makes them slow
         "predicted": {"parameters": bytes, …},    the formula's answer for the same kinds, or null
+        "memory_notes": ["…", …],                 why the two differ
         "findings": [{"step": step, "text": "…"}, …],   what the forensics said of skipped steps
         "repeats": [run, …],                      the same level again with other seeds, as runs without repeats
         "verdict": "…"}}}
@@ -87,6 +88,7 @@ class Run:
     memory: Memory = field(default_factory=Memory)
     measured: List[int] = field(default_factory=list)
     predicted: Optional[Memory] = None
+    memory_notes: List[str] = field(default_factory=list)
     findings: List[Finding] = field(default_factory=list)
     repeats: List["Run"] = field(default_factory=list)
     verdict: str = ""

@@ -32,7 +32,7 @@ def grids(report):
 def _heading(report):
     found = report.environment
     told = [str(found[name]) for name in ("script", "device") if found.get(name)]
-    told += ["{} {}".format(name, found[name]) for name in ("torch", "seed") if found.get(name) is not None]
+    told += ["{} {}".format(name, found[name]) for name in ("torch", "dtypes", "seed") if found.get(name) is not None]
     return [", ".join(told)] if told else []
 
 

@@ -33,6 +33,7 @@ def ab(arguments):
     stated = parser.parse_args(arguments)
     target = _checked(parser, stated)
     told = {"script": " ".join(map(shlex.quote, target)), "seed": stated.seed, "diagnose": stated.diagnoses}
+    told.update({"dtypes": stated.dtypes} if stated.dtypes else {})
     report = Report(environment=told, baseline=stated.baseline)
     progress = make_progress(steps=stated.steps)
     run_levels = _run_here if stated.in_process else _run_fresh
@@ -149,8 +150,7 @@ def _run_fresh(stated, target, report, progress, outputs):
 
     for level in stated.levels:
         for repeat in range(stated.repeats):
-            wishes = (stated.backend, stated.dtypes, stated.diagnoses, stated.measures_memory)
-            start = Start(target, level, stated.seed, repeat, stated.steps, *wishes)
+            start = Start(target, level, stated.seed, repeat, stated.steps, *_wishes(stated))
             fresh = FreshRun(start, stated.launcher, stated.timeout, stated.verbose)
             report.keep(level, repeat, fresh.run)
             progress.begin(_label(level, repeat, stated.repeats))
@@ -182,7 +182,7 @@ def _run_here(stated, target, report, progress, outputs):
             printed.seek(0)
             printed.truncate()
 
-    wishes = Wishes(stated.backend, stated.dtypes, None, stated.diagnoses, stated.measures_memory, child.FRAMES + (__file__,))
+    wishes = Wishes(*_wishes(stated), frames=child.FRAMES + (__file__,))
     quiet = contextlib.nullcontext() if stated.verbose else contextlib.redirect_stdout(printed)
     install.install()
     try:
@@ -199,6 +199,12 @@ def _run_here(stated, target, report, progress, outputs):
             )
     finally:
         install.uninstall()
+
+
+def _wishes(stated):
+    # What amp itself would print is in the report; of a script that fails its own words and traceback are wanted.
+    verbosity = None if stated.verbose else 0
+    return stated.backend, stated.dtypes, verbosity, stated.diagnoses, stated.measures_memory
 
 
 def _label(level, repeat, repeats):

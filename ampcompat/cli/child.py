@@ -35,7 +35,7 @@ def main(arguments):
     if importlib.util.find_spec("numpy"):
         import numpy  # noqa: F401  before its generator is seeded
     seeding.seed_all(start["seed"], start["repeat"])
-    wishes = comparison.Wishes(start["backend"], start["dtypes"], None, start["diagnoses"], start["measures_memory"], FRAMES)
+    wishes = comparison.Wishes(start["backend"], start["dtypes"], start["verbosity"], start["diagnoses"], start["measures_memory"], FRAMES)
     with PatchStack() as patches, comparison.listening(listeners(recorder, *wishes.watched), start["level"], wishes):
         seeding.shift_seeds(start["repeat"], patches)
         end = comparison.outcome(recorder, lambda: run_target(start["target"]), wishes.frames)

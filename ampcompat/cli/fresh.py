@@ -39,6 +39,7 @@ class Start:
     steps: Optional[int] = None
     backend: Optional[str] = None
     dtypes: Optional[str] = None
+    verbosity: Optional[int] = None
     diagnoses: bool = True
     measures_memory: bool = True
     journal: Optional[str] = None
@@ -117,7 +118,8 @@ class FreshRun:
 
     def _take_in(self, reader, tell):
         for event in reader.new_events():
-            self.environment.update(event.get("environment", {}))
+            told = event.get("environment", {})
+            self.environment.update({name: value for name, value in told.items() if value is not None})
             self._has_ended = self._has_ended or "end" in event
             take_in(self.run, event)
             tell(event)
