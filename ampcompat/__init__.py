@@ -80,7 +80,7 @@ The rooms. A layer imports only from itself and from those above it in this list
       table, words      a report as text; numbers as people read them
       page, markup      a report as one HTML file; escaped text, tables, style
       figures, curves, bars, looks, series   its charts: canvases; what is drawn; how levels look; smoothing and thinning
-    cli/                the desk: run, install, info, ab, parsing; __main__ opens it
+    cli/                the desk: run, install, info, ab, report, parsing; __main__ opens it
       fresh, child, progress   a level in a process of its own, what runs there, what is seen of it meanwhile
 """
 
