@@ -26,7 +26,7 @@ from . import agreement, tensors
 SMALLEST_SCALE = 2.0**-126
 
 #: Verdicts that may wait unread before the host reads them all at once: bounds memory, costs one wait in so many steps.
-UNREAD = 1000
+UNREAD = 100
 
 
 class Verdict:

@@ -193,6 +193,7 @@ class Session:
 
     def close(self):
         """Put everything back: torch, ``forward``, the optimizers' methods and params, float32 weights."""
+        state.settle(self)
         for observer in self.observers:
             observer.closed(self)
         if self._skip_watch is not None:

@@ -6,6 +6,7 @@ The surprise: this is process-wide on purpose. Worker threads must see the same 
 command line's overrides live in the environment, so that spawned workers see them too.
 """
 
+import atexit
 import os
 
 #: Open sessions, newest last. ``amp`` talks to the newest.
@@ -42,6 +43,21 @@ def __getattr__(name):
 def current():
     """Return the newest open session, or None."""
     return sessions[-1] if sessions else None
+
+
+def settle(session):
+    """Let a session say what only a device knows so far: overflows whose steps were skipped there."""
+    for scaler in session.scalers:
+        scaler.settle()
+
+
+@atexit.register
+def _settle_all():
+    try:
+        for session in list(sessions):
+            settle(session)
+    except RuntimeError:
+        pass  # a device that has failed answers nothing any more; what it failed of is being said already
 
 
 def command_line():

@@ -6,6 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
+from processes import python
 
 import ampcompat
 from ampcompat import amp
@@ -109,4 +110,25 @@ def test_the_notice_comes_when_somebody_asks(capsys):
     assert said == [
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0",
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 16384.0",
+    ]
+
+
+@pytest.mark.parametrize("ends", ["", "ampcompat.reset()\n", "raise SystemExit(3)\n"], ids=["end", "reset", "exit"])
+def test_at_the_latest_it_comes_when_the_run_ends(tmp_path, ends):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, ampcompat\nfrom ampcompat import amp\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), fused=True)\n"
+        "amp.initialize(model, optimizer, opt_level='O1', init_scale=64.0)\n"
+        "with amp.scale_loss(model(torch.ones(1, 2)).sum() * float('inf'), optimizer) as loss:\n"
+        "    loss.backward()\n"
+        "optimizer.step()\n"
+        "print('stepped')\n" + ends
+    )
+    done = python(script)
+    assert done.returncode == (3 if "3" in ends else 0), done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "stepped",
+        "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32.0",
     ]
