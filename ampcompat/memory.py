@@ -24,6 +24,9 @@ from .tables import opt_levels
 
 __all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
 
+#: Iterations that may be skipped before the one that is measured: a dynamic loss scale begins high.
+_MOST_TRIES = 10
+
 
 @dataclass
 class Estimate:
@@ -128,8 +131,8 @@ def memory_report(model, optimizer, step):
         model: a module or a list of them, initialized by ``amp.initialize`` or plain.
         optimizer: an optimizer or a list of them.
         step: a function of no arguments that does one iteration: forward pass, backward pass, ``optimizer.step()``. It is
-            called twice: the first time unmeasured, so that the optimizer has its state in the second. Measured it is several
-            times slower.
+            called until one iteration was not skipped for an overflow (ten times at most), so that optimizers have their
+            state, and then once more, measured, which is a few times slower.
 
     Returns:
         A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so that views and tied weights
@@ -145,12 +148,17 @@ def memory_report(model, optimizer, step):
     session = state.current()
     if session is not None and not any(hasattr(each, SLOT) for each in optimizers):
         session = None
-    step()
+    for _ in range(_MOST_TRIES):
+        step()
+        if not _was_skipped(optimizers):
+            break
     reading = _measured(session, models, optimizers, step)
     policy = session.policy if session is not None else None
     level = "float32 without amp" if policy is None else policy.opt_level
     with session.process_casts.paused() if session is not None else nullcontext():
         found, sentences = _predicted(models, optimizers, policy)
+    if _was_skipped(optimizers):
+        sentences.append("The measured step was skipped for an overflow: optimizers made no state and no temporaries in it.")
     return MemoryReport(
         level=level,
         elements=_elements(models),
@@ -161,6 +169,10 @@ def memory_report(model, optimizer, step):
         reading=reading,
         explanations=memory_words.differences(reading, found) + sentences,
     )
+
+
+def _was_skipped(optimizers):
+    return any(getattr(each, SLOT).skips.was_last() for each in optimizers if hasattr(each, SLOT))
 
 
 def _measured(session, models, optimizers, step):

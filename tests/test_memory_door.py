@@ -67,6 +67,29 @@ def test_the_state_of_the_optimizer_is_there_in_the_measured_step():
     assert report.most.optimizer == report.predicted.optimizer > 0
 
 
+@networks.settings_at("O1", "O2")
+def test_steps_that_overflow_are_not_measured_unless_all_do(setting):
+    calls = []
+    with session_of(setting):
+        model = networks.make_network()
+        optimizer = adam_of(model.parameters())
+        initialize(setting, model, optimizer, loss_scale="dynamic", init_scale=8.0)
+        x, classes = networks.make_batch()
+
+        def step(bad):
+            calls.append(1)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), classes)
+            with amp.scale_loss(loss * (float("inf") if bad(len(calls)) else 1.0), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+
+        report = ampcompat.memory_report(model, optimizer, lambda: step(lambda count: count < 4))
+        assert len(calls) == 5 and "was skipped" not in str(report)
+        report = ampcompat.memory_report(model, optimizer, lambda: step(lambda count: True))
+        assert len(calls) == 5 + 10 + 1 and "The measured step was skipped" in str(report)
+
+
 def test_a_table_lists_every_kind_measured_and_predicted():
     report = ampcompat.memory_report(*plain_training())
     lines = str(report).splitlines()

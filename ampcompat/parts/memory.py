@@ -63,11 +63,8 @@ class MemoryMeter:
         self._refresh()
         self.look()
         with ExitStack() as in_force:
-            # Of all modules rather than on the models: those may be copied and pickled meanwhile. Torch before 1.6 has none
-            # such, nor anything that would ask for it.
-            register = getattr(torch.nn.modules.module, "register_module_forward_pre_hook", None)
-            if register is not None:
-                in_force.callback(register(self._before_forward).remove)
+            for model in self._models:
+                in_force.callback(model.register_forward_pre_hook(_FirstForward(self)).remove)
             for context in (self._saved, self._allocations):
                 if context is not None:
                     in_force.enter_context(context)
@@ -88,9 +85,12 @@ class MemoryMeter:
         """Whether a step is being measured."""
         return self._is_open
 
-    def _before_forward(self, module, inputs):
-        # What was made since the last step is the next batch, or an evaluation: the step begins here.
-        if self._has_begun or not (module.training and torch.is_grad_enabled() and module in self._models):
+    def before_forward(self, model, inputs):
+        """Hear that a model begins to compute: if it trains, and is the first to, the step begins here.
+
+        What was made since the last step is the next batch, or an evaluation.
+        """
+        if self._has_begun or not self._is_open or not (model.training and torch.is_grad_enabled()):
             return
         self._has_begun = True
         for key, size, storage in storages_in(inputs):
@@ -202,6 +202,20 @@ class MemoryMeter:
         reading.cuda_allocated, reading.cuda_reserved, fragmentation = allocator_of(devices)
         if fragmentation is not None:
             reading.fragmentation = max(reading.fragmentation or 0.0, fragmentation)
+
+
+class _FirstForward:
+    """The hook on a model, which may be copied and pickled meanwhile: a copy listens to nothing."""
+
+    def __init__(self, meter=None):
+        self._meter = meter
+
+    def __call__(self, model, inputs):
+        if self._meter is not None:
+            self._meter.before_forward(model, inputs)
+
+    def __reduce__(self):
+        return _FirstForward, ()
 
 
 def allocator_of(devices):
