@@ -16,6 +16,17 @@ class _Facade(type):
     def __instancecheck__(cls, instance):
         return cls._accepts(instance)
 
+    def __subclasscheck__(cls, other):
+        return other is cls or (cls._real is not None and issubclass(other, cls._real))
+
+    # Equal to the real class, so that tables of classes (torch.fx and torch.compile have some) find either.
+
+    def __eq__(cls, other):
+        return other is cls or (cls._real is not None and other is cls._real)
+
+    def __hash__(cls):
+        return type.__hash__(cls) if cls._real is None else hash(cls._real)
+
     def __getattr__(cls, name):
         if cls._real is None or name.startswith("__"):
             raise AttributeError(name)

@@ -37,16 +37,21 @@ def autocast_init(target, original):
     return init
 
 
-def is_autocast_enabled(target, original):
-    """Return ``torch.is_autocast_enabled``, whose question without a device is about CUDA."""
+def autocast_flag(target, original):
+    """Return a function about autocast's flags that, without a device, is about CUDA's."""
+    name = original.__name__
     if not hasattr(torch, "get_autocast_dtype"):  # torch < 2.4: one function per device
-        return getattr(torch, "is_autocast_{}_enabled".format(target.type), original)
+        other = name.replace("gpu", target.type) if "gpu" in name else name.replace("cast_", "cast_" + target.type + "_")
+        return getattr(torch, other, original)
+    by_device = getattr(torch, name.replace("_gpu", ""))
 
     @functools.wraps(original)
-    def is_enabled(device_type="cuda"):
-        return original(_type_of(target, device_type))
+    def flag(*args):
+        if args and isinstance(args[0], str):
+            return by_device(_type_of(target, args[0]), *args[1:])
+        return by_device(target.type, *args)
 
-    return is_enabled
+    return flag
 
 
 def first_type(target, original):
@@ -59,20 +64,12 @@ def first_type(target, original):
     return redirected
 
 
-def get_autocast_gpu_dtype(target, original):
-    """Return ``torch.get_autocast_gpu_dtype``."""
-    if hasattr(torch, "get_autocast_dtype"):
-        of_type = torch.get_autocast_dtype
-        return functools.wraps(original)(lambda: of_type(target.type))
-    return getattr(torch, "get_autocast_{}_dtype".format(target.type), original)
-
-
 def custom_function(target, original):
     """Return ``torch.cuda.amp.custom_fwd`` or ``custom_bwd``."""
     name = getattr(original, "__name__", None) or original.func.__name__
     if not hasattr(torch.amp if hasattr(torch, "amp") else None, name):
         return original  # it asks torch.is_autocast_enabled and enters torch.cuda.amp.autocast, both redirected
-    return functools.partial(getattr(torch.amp, name), device_type="cuda")
+    return functools.partial(getattr(torch.amp, name), device_type=target.type)
 
 
 def check_and_unscale(target, original):
@@ -90,20 +87,39 @@ def check_and_unscale(target, original):
     return check
 
 
+def check_and_unscale_one(target, original):
+    """Return the same for one gradient, as torch 1.6 has it."""
+
+    @functools.wraps(original)
+    def check(grad, found_inf, inv_scale):
+        if not tensors.all_finite(grad):
+            found_inf.fill_(1.0)
+        grad.mul_(inv_scale.to(grad.dtype))
+
+    return check
+
+
 def update_scale(target, original):
     """Return GradScaler's operation on its scale, likewise."""
     if torch_facts.has_fused_scale_update(target.type):
         return original
+    new = new_scale(target, original)
 
     @functools.wraps(original)
-    def update(scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval):
-        good_steps = 0 if found_inf.item() else int(growth_tracker.item()) + 1
-        if found_inf.item():
-            scale.mul_(backoff_factor)
-        elif good_steps == growth_interval:
-            scale.mul_(growth_factor)
-            good_steps = 0
-        growth_tracker.fill_(good_steps)
-        return scale
+    def update(scale, growth_tracker, *args):
+        return scale.copy_(new(growth_tracker, scale, *args))
+
+    return update
+
+
+def new_scale(target, original):
+    """Return the same as a function of the old scale, as torch 1.6 has it."""
+
+    @functools.wraps(original)
+    def update(growth_tracker, scale, found_inf, growth_factor, backoff_factor, growth_interval):
+        overflowed, good_steps = bool(found_inf.item()), int(growth_tracker.item()) + 1
+        grows = not overflowed and good_steps == growth_interval
+        growth_tracker.fill_(0 if overflowed or grows else good_steps)
+        return scale * (backoff_factor if overflowed else growth_factor if grows else 1.0)
 
     return update

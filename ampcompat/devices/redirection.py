@@ -9,11 +9,12 @@ and would keep our wrappers.
 import functools
 import importlib
 import sys
+from contextlib import contextmanager
 from types import FunctionType
 
 import torch
 
-from ..backends import scripting
+from ..backends import compiling, scripting
 from ..parts.patching import PatchStack
 from ..tables import redirections
 from . import arguments, facades, movement, one_device, precision, refusals, streams, tensor_types
@@ -44,7 +45,8 @@ class Redirection:
         self._answers = Answers(self.target)
         self._patches = PatchStack()
         self._originals = []  # (owner, name, entry) of functions that TorchScript must see
-        self._watch = ImportWatch([name for name in redirections.LATE_MODULES if name not in sys.modules], self._late)
+        awaited = [name for name in redirections.LATE_MODULES if name not in sys.modules]
+        self._watch = ImportWatch(awaited, self._around)
 
     def begin(self):
         """Put every row in force whose owner this torch has."""
@@ -53,6 +55,7 @@ class Redirection:
         try:
             self._apply([row for row in redirections.rows() if redirections.late_module(row) in loaded])
             scripting.script_originals(self._originals, self._patches)
+            compiling.teach_names(self._patches)
         except BaseException:
             self.undo()
             raise
@@ -63,7 +66,10 @@ class Redirection:
         self._watch.stop()
         self._patches.undo()
 
-    def _late(self, module):
+    @contextmanager
+    def _around(self, module):
+        """Let a module be imported; then put its rows in force."""
+        yield
         self._apply([row for row in redirections.rows() if redirections.late_module(row) == module])
 
     def _apply(self, rows):
@@ -78,6 +84,7 @@ class Redirection:
             if replacement is not entry:
                 if owner is torch and isinstance(replacement, FunctionType):
                     replacement.__module__, replacement.__qualname__ = "torch", name  # where a pickle finds it
+                    vars(replacement)[compiling.MARK] = True
                 self._patches.set(owner, name, replacement)
                 if owner is torch and _is_function(entry):
                     self._originals.append((owner, name, entry))

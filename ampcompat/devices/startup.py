@@ -9,6 +9,7 @@ started.
 """
 
 import os
+from contextlib import contextmanager
 
 from .watching import ImportWatch
 
@@ -33,10 +34,12 @@ def watch():
     """Redirect CUDA as soon as torch has been imported, if the environment says so."""
     device = os.environ.get(VARIABLE)
     if device:
-        ImportWatch(["torch"], lambda name: _redirect(device)).start()
+        ImportWatch(["torch"], lambda name: _redirected_afterwards(device)).start()
 
 
-def _redirect(device):
+@contextmanager
+def _redirected_afterwards(device):
+    yield
     from .redirection import Redirection
 
     Redirection(device).begin()

@@ -1,4 +1,4 @@
-"""Do something when a module has been imported, and not before.
+"""Do something around the import of a module, whenever that is.
 
 Owns: ``ImportWatch``, a finder that finds nothing by itself.
 Must not touch: what is imported, and how; it knows no torch and imports next to nothing, since it runs when Python
@@ -11,16 +11,16 @@ import sys
 
 
 class ImportWatch:
-    """Call ``loaded(name)`` after each import of one of these modules.
+    """Execute each of these modules inside a context, once.
 
     Args:
         names: dotted names of modules that are not imported yet.
-        loaded: what to call.
+        around: ``around(name)`` returns the context manager in which the module's body runs.
     """
 
-    def __init__(self, names, loaded):
+    def __init__(self, names, around):
         self._names = set(names)
-        self._loaded = loaded
+        self._around = around
         self._searching = False
 
     def start(self):
@@ -48,12 +48,12 @@ class ImportWatch:
     def _lengthen(self, loader, name):
         execute = loader.exec_module
 
-        def execute_and_tell(module):
+        def execute_inside(module):
             del loader.exec_module  # the class's own again
-            execute(module)
+            with self._around(name):
+                execute(module)
             self._names.discard(name)
             if not self._names:
                 self.stop()
-            self._loaded(name)
 
-        loader.exec_module = execute_and_tell
+        loader.exec_module = execute_inside

@@ -17,7 +17,7 @@ NOTHING = "nothing"  # does nothing, returns None: true of a device without that
 REFUSED = "refused"  # detail: why, and what to do
 
 
-class Redirection(NamedTuple):
+class Row(NamedTuple):
     """Names of one owner that are redirected in the same way."""
 
     owner: str
@@ -50,38 +50,38 @@ _STORAGES = ("torch.storage._StorageBase", "torch.storage.UntypedStorage", "torc
 _OLDER_STORAGES = ("torch.storage._UntypedStorage", "torch.storage._TypedStorage")
 
 _TENSORS = (
-    Redirection("torch", _FACTORIES, FACTORY),
-    Redirection("torch.fft", _names("fftfreq rfftfreq"), FACTORY),
-    Redirection("torch.signal.windows", _WINDOWS, FACTORY),
-    Redirection("torch.nested", _names("nested_tensor as_nested_tensor"), FACTORY),
-    Redirection(
+    Row("torch", _FACTORIES, FACTORY),
+    Row("torch.fft", _names("fftfreq rfftfreq"), FACTORY),
+    Row("torch.signal.windows", _WINDOWS, FACTORY),
+    Row("torch.nested", _names("nested_tensor as_nested_tensor"), FACTORY),
+    Row(
         "torch.Tensor", _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros"), FACTORY
     ),
-    Redirection("torch.Tensor", ("to",), STAND_IN, "movement.tensor_to"),
-    Redirection("torch.Tensor", ("cuda",), STAND_IN, "movement.tensor_cuda"),
-    Redirection("torch.Tensor", ("cpu",), STAND_IN, "movement.tensor_cpu"),
-    Redirection("torch.Tensor", ("pin_memory",), STAND_IN, "movement.unchanged"),
-    Redirection("torch.Tensor", ("is_cuda",), STAND_IN, "movement.tensor_is_cuda"),
-    Redirection("torch.Tensor", ("get_device",), STAND_IN, "movement.get_device"),
-    Redirection("torch", ("get_device",), STAND_IN, "movement.get_device"),
-    Redirection("torch.Tensor", ("record_stream",), NOTHING),
-    Redirection("torch.Tensor", ("type",), STAND_IN, "tensor_types.tensor_type"),
-    Redirection("torch.nn.Module", ("to",), STAND_IN, "movement.module_to"),
-    Redirection("torch.cuda", _TENSOR_TYPES, STAND_IN, "tensor_types.cuda_type"),
-    Redirection("torch", ("set_default_tensor_type",), STAND_IN, "tensor_types.set_default_tensor_type"),
-    Redirection("torch", ("device",), STAND_IN, "facades.device"),
-    Redirection("torch", ("Generator",), STAND_IN, "facades.generator"),
-    Redirection("torch.utils._device.DeviceContext", ("__init__",), ARGUMENTS, (("device", "device"),)),
+    Row("torch.Tensor", ("to",), STAND_IN, "movement.tensor_to"),
+    Row("torch.Tensor", ("cuda",), STAND_IN, "movement.tensor_cuda"),
+    Row("torch.Tensor", ("cpu",), STAND_IN, "movement.tensor_cpu"),
+    Row("torch.Tensor", ("pin_memory",), STAND_IN, "movement.unchanged"),
+    Row("torch.Tensor", ("is_cuda",), STAND_IN, "movement.tensor_is_cuda"),
+    Row("torch.Tensor", ("get_device",), STAND_IN, "movement.get_device"),
+    Row("torch", ("get_device",), STAND_IN, "movement.get_device"),
+    Row("torch.Tensor", ("record_stream",), NOTHING),
+    Row("torch.Tensor", ("type",), STAND_IN, "tensor_types.tensor_type"),
+    Row("torch.nn.Module", ("to",), STAND_IN, "movement.module_to"),
+    Row("torch.cuda", _TENSOR_TYPES, STAND_IN, "tensor_types.cuda_type"),
+    Row("torch", ("set_default_tensor_type",), STAND_IN, "tensor_types.set_default_tensor_type"),
+    Row("torch", ("device",), STAND_IN, "facades.device"),
+    Row("torch", ("Generator",), STAND_IN, "facades.generator"),
+    Row("torch.utils._device.DeviceContext", ("__init__",), ARGUMENTS, (("device", "device"),)),
 ) + tuple(
-    Redirection(owner, (name,), STAND_IN, maker)
+    Row(owner, (name,), STAND_IN, maker)
     for owner in _STORAGES + _OLDER_STORAGES
     for name, maker in (("cuda", "movement.storage_cuda"), ("pin_memory", "movement.unchanged"))
 )
 
 _FILES = (
-    Redirection("torch.serialization", ("default_restore_location",), ARGUMENTS, (("location", "location"),)),
-    Redirection("torch.jit", ("load",), ARGUMENTS, (("map_location", "device"),)),
-    Redirection("torch.utils.data.DataLoader", ("__init__",), ARGUMENTS, (("pin_memory", "false"),)),
+    Row("torch.serialization", ("default_restore_location",), ARGUMENTS, (("location", "location"),)),
+    Row("torch.jit", ("load",), ARGUMENTS, (("map_location", "device"),)),
+    Row("torch.utils.data.DataLoader", ("__init__",), ARGUMENTS, (("pin_memory", "false"),)),
 )
 
 _QUERIES = _names(
@@ -119,27 +119,27 @@ _NCCL = "it calls NCCL directly; torch.distributed and torch.nn.parallel.comm ar
 _RAW = "it gives away or builds something that only CUDA kernels can use"
 
 _CUDA = (
-    Redirection("torch.cuda", _QUERIES, ANSWER),
-    Redirection("torch.cuda.graphs", ("is_current_stream_capturing",), ANSWER),
-    Redirection("torch.backends.cudnn", ("is_acceptable",), ANSWER),
-    Redirection("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), NOTHING),
-    Redirection("torch.cuda", _MEMORY, ANSWER),
-    Redirection("torch.cuda.memory", _MEMORY, ANSWER),
-    Redirection("torch.cuda", _MEMORY_ORDERS, NOTHING),
-    Redirection("torch.cuda.memory", _MEMORY_ORDERS + ("_record_memory_history",), NOTHING),
-    Redirection("torch.cuda", _RANDOM, ANSWER),
-    Redirection("torch.cuda.random", _RANDOM, ANSWER),
-    Redirection("torch.cuda", _STREAMS, STAND_IN, "streams.stand_in"),
-    Redirection("torch.cuda.streams", ("Stream", "Event"), STAND_IN, "streams.stand_in"),
-    Redirection("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), STAND_IN, "streams.nvtx"),
-    Redirection("torch.cuda.nvtx", ("mark", "range_end"), NOTHING),
-    Redirection("torch.cuda.profiler", ("start", "stop", "init"), NOTHING),
-    Redirection("torch.cuda", _names("CUDAGraph graph graph_pool_handle make_graphed_callables"), REFUSED, _GRAPHS),
-    Redirection(
+    Row("torch.cuda", _QUERIES, ANSWER),
+    Row("torch.cuda.graphs", ("is_current_stream_capturing",), ANSWER),
+    Row("torch.backends.cudnn", ("is_acceptable",), ANSWER),
+    Row("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), NOTHING),
+    Row("torch.cuda", _MEMORY, ANSWER),
+    Row("torch.cuda.memory", _MEMORY, ANSWER),
+    Row("torch.cuda", _MEMORY_ORDERS, NOTHING),
+    Row("torch.cuda.memory", _MEMORY_ORDERS + ("_record_memory_history",), NOTHING),
+    Row("torch.cuda", _RANDOM, ANSWER),
+    Row("torch.cuda.random", _RANDOM, ANSWER),
+    Row("torch.cuda", _STREAMS, STAND_IN, "streams.stand_in"),
+    Row("torch.cuda.streams", ("Stream", "Event"), STAND_IN, "streams.stand_in"),
+    Row("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), STAND_IN, "streams.nvtx"),
+    Row("torch.cuda.nvtx", ("mark", "range_end"), NOTHING),
+    Row("torch.cuda.profiler", ("start", "stop", "init"), NOTHING),
+    Row("torch.cuda", _names("CUDAGraph graph graph_pool_handle make_graphed_callables"), REFUSED, _GRAPHS),
+    Row(
         "torch.cuda.graphs", _names("CUDAGraph graph graph_pool_handle make_graphed_callables"), REFUSED, _GRAPHS
     ),
-    Redirection("torch.cuda", _DRIVER, REFUSED, _NVML),
-    Redirection(
+    Row("torch.cuda", _DRIVER, REFUSED, _NVML),
+    Row(
         "torch.cuda",
         _names(
             """
@@ -150,7 +150,7 @@ _CUDA = (
         REFUSED,
         _ALLOCATOR,
     ),
-    Redirection(
+    Row(
         "torch.cuda",
         _names(
             "ExternalStream GreenContext current_blas_handle current_solver_handle get_stream_from_external "
@@ -159,41 +159,47 @@ _CUDA = (
         REFUSED,
         _RAW,
     ),
-    Redirection("torch.cuda.jiterator", _names("_create_jit_fn _create_multi_output_jit_fn"), REFUSED, _RAW),
-    Redirection("torch.cuda.nccl", _COLLECTIVES, REFUSED, _NCCL),
-    Redirection("torch.cuda", ("_lazy_init",), STAND_IN, "refusals.lazy_init"),
+    Row("torch.cuda.jiterator", _names("_create_jit_fn _create_multi_output_jit_fn"), REFUSED, _RAW),
+    Row("torch.cuda.nccl", _COLLECTIVES, REFUSED, _NCCL),
+    Row("torch.cuda", ("_lazy_init",), STAND_IN, "refusals.lazy_init"),
 )
 
 _MIXED_PRECISION = (
-    Redirection("torch.autocast", ("__init__",), STAND_IN, "precision.autocast_init"),
-    Redirection("torch", ("is_autocast_enabled",), STAND_IN, "precision.is_autocast_enabled"),
-    Redirection("torch", ("get_autocast_gpu_dtype",), STAND_IN, "precision.get_autocast_gpu_dtype"),
-    Redirection("torch", ("get_autocast_dtype",), STAND_IN, "precision.first_type"),
-    Redirection("torch.amp", ("custom_fwd", "custom_bwd"), ARGUMENTS, (("device_type", "type"),)),
-    Redirection("torch.cuda.amp", ("custom_fwd", "custom_bwd"), STAND_IN, "precision.custom_function"),
-    Redirection("torch.amp.GradScaler", ("__init__",), ARGUMENTS, (("device", "type"),)),
-    Redirection("torch", ("_amp_foreach_non_finite_check_and_unscale_",), STAND_IN, "precision.check_and_unscale"),
-    Redirection("torch", ("_amp_update_scale_",), STAND_IN, "precision.update_scale"),
+    Row("torch.autocast", ("__init__",), STAND_IN, "precision.autocast_init"),
+    Row("torch", ("get_autocast_dtype", "set_autocast_dtype"), STAND_IN, "precision.first_type"),
+    Row(
+        "torch",
+        _names("is_autocast_enabled set_autocast_enabled get_autocast_gpu_dtype set_autocast_gpu_dtype"),
+        STAND_IN,
+        "precision.autocast_flag",
+    ),
+    Row("torch.amp", ("custom_fwd", "custom_bwd"), ARGUMENTS, (("device_type", "type"),)),
+    Row("torch.cuda.amp", ("custom_fwd", "custom_bwd"), STAND_IN, "precision.custom_function"),
+    Row("torch.amp.GradScaler", ("__init__",), ARGUMENTS, (("device", "type"),)),
+    Row("torch", ("_amp_foreach_non_finite_check_and_unscale_",), STAND_IN, "precision.check_and_unscale"),
+    Row("torch", ("_amp_update_scale_",), STAND_IN, "precision.update_scale"),
+    Row("torch", ("_amp_non_finite_check_and_unscale_",), STAND_IN, "precision.check_and_unscale_one"),
+    Row("torch", ("_amp_update_scale",), STAND_IN, "precision.new_scale"),
 )
 
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
 _COMM = _names("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather")
 _PARALLEL = (
-    Redirection("torch.nn.DataParallel", ("__init__",), STAND_IN, "one_device.data_parallel_init"),
-    Redirection("torch.nn.parallel", ("data_parallel",), STAND_IN, "one_device.data_parallel"),
-    Redirection("torch.nn.parallel.data_parallel", ("data_parallel",), STAND_IN, "one_device.data_parallel"),
-    Redirection("torch.nn.parallel", ("parallel_apply",), STAND_IN, "one_device.parallel_apply"),
-    Redirection("torch.nn.parallel.parallel_apply", ("parallel_apply",), STAND_IN, "one_device.parallel_apply"),
-    Redirection("torch.nn.parallel.comm", _COMM, STAND_IN, "one_device.comm"),
-    Redirection("torch.cuda.comm", _COMM, STAND_IN, "one_device.comm"),
-    Redirection("torch.nn.parallel._functions.Scatter", ("apply",), STAND_IN, "one_device.scatter_apply"),
-    Redirection("torch.nn.parallel._functions.Gather", ("apply",), STAND_IN, "one_device.gather_apply"),
-    Redirection("torch.nn.parallel._functions.Broadcast", ("apply",), STAND_IN, "one_device.broadcast_apply"),
-    Redirection("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
-    Redirection("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), NOTHING),
-    Redirection("torch.nn.SyncBatchNorm", ("forward",), STAND_IN, "one_device.sync_batch_norm_forward"),
+    Row("torch.nn.DataParallel", ("__init__",), STAND_IN, "one_device.data_parallel_init"),
+    Row("torch.nn.parallel", ("data_parallel",), STAND_IN, "one_device.data_parallel"),
+    Row("torch.nn.parallel.data_parallel", ("data_parallel",), STAND_IN, "one_device.data_parallel"),
+    Row("torch.nn.parallel", ("parallel_apply",), STAND_IN, "one_device.parallel_apply"),
+    Row("torch.nn.parallel.parallel_apply", ("parallel_apply",), STAND_IN, "one_device.parallel_apply"),
+    Row("torch.nn.parallel.comm", _COMM, STAND_IN, "one_device.comm"),
+    Row("torch.cuda.comm", _COMM, STAND_IN, "one_device.comm"),
+    Row("torch.nn.parallel._functions.Scatter", ("apply",), STAND_IN, "one_device.scatter_apply"),
+    Row("torch.nn.parallel._functions.Gather", ("apply",), STAND_IN, "one_device.gather_apply"),
+    Row("torch.nn.parallel._functions.Broadcast", ("apply",), STAND_IN, "one_device.broadcast_apply"),
+    Row("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
+    Row("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), NOTHING),
+    Row("torch.nn.SyncBatchNorm", ("forward",), STAND_IN, "one_device.sync_batch_norm_forward"),
 ) + tuple(
-    Redirection(owner, names, ARGUMENTS, rules)
+    Row(owner, names, ARGUMENTS, rules)
     for owner in ("torch.distributed", "torch.distributed.distributed_c10d")
     for names, rules in (
         (("init_process_group",), (("backend", "backend"), ("device_id", "none"))),
@@ -202,23 +208,23 @@ _PARALLEL = (
     )
 )
 _MORE_PARALLEL = (
-    Redirection("torch.distributed", ("is_nccl_available",), ANSWER),
-    Redirection("torch.distributed.distributed_c10d", ("is_nccl_available",), ANSWER),
-    Redirection("torch.distributed", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
-    Redirection("torch.distributed.device_mesh", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
+    Row("torch.distributed", ("is_nccl_available",), ANSWER),
+    Row("torch.distributed.distributed_c10d", ("is_nccl_available",), ANSWER),
+    Row("torch.distributed", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
+    Row("torch.distributed.device_mesh", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
 )
 
 _PROFILED = (("use_cuda", "false"), ("use_device", "not cuda"))
 _PROFILING = (
-    Redirection("torch.autograd.profiler.profile", ("__init__",), ARGUMENTS, _PROFILED),
-    Redirection("torch.autograd.profiler", ("emit_nvtx",), STAND_IN, "streams.emit_nvtx"),
-    Redirection("torch.profiler.profile", ("__init__",), ARGUMENTS, (("activities", "activities"),)),
+    Row("torch.autograd.profiler.profile", ("__init__",), ARGUMENTS, _PROFILED),
+    Row("torch.autograd.profiler", ("emit_nvtx",), STAND_IN, "streams.emit_nvtx"),
+    Row("torch.profiler.profile", ("__init__",), ARGUMENTS, (("activities", "activities"),)),
 )
 
 _EXTENSIONS = (
-    Redirection("torch.utils.cpp_extension", ("CUDAExtension",), REFUSED, "it compiles code that needs a GPU to run"),
-    Redirection("torch.utils.cpp_extension", ("load", "load_inline"), STAND_IN, "refusals.without_cuda_sources"),
-    Redirection("torch.distributed.fsdp.FullyShardedDataParallel", ("__init__",), ARGUMENTS, (("device_id", "none"),)),
+    Row("torch.utils.cpp_extension", ("CUDAExtension",), REFUSED, "it compiles code that needs a GPU to run"),
+    Row("torch.utils.cpp_extension", ("load", "load_inline"), STAND_IN, "refusals.without_cuda_sources"),
+    Row("torch.distributed.fsdp.FullyShardedDataParallel", ("__init__",), ARGUMENTS, (("device_id", "none"),)),
 )
 
 #: Modules of torch that cost something to import: their rows wait until somebody does.

@@ -1,0 +1,199 @@
+"""``run --device``: scripts, modules and children see CUDA redirected; without the option nothing is."""
+
+import os
+import pathlib
+
+import pytest
+import torch
+from processes import ROOT, RUN, environment, python
+
+from ampcompat.cli import device
+from ampcompat.cli.parsing import LineParser
+from ampcompat.devices import startup
+from ampcompat.tables import torch_facts
+
+ON_CPU = RUN + ("--device", "cpu")
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes a script and returns its path."""
+
+    def write(source, name="script.py"):
+        lines = source.splitlines()
+        indent = min([len(line) - len(line.lstrip()) for line in lines if line.strip()])
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(line[indent:] for line in lines))
+        return str(path)
+
+    return write
+
+
+def test_every_process_of_a_script_is_redirected(script):
+    path = script(
+        """
+        import multiprocessing, subprocess, sys
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+        def where(index=0):
+            return "%s %s" % (torch.zeros(2, device="cuda").is_cuda, torch.cuda.get_device_name())
+
+        class Numbers(Dataset):
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, index):
+                return where()
+
+        if __name__ == "__main__":
+            mine = where()
+            assert mine == "True CPU in place of CUDA (ampcompat)"
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                assert pool.map(where, [0]) == [mine]
+            assert [batch for batch, in DataLoader(Numbers(), num_workers=1, pin_memory=True)] == [mine, mine]
+            code = "import torch; print(torch.zeros(2).cuda().is_cuda, torch.cuda.get_device_name())"
+            assert subprocess.check_output([sys.executable, "-c", code]).decode().strip() == mine
+            print("all redirected", sys.argv[1:])
+        """
+    )
+    done = python(*(ON_CPU + (path, "--device", "mine")))
+    assert done.stdout == "all redirected ['--device', 'mine']\n", done.stderr
+
+
+def test_without_the_option_there_is_no_trace_of_it(script):
+    source = "import sys, os, torch; print([n for n in sys.modules if 'devices' in n and 'ampcompat' in n], "
+    source += "os.environ.get('AMPCOMPAT_DEVICE'), [p for p in sys.path if 'devices' in p], torch.cuda.is_available())"
+    done = python(*(RUN + (script(source),)))
+    assert done.stdout == "[] None [] {}\n".format(torch.cuda.is_available()), done.stderr
+
+
+def test_a_script_without_torch_does_not_get_one(script):
+    done = python(*(ON_CPU + (script("import sys; print('torch' in sys.modules, 'ampcompat.errors' in sys.modules)"),)))
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_the_users_own_sitecustomize_runs_and_torch_looks_as_ever(script, tmp_path):
+    script("print('mine first')\nname = 'mine'\n", "site/sitecustomize.py")
+    path = script(
+        """
+        import importlib.util
+        import sitecustomize
+        assert importlib.util.find_spec("torch").origin.endswith("__init__.py")
+        import torch
+        assert not vars(torch.__loader__).get("exec_module") and torch.__spec__.loader is torch.__loader__
+        print(sitecustomize.name, torch.cuda.is_available())
+        torch.cuda.nccl.version()
+        """
+    )
+    env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), ROOT]))
+    done = python(*(ON_CPU + (path,)), env=env)
+    assert done.stdout.endswith("mine first\nmine True\n"), done.stderr
+    assert done.returncode == 1  # what cannot be redirected ends the script with one sentence
+    assert "AmpNotImplementedError: torch.cuda.nccl.version cannot be redirected to cpu: " in done.stderr.splitlines()[-1]
+
+
+def test_runs_nest_and_the_inner_option_counts(script):
+    inner = script("import os; print(os.environ['AMPCOMPAT_DEVICE'], os.environ['PYTHONPATH'].count('devices'))", "in.py")
+    path = script(
+        "import subprocess, sys\n"
+        "for more in ([], ['--device', 'cpu']):\n"
+        "    command = [sys.executable, '-m', 'ampcompat', 'run'] + more + [{!r}]\n"
+        "    print(subprocess.check_output(command).decode().strip())".format(inner)
+    )
+    done = python(*(ON_CPU + (path,)))
+    assert done.stdout == "cpu 1\ncpu 1\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "before, arguments, says",
+    [
+        ((), ("--device", "cuda"), "'cuda' (choose from"),
+        ((), ("--device",), "--device"),
+        (("-S",), ("--device", "cpu"), "Python was started with -S"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_device_is_one_sentence(script, tmp_path, before, arguments, says):
+    done = python(*(before + RUN + arguments + (script("print('it ran')"),)))
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("ampcompat run: error: ") and len(done.stderr.splitlines()) == 1
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu"])
+def test_a_device_that_is_not_there_is_one_sentence(name, capsys):
+    if name in torch_facts.available_devices():
+        pytest.skip("this machine has that device")
+    with pytest.raises(SystemExit):
+        device.put_in_force(LineParser(prog="ampcompat run"), name)
+    complaint = "ampcompat run: error: --device {}: this torch finds no such device here, only cpu".format(name)
+    assert capsys.readouterr().err.startswith(complaint) and startup.VARIABLE not in os.environ
+
+
+def test_processes_with_nccl_and_a_gpu_each(script):
+    path = script(
+        """
+        import os, sys
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+        def work(rank, folder):
+            torch.cuda.set_device(rank)
+            dist.init_process_group("nccl", init_method="file://" + folder + "/meet", rank=rank, world_size=2)
+            total = torch.full((2,), rank + 1.0, device=torch.device("cuda", rank))
+            dist.all_reduce(total)
+            dist.barrier()
+            torch.manual_seed(rank)
+            model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to("cuda:%d" % rank)
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            parallel = nn.parallel.DistributedDataParallel(model, device_ids=[rank], output_device=rank)
+            x = torch.arange(8.0, device="cuda").view(4, 2)[2 * rank : 2 * rank + 2]
+            parallel(x * x).pow(3).sum().backward()
+            mean = model[0](torch.arange(8.0).view(4, 2).pow(2)).mean(0) * 0.1
+            assert torch.allclose(model[1].running_mean, mean, rtol=1e-4), (model[1].running_mean, mean)
+            grads = [model[0].weight.grad.clone() for _ in range(2)]
+            dist.broadcast(grads[1], 0)
+            assert torch.equal(grads[0], grads[1]) and total.tolist() == [3.0, 3.0]
+            with open(folder + "/done%d" % rank, "w") as file:
+                file.write("%s %d" % (dist.get_backend(), torch.cuda.current_device()))
+
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(work, args=(sys.argv[1],), nprocs=2)
+        """
+    )
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    folder = os.path.dirname(path)
+    done = python(*(ON_CPU + (path, folder)))
+    assert done.returncode == 0, done.stderr
+    assert [pathlib.Path(folder, "done" + rank).read_text() for rank in "01"] == ["gloo 0", "gloo 1"]
+
+
+def test_the_compiler_follows(script):
+    if not hasattr(torch, "compile"):
+        pytest.skip("this torch has no compiler")
+    path = script(
+        """
+        import torch
+
+        device = torch.device("cuda:0")
+
+        def function(x):
+            y = torch.zeros(2, device=device) + torch.ones(2, device=x.device).cuda()
+            return y.to("cuda") + x if isinstance(x.device, torch.device) else x
+
+        compiled = torch.compile(function, backend="eager", fullgraph=True)
+        print(compiled(torch.ones(2)).tolist())
+        """
+    )
+    done = python(*(ON_CPU + (path,)))
+    assert done.stdout == "[2.0, 2.0]\n", done.stderr
+
+
+def test_the_environment_of_a_child_names_the_folder_once(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["a", startup.FOLDER, "b"]))
+    found = startup.environment("cpu")
+    assert found == {"AMPCOMPAT_DEVICE": "cpu", "PYTHONPATH": os.pathsep.join([startup.FOLDER, "a", "b"])}
