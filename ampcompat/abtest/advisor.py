@@ -2,20 +2,22 @@
 
 Owns: verdicts: the one sentence of each run, and the advice of a report.
 Must not touch: measurements.
-The surprise: a level is not asked to repeat the baseline's losses, only to stay as near to them as the baseline stays to
-itself under another seed. Where there is one run only, the step-to-step scatter of the baseline's loss stands in.
+The surprise: a level is not asked to repeat the baseline's losses, only to stay as near to them as the baseline
+stays to itself under another seed. Where there is one run only, the step-to-step scatter of the baseline's loss
+stands in.
 
 A level is rejected for the first of these that holds:
 
     failed        it raised, or it never took a step
-    not finite    its loss is inf or nan at a step at which the baseline's is finite, and it does not recover within 20 steps
-    skips         more than a tenth of its steps were skipped, and more than the first 25, which a dynamic scale may need
+    not finite    its loss is inf or nan to the end, or for 20 steps in a row
+    skips         more than a tenth of its steps were skipped, and not only among the first 25, which a dynamic scale
+                  may need; or all of them
     divergence    its mean divergence is more than the allowance:
                   with repeats, the mean noise of the baseline (``divergence.noise``), at least 1 %;
                   without, the mean scatter of the baseline's loss (``divergence.scatter``), at least 5 %
 
-Of the others the fastest by median step time is recommended; times within 3 % of each other count as equal, and then the one
-with the lower peak of memory.
+Of the others the fastest by median step time is recommended; times within 3 % of each other count as equal, and
+then the one with the lower peak of memory.
 """
 
 import math
@@ -79,7 +81,7 @@ def seconds_per_step(run):
 
 
 def steady_seconds(run):
-    """Return the step times of a run and its repeats without the first step and those slowed by measuring, if others are left."""
+    """Return the step times of a run and its repeats: those that neither warm-up nor measuring made longer."""
     return [each.step_seconds[step] for each in [run] + run.repeats for step in steady_steps(each)]
 
 

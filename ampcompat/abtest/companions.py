@@ -2,15 +2,15 @@
 
 Owns: ``listeners``, and how what the others find becomes events of the journal.
 Must not touch: what they find.
-The surprise: the recorder comes last among the listeners. It may end the run after a step, and by then the others have heard
-of that step too.
+The surprise: the recorder comes last among the listeners. It may end the run after a step, and by then the others
+have heard of that step too.
 """
 
 from ..runtime.forensics import Forensics
 from ..runtime.memory_watch import MemoryWatch
 
-#: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic scale may begin
-#: with, since an optimizer has no state before it has stepped.
+#: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic
+#: scale may begin with, since an optimizer has no state before it has stepped.
 MEASURED = (1, 2, 5, 10, 20, 50, 100)
 
 
@@ -32,7 +32,7 @@ class Findings:
 
 
 class Bytes:
-    """Turns what a ``MemoryWatch`` has measured into events: bytes by kind after each step that was, beside the formula's."""
+    """Turns what a ``MemoryWatch`` has measured into events: bytes by kind, and the formula's answer."""
 
     def __init__(self, watch):
         self._watch = watch

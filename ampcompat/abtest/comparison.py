@@ -2,8 +2,8 @@
 
 Owns: ``compare``; what surrounds one recorded run: its level and its listeners, and what is said of its end.
 Must not touch: the terminal, files.
-The surprise: a level is forced as the command line does it, by the environment, so that what ``train`` asks for does not count
-and worker processes agree. A failure is a row of the report, not an exception.
+The surprise: a level is forced as the command line does it, by the environment, so that what ``train`` asks for
+does not count and worker processes agree. A failure is a row of the report, not an exception.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from .records import Report
 LEVELS = ("O0", "O1", "O2", "O3")
 
 NEVER_INITIALIZED = (
-    "amp.initialize was never called in this process: there was nothing to record. Training in processes that the script "
-    "starts by itself is not seen"
+    "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
+    "script starts by itself is not seen"
 )
 DISABLED = "amp.initialize was called with enabled=False, so that every level is the same plain training"
 NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
@@ -50,23 +50,23 @@ def compare(
     """Train once per opt level, with the same seeds, and report how the levels differ.
 
     Args:
-        train: called as ``train(level)``: makes its model and data anew, calls ``amp.initialize`` and trains. The level is in force
-            whatever opt_level it asks for.
-        levels: the levels to try, in this order; the baseline is put in front where it is missing.
-        baseline: the level that the others are compared with.
+        train: called as ``train(level)``: makes its model and data anew, calls ``amp.initialize`` and trains. The
+            level is in force whatever opt_level it asks for.
+        levels: the levels to try, in this order.
+        baseline: the level that the others are compared with; put in front where it is missing.
         steps: end each run after so many optimizer steps; None lets it end by itself.
         repeats: trainings per level, each with other seeds; from 2 on the baseline's own noise is measured.
         seed: of Python, NumPy (where loaded) and torch before each training.
         backend: who casts at O1 and O4: "auto", "native" or "patched".
         dtypes: a text such as "float32,float64" instead of the levels' own dtypes.
         verbosity: of amp's notices.
-        diagnose: explain skipped steps; that costs small networks some of their speed, at every level.
-        memory: measure it in a few steps of each run, which takes these several times as long.
+        diagnose: explain skipped steps, which slows small networks down.
+        memory: measure it in a few steps of each run, which slows these down.
         tell: called as ``tell(level, repeat, event)`` with every event of ``abtest.journal``, or None.
 
     Returns:
-        A ``Report``. A level that raised is in it with ``status`` "failed". The state of the random generators, torch's switches
-        for reproducible results and all that amp changes are as they were before.
+        A ``Report``. A level that raised is in it with ``status`` "failed". The state of the random generators,
+        torch's switches for reproducible results and all that amp changes are as they were before.
 
     Raises:
         AmpError: a session is open already, an unknown level, steps or repeats below 1.
@@ -116,7 +116,7 @@ def with_baseline(levels, baseline):
 
 def _check(train, steps, repeats):
     if state.current() is not None:
-        raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before comparing levels.")
+        raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), and compare then.")
     if not callable(train):
         raise AmpTypeError("compare expects train(level), a function, not {}.".format(type(train).__name__))
     for name, value in (("steps", steps), ("repeats", repeats)):

@@ -2,8 +2,8 @@
 
 Owns: the formula of divergence, the band of noise, what lies beyond it.
 Must not touch: judgement; whether a distance is too far is the advisor's to say.
-The surprise: the distance is relative, but never to less than the usual loss of the baseline. Late in a training the loss
-of a batch is 0.004 at one level and 0.008 at another, which is a factor of 2 and means nothing.
+The surprise: the distance is relative, but never to less than the usual loss of the baseline. Late in a training
+the loss of a batch is 0.004 at one level and 0.008 at another, which is a factor of 2 and means nothing.
 
 With the baseline's losses B, another run's losses L, both by step, and M = the median of |B| over the steps:
 

@@ -9,7 +9,8 @@ Events are dicts with one of these keys, and what belongs to it:
     environment   {…}: where the run trains
     backend       who casts functions, or None
     step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None
-    memory        {kind: bytes}, as far as measured by now; predicted: the formula's answer; measured: in which steps; notes
+    memory        {kind: bytes}, as far as measured by now; predicted: the formula's answer; notes: why they differ;
+                  measured: in which steps
     finding       what the forensics say; of_step
     end           status; error, traceback
 """

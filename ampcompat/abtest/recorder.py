@@ -2,9 +2,9 @@
 
 Owns: ``Recorder``: what a step is, when it ends, what is kept of it; stopping after so many.
 Must not touch: what trains. It adds a hook to models, to see how large a batch is, and takes it away.
-The surprise: with several optimizers a step is a round. It ends when every optimizer that amp knows has stepped in it, or when
-one that has comes again: the generator and the discriminator of a GAN make one step, and each of five critic updates before
-one of the generator makes one.
+The surprise: with several optimizers a step is a round. It ends when every optimizer that amp knows has stepped in
+it, or when one that has comes again: the generator and the discriminator of a GAN make one step, and each of five
+critic updates before one of the generator makes one.
 """
 
 import time

@@ -1,11 +1,11 @@
 """The same random numbers for every level, other ones for every repeat.
 
-Owns: the seeds of Python, NumPy and torch; what a script's own calls to seed them mean in a repeat; torch's switches for
-reproducible results, put back after each run.
+Owns: the seeds of Python, NumPy and torch; what a script's own calls to seed them mean in a repeat; torch's
+switches for reproducible results, put back after each run.
 Must not touch: generators that a script makes for itself, other than by ``numpy.random.default_rng``.
 The surprise: most scripts seed themselves, so that a repeat would be the same run again. In a repeat their
-``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and ``torch.cuda.manual_seed`` are
-given the seed plus a number of our own.
+``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and
+``torch.cuda.manual_seed`` are given the seed plus a number of our own.
 """
 
 import contextlib

@@ -2,7 +2,8 @@
 
 Owns: columns, their order and widths; what a table leaves out.
 Must not touch: colours, files; judgement, which is the advisor's.
-The surprise: three narrow tables instead of a wide one (losses; scale and speed; memory), so that 80 columns are enough.
+The surprise: three narrow tables instead of a wide one (losses; scale and speed; memory), so that 80 columns are
+enough.
 """
 
 import textwrap
@@ -22,7 +23,7 @@ def render(report, width=100):
 
 
 def grids(report):
-    """Return the tables as ``[(name, titles, rows of cells)]``, for whoever lays them out; the first cell is the level."""
+    """Return the tables as ``[(name, titles, rows of cells)]``, levels in the first column."""
     assessed = advisor.assess(report)
     rows = [(level, run, assessed[level]) for level, run in report.runs.items()]
     found = [("losses",) + _losses(rows, report), ("scale and speed",) + _speed(rows), ("memory",) + _memory(rows)]
@@ -78,7 +79,9 @@ def _speed(rows):
 
 
 def _milliseconds(seconds):
-    return UNKNOWN if seconds is None else "{:.3g}".format(seconds * 1e3) if seconds < 1 else "{:.0f}".format(seconds * 1e3)
+    if seconds is None:
+        return UNKNOWN
+    return "{:.3g}".format(seconds * 1e3) if seconds < 1 else "{:.0f}".format(seconds * 1e3)
 
 
 def _rate(run):

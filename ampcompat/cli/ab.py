@@ -2,8 +2,8 @@
 
 Owns: the command line of ``ab``, the order of runs, what is printed and written, exit codes.
 Must not touch: what is measured and judged, which is ``abtest``'s; the script's output, but to show it on failure.
-The surprise: this process loads no torch. Each level is a fresh one, so that a crash or a leak of one level is its own, and
-Ctrl-C here still finds everything that was measured.
+The surprise: this process loads no torch. Each level is a fresh one, so that a crash or a leak of one level is its
+own, and Ctrl-C here still finds everything that was measured.
 """
 
 import argparse
@@ -64,23 +64,24 @@ def _parser():
     parser = LineParser(
         prog="ampcompat ab",
         usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--seed S] [--json FILE] "
-        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--no-memory] [--verbose] "
-        "[--backend NAME] [--dtypes LOW,HIGH] (SCRIPT | -m MODULE) [ARGS ...]",
-        description="Run an unchanged script once per opt level and show how the levels differ. What follows SCRIPT or MODULE "
-        "belongs to it.",
+        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] "
+        "[--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] (SCRIPT | -m MODULE) [ARGS ...]",
+        description="Run an unchanged script once per opt level and show how the levels differ. What follows SCRIPT or "
+        "MODULE belongs to it.",
     )
     add = parser.add_argument
     add("--levels", type=_levels, default=["O0", "O1", "O2", "O3"], metavar="O0,O1,…", help="default: O0,O1,O2,O3")
     add("--baseline", type=level_named, default="O0", metavar="LEVEL", help="what the others are compared with: O0")
     add("--steps", type=_count, metavar="N", help="end each run after so many optimizer steps")
-    add("--repeats", type=_count, default=1, metavar="K", help="runs per level; from 2 on, seed-to-seed noise is measured")
+    add("--repeats", type=_count, default=1, metavar="K", help="runs per level; from 2 on, noise is measured")
     add("--seed", type=_seed, default=0, metavar="S", help="of Python, NumPy and torch: 0")
     add("--json", type=_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_file, metavar="FILE", help="write the report as a page")
     add("--png", type=_file, metavar="FILE", help="draw the report")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
-    add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help="such as 'torchrun --nproc_per_node 2'; rank 0 is recorded")
+    launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
+    add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
     add("--no-diagnose", dest="diagnoses", action="store_false", help="do not explain skipped steps, for exacter times")
     add("--no-memory", dest="measures_memory", action="store_false", help="do not measure memory")
     add("--verbose", action="store_true", help="let the script's output through")

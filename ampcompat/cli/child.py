@@ -2,8 +2,8 @@
 
 Owns: the handing over to a script within this process, and what the parent is told of its end.
 Must not touch: the terminal; the parent has put stdout and stderr where it wants them.
-The surprise: unlike ``run`` this does not become ``python script.py``, since somebody must be there when the script has taken
-enough steps or has failed. The script still has its own ``sys.argv``, ``sys.path[0]`` and ``__main__``.
+The surprise: unlike ``run`` this does not become ``python script.py``, since somebody must be there when the script
+has taken enough steps or has failed. The script still has its own ``sys.argv``, ``sys.path[0]`` and ``__main__``.
 """
 
 import importlib.util
@@ -35,7 +35,8 @@ def main(arguments):
     if importlib.util.find_spec("numpy"):
         import numpy  # noqa: F401  before its generator is seeded
     seeding.seed_all(start["seed"], start["repeat"])
-    wishes = comparison.Wishes(start["backend"], start["dtypes"], start["verbosity"], start["diagnoses"], start["measures_memory"], FRAMES)
+    wished = [start[name] for name in ("backend", "dtypes", "verbosity", "diagnoses", "measures_memory")]
+    wishes = comparison.Wishes(*wished, frames=FRAMES)
     with PatchStack() as patches, comparison.listening(listeners(recorder, *wishes.watched), start["level"], wishes):
         seeding.shift_seeds(start["repeat"], patches)
         end = comparison.outcome(recorder, lambda: run_target(start["target"]), wishes.frames)
@@ -57,7 +58,7 @@ def _print_failure(end):
 
 
 def run_target(target):
-    """Run ``[script, arguments …]`` or ``["-m", module, arguments …]`` as ``__main__``, and put back what that changes."""
+    """Run ``[script, arguments …]`` or ``["-m", module, arguments …]`` as ``__main__``; put back what that changes."""
     path, argv = list(sys.path), list(sys.argv)
     try:
         if target[0] == "-m":

@@ -2,8 +2,8 @@
 
 Owns: the process: its command, environment, output, its end when it is time.
 Must not touch: torch, which is the child's; the terminal.
-The surprise: Ctrl-C on a terminal reaches child and parent alike. The child gets a moment to end by itself before the parent
-passes the signal on, since a second one would cut short what the script does about the first.
+The surprise: Ctrl-C on a terminal reaches child and parent alike. The child gets a moment to end by itself before
+the parent passes the signal on, since a second one would cut short what the script does about the first.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Owns: the lines on stderr; colours.
 Must not touch: runs and reports; it is told events.
-The surprise: how many steps a run will take is unknown until one has ended, unless ``--steps`` says so. Until then there is
-a count instead of a bar.
+The surprise: how many steps a run will take is unknown until one has ended, unless ``--steps`` says so. Until then
+there is a count instead of a bar.
 """
 
 import os

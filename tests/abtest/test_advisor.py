@@ -30,17 +30,22 @@ def judged(**runs):
 
 def test_the_fastest_level_within_noise_is_recommended_with_what_it_saves():
     report = judged(
-        O1=made([1.01] * 100, seconds=0.5, peak=800), O2=made([1.02] * 100, seconds=0.25, peak=600), O3=made([1.2] * 100, 0.1)
+        O1=made([1.01] * 100, seconds=0.5, peak=800),
+        O2=made([1.02] * 100, seconds=0.25, peak=600),
+        O3=made([1.2] * 100, seconds=0.1),
     )
-    assert report.advice == "Take O2: the fastest level within noise, 4.00 times the speed of O0, saves 400 B (40 %) of peak memory."
+    assert report.advice == (
+        "Take O2: the fastest level within noise, 4.00 times the speed of O0, saves 400 B (40 %) of peak memory."
+    )
     assert report.runs["O0"].verdict == "baseline; takes 4.00 times the time of O2"
     assert report.runs["O1"].verdict == (
-        "within noise (1 % away on average, 5 % allowed); takes 2.00 times the time of O2, saves 200 B (20 %) of peak memory"
+        "within noise (1 % away on average, 5 % allowed); takes 2.00 times the time of O2, saves 200 B (20 %) of peak "
+        "memory"
     )
     assert report.runs["O2"].verdict == "within noise (2 % away on average, 5 % allowed), the one to take"
     assert report.runs["O3"].verdict == (
-        "rejected: its loss is 20 % away from the baseline's on average (it ends at 1.2, the baseline at 1), beyond the 5 % "
-        "that a single run allows"
+        "rejected: its loss is 20 % away from the baseline's on average (it ends at 1.2, the baseline at 1), beyond the "
+        "5 % that a single run allows"
     )
 
 

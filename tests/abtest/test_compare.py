@@ -82,7 +82,8 @@ def test_repeats_differ_even_where_the_training_seeds_itself():
     def seeded(level):
         for seed in (random.seed, numpy.random.seed, torch.manual_seed):
             seed(3)
-        draws.append((random.random(), numpy.random.rand(), numpy.random.default_rng(3).random(), torch.rand(()).item()))
+        of_numpy = numpy.random.rand(), numpy.random.default_rng(3).random()
+        draws.append((random.random(), torch.rand(()).item()) + of_numpy)
         train()
 
     draws, functions = [], (random.seed, numpy.random.seed, torch.manual_seed)
@@ -157,8 +158,8 @@ def test_ctrl_c_keeps_what_was_measured():
 
 
 def test_overflows_are_recorded_with_the_scale_that_they_cost():
-    report = compare(lambda level: train(factor=float("inf"), loss_scale="dynamic", steps=3), levels=["O1"], baseline="O1")
-    run = report.runs["O1"]
+    options = dict(factor=float("inf"), loss_scale="dynamic", steps=3)
+    run = compare(lambda level: train(**options), levels=["O1"], baseline="O1").runs["O1"]
     assert run.skipped == [0, 1, 2]
     assert [value for _, _, value in run.scale] == [65536.0, 32768.0, 16384.0]
     assert [finding.step for finding in run.findings] == [0, 1, 2]
@@ -181,7 +182,8 @@ def test_two_optimizers_make_one_step_unless_one_of_them_comes_again():
             optimizers[turn].step()
 
     run = compare(adversaries, levels=["O0"]).runs["O0"]
-    assert [(step, loss_id) for step, loss_id, _ in run.loss] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (3, 1)]
+    passes = [(step, loss_id) for step, loss_id, _ in run.loss]
+    assert passes == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (3, 1)]
     assert len(run.step_seconds) == 4
     assert run.samples is None
 

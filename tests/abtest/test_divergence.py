@@ -42,7 +42,7 @@ def test_a_level_with_repeats_is_paired_by_seed():
 
 
 def test_noise_is_the_mean_over_pairs_of_baseline_runs():
-    # Pairs in order: |2-1|/1, |4-1|/1 and |4-2|/2, the earlier one as the reference... of one step there is no more to average.
+    # The later run of a pair is the reference: |4-2|/2, |4-1|/1, |2-1|/1.
     baseline = run_of(4.0, repeats=[run_of(2.0), run_of(1.0)])
     assert divergence.noise(baseline) == {0: pytest.approx((2 / 2 + 3 / 1 + 1 / 1) / 3)}
 

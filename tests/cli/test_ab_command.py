@@ -1,4 +1,4 @@
-"""``python -m ampcompat ab``: what a user types, sees and gets. Fresh processes are few here, since each loads torch."""
+"""``python -m ampcompat ab``: what a user types, sees and gets. Fresh processes are few, since each loads torch."""
 
 import importlib.util
 import io
@@ -82,7 +82,8 @@ def test_each_level_is_a_row_and_those_that_fail_say_how(script, tmp_path):
     assert "O0: 6 steps, last loss" in done.stderr and "O1: failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
-    assert report.runs["O0"].loss[0][2] == pytest.approx(report.runs["O3"].loss[0][2], rel=1e-2)  # same weights, same batch
+    first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
+    assert first_losses[0] == pytest.approx(first_losses[1], rel=1e-2)
     assert report.runs["O1"].traceback.count("File") == 1
     assert report.environment["seed"] == 3 and report.environment["device"].startswith("cpu")
     assert report.environment["script"].endswith("training.py 9 0")
@@ -159,7 +160,8 @@ def test_where_every_level_fails_the_exit_code_says_so(script, capsys, source, s
 def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     saved = tmp_path / "report.json"
     path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
-    assert in_process("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose", path, 4, 0) == 0
+    options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose")
+    assert in_process(*(options + (path, 4, 0))) == 0
     told = capsys.readouterr()
     assert "beyond noise" in told.out and "arguments" not in told.out
     assert "O0 2/2: 4 steps" in told.err
@@ -170,7 +172,7 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     assert report.runs["O0"].memory.peak_total is None
 
 
-needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half here, does not overflow")
+needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, does not overflow")
 
 
 @needs_half
