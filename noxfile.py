@@ -3,6 +3,8 @@
 Each leg is (Python, torch, what else that torch needs). Interpreters that are not on this machine are skipped.
 """
 
+import pathlib
+
 import nox
 
 LEGS = [
@@ -15,6 +17,10 @@ LEGS = [
     ("3.12", "2.13.0", []),
     ("3.13", "2.13.0", []),
 ]
+
+#: Packages that use ampcompat's names, tested as they are: (leg, folder of tests, Python) each.
+TABLE = pathlib.Path("tests/clients/table.txt").read_text().splitlines()
+CLIENTS = [line.split() for line in TABLE if not line.startswith("#")]
 
 nox.options.sessions = ["tests", "interpreters"]
 
@@ -31,6 +37,18 @@ def tests(session, torch, needs):
 def interpreters(session):
     """Without torch, on each Python that is here: the code compiles and the command line starts."""
     session.run("bash", ".ci/run", "interpreters", external=True)
+
+
+@nox.session
+@nox.parametrize("python,leg,folder", [nox.param(python, leg, folder, id=leg) for leg, folder, python in CLIENTS])
+def clients(session, leg, folder):
+    """Install a client and run its tests: ``nox -s "clients(mmcv)"``."""
+    tests = pathlib.Path("tests/clients", folder)
+    constraints = tests / "constraints.txt"
+    env = {"PIP_CONSTRAINT": str(constraints.resolve())} if constraints.exists() else {}
+    session.install("-r", str(tests / "requirements.txt"), env=env)
+    env = {"PYTHONPATH": ".", "AMPCOMPAT_CLIENT": leg}
+    session.run("python", "-m", "pytest", str(tests), *session.posargs, env=env)
 
 
 @nox.session(python="3.11")
