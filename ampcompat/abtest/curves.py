@@ -88,6 +88,8 @@ def divergences(report):
         "How far the loss is from that of {} at the same step, as a share of it. Steps that agree to the last bit have "
         "no point on this axis."
     ).format(report.baseline)
+    if signs(report):
+        caption += " It is inf (\u25b2) where a loss is not finite and the baseline's is."
     if has_noise(report):
         caption += " The grey area is what other seeds alone do to {}.".format(report.baseline)
     return Chart("divergence", "Divergence from the baseline", caption, [Panel("Divergence", _diverge(report), 2.5)])

@@ -155,6 +155,16 @@ def _tidy(axes):
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def _signs(report, chart):
+    """Return the signs that a chart has: a loss can be nan or inf, and then its divergence is inf."""
+    found = looks.signs(report)
+    if chart is not None and chart.name != "loss":
+        found = [looks.INFINITE] if found and chart.name == "divergence" else []
+    elif found and chart is None and looks.INFINITE not in found:
+        found = found + [looks.INFINITE]
+    return found
+
+
 def _keys(report, chart=None):
     """Return ``[(name, options of a line)]`` of what the lines of a chart, or of all charts, stand for."""
     if chart is not None and chart.name not in ("loss", "divergence", "scale"):
@@ -163,9 +173,8 @@ def _keys(report, chart=None):
         (name, {"color": colour, "linestyle": dashes, "linewidth": 1.5})
         for name, colour, dashes in looks.legend_entries(report)
     ]
-    if chart is None or chart.name != "scale":
-        sign = {"color": "#555555", "linestyle": "none", "markersize": 5}
-        keys += [(name, dict(sign, marker=marker)) for marker, name in looks.signs(report)]
+    sign = {"color": "#555555", "linestyle": "none", "markersize": 5}
+    keys += [(name, dict(sign, marker=marker)) for marker, name in _signs(report, chart)]
     if looks.has_noise(report) and (chart is None or chart.name == "divergence"):
         keys.append(("noise of seeds", {"color": looks.NOISE, "linewidth": 7, "solid_capstyle": "butt"}))
     return keys

@@ -36,6 +36,9 @@ KIND_LOOKS = {
     "activations": ("#009E73", "xx"),
     "buffers": ("#BBBBBB", "--"),
 }
+#: The marker of what is infinite, and its name.
+INFINITE = ("^", "inf")
+
 _WIDTH = 16  # characters of a name
 
 
@@ -63,7 +66,7 @@ def signs(report):
     """Return ``[(marker, what it means)]`` of the signs that stand for losses that are not finite."""
     values = [value for run in report.runs.values() for _, _, value in run.loss]
     found = [("x", "nan")] if any(math.isnan(value) for value in values) else []
-    return found + ([("^", "inf")] if any(math.isinf(value) for value in values) else [])
+    return found + ([INFINITE] if any(math.isinf(value) for value in values) else [])
 
 
 def has_noise(report):

@@ -51,11 +51,21 @@ def test_texts_of_a_chart_are_texts_and_name_the_levels(charts_of):
     assert charts["memory"].count("formula") == 4 and "252 MiB" in charts["memory"]
 
 
-@pytest.mark.parametrize("name", ["loss", "divergence"])
-def test_losses_that_are_not_finite_are_marked_and_explained(charts_of, name):
+def test_losses_that_are_not_finite_are_marked_and_explained(charts_of):
     charts = {chart.name: (chart, texts(svg)) for chart, svg in charts_of("broken")}
-    assert {"nan", "inf"} <= set(charts[name][1])
+    assert {"nan", "inf"} <= set(charts["loss"][1])
+    assert "inf" in charts["divergence"][1] and "nan" not in charts["divergence"][1]
+    assert "inf (▲) where a loss is not finite" in charts["divergence"][0].caption
     assert "nan (×) or inf (▲)" in charts["loss"][0].caption
+
+
+def test_a_loss_that_is_only_nan_makes_the_divergence_inf(matplotlib):
+    report = Report(runs={"O0": made_run("O0", 4), "O1": made_run("O1", 4)})
+    report.runs["O1"].loss[2] = (2, 0, float("nan"))
+    charts = {chart.name: texts(svg) for chart, svg in figures.charts(report)}
+    assert "nan" in charts["loss"] and "inf" not in charts["loss"]
+    assert "inf" in charts["divergence"] and "nan" not in charts["divergence"]
+    assert not {"nan", "inf"} & set(charts["scale"])
 
 
 def test_a_spike_of_one_step_in_many_thousands_is_drawn_and_the_chart_stays_small(charts_of):
