@@ -121,6 +121,8 @@ class MemoryMeter:
 
     def look(self):
         """Count what is held now, and keep it if it is the most so far."""
+        if self._reading is None:  # a context of the user's that outlived the step has kept ours in force
+            return
         if self._is_stepping:
             self._refresh()
         gradients = sizes_in([param.grad for param in self._reached] + [chunk.memory() for chunk in self._chunks])

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import pickle
 
 import pytest
@@ -318,6 +319,27 @@ def test_a_model_is_copied_and_pickled_in_a_measured_step():
     measured(step, [model])
     assert not model._forward_pre_hooks
     assert all(torch.equal(each(torch.ones(1, 2)), model(torch.ones(1, 2))) for each in found)
+
+
+@sees_saved
+def test_a_context_of_the_user_that_outlives_the_step_does_no_harm():
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    measured(hooks.__enter__)
+    x = torch.ones(1000, requires_grad=True)
+    x.exp().exp().sum().backward()
+    hooks.__exit__(None, None, None)
+    assert torch.equal(x.grad, x.detach().exp().exp() * x.detach().exp())
+
+
+@sees_all
+def test_a_forked_worker_of_a_data_loader_counts_nothing(monkeypatch):
+    def step():
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            torch.zeros(1000)
+        torch.zeros(10)
+
+    assert measured(step).most.temporaries == 40
 
 
 def test_a_step_that_raises_leaves_nothing_in_force():
