@@ -44,8 +44,8 @@ def test_the_fastest_level_within_noise_is_recommended_with_what_it_saves():
     )
     assert report.runs["O2"].verdict == "within noise (2 % away on average, 5 % allowed), the one to take"
     assert report.runs["O3"].verdict == (
-        "rejected: its loss is 20 % away from the baseline's on average (it ends at 1.2, the baseline at 1), beyond the "
-        "5 % that a single run allows"
+        "rejected: its loss is 20 % away from the baseline's on average (it ends at 1.2, the baseline at 1), "
+        "beyond the 5 % that a single run allows"
     )
 
 
