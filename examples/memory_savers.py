@@ -3,8 +3,8 @@
     python -m ampcompat run examples/memory_savers.py --opt-level O2 --accumulate 4 --checkpoint
     torchrun --nproc_per_node 2 -m ampcompat run examples/memory_savers.py --accumulate 2 --checkpoint
 
-Batches are of the size that the optimizer steps on, whatever they are divided by: more iterations per step or more processes mean smaller
-parts in memory, not another training. (Batch norm alone sees the parts.)
+Batches are of the size that the optimizer steps on, whatever they are divided by: more iterations per step or more
+processes mean smaller parts in memory, not another training. (Batch norm alone sees the parts.)
 """
 
 import argparse
@@ -82,7 +82,8 @@ def main():
     model = DistributedDataParallel(net) if world > 1 else net
     for epoch in range(1, args.epochs + 1):
         order = torch.randperm(len(labels)).to(device)  # the same on every rank
-        batches = [(images[batch], labels[batch]) for batch in order.split(args.batch_size) if len(batch) == args.batch_size]
+        whole = [batch for batch in order.split(args.batch_size) if len(batch) == args.batch_size]
+        batches = [(images[batch], labels[batch]) for batch in whole]
         mine = divided(batches, world)[rank::world]
         losses = train(model, optimizer, divided(mine, args.accumulate), args.accumulate)
         if rank == 0:

@@ -1,10 +1,12 @@
 """What ranks that share a model owe each other, beyond what DistributedDataParallel does by itself.
 
-Owns: the broadcast of masters when a model is wrapped; the average of gradients that passes under ``no_sync`` have moved to masters.
+Owns: the broadcast of masters when a model is wrapped; the average of gradients that passes under ``no_sync`` have
+moved to masters.
 Must not touch: what DistributedDataParallel does; it has done it when this begins.
-The surprise: half gradients leave ``.grad`` when ``scale_loss`` exits, so the pass that reduces again finds nothing there of the passes before
-it. And wrapping broadcasts the half weights only (in old torch what ``state_dict`` returns, which is a float32 copy): ranks that began
-with other seeds would keep their own masters, round those into the weights again, and train apart in silence.
+The surprise: half gradients leave ``.grad`` when ``scale_loss`` exits, so the pass that reduces again finds nothing
+there of the passes before it. And wrapping broadcasts the half weights only (in old torch what ``state_dict`` returns,
+which is a float32 copy): ranks that began with other seeds would keep their own masters, round those into the weights
+again, and train apart in silence.
 """
 
 import functools
@@ -19,7 +21,7 @@ NOTHING, IN_PLACE, IN_MASTERS = range(3)
 
 
 class Watch:
-    """Knows whether the last forward pass of one of torch's wrappers promised to reduce its gradients; a forward pre-hook.
+    """A forward pre-hook that knows whether the last pass of one of torch's wrappers will be reduced.
 
     torch decides it there: leaving ``no_sync`` before the backward pass does not change it.
     """
@@ -36,7 +38,8 @@ class Watch:
 class Replicas:
     """The wrappers that a session has seen, and what their ranks have not shared yet.
 
-    A wrapper is torch's DistributedDataParallel, or any module with ``module`` and ``has_local_gradients`` that reduces masters by itself.
+    A wrapper is torch's DistributedDataParallel, or any module with ``module`` and ``has_local_gradients`` that reduces
+    masters by itself.
 
     Args:
         find_master: returns the master of a half param, or None.
@@ -114,7 +117,7 @@ class Replicas:
         return bool(held)
 
     def average(self, adapters):
-        """Average what passes have moved to masters, now that one was reduced; wrappers that do so themselves have done it.
+        """Average what passes have moved to masters, now that one was reduced; some wrappers have done so themselves.
 
         Returns:
             The process groups whose ranks had gradients of their own, in the same order on all of them.

@@ -18,8 +18,8 @@ class Judgement:
     Args:
         scaler: the ``LossScaler`` of the loss.
         loss_id: its number.
-        adapters: of the optimizers whose params the last pass reached; those of earlier passes that still wait for the same
-            scaler join them.
+        adapters: of the optimizers whose params the last pass reached; those of earlier passes that still wait for the
+            same scaler join them.
     """
 
     def __init__(self, scaler, loss_id, adapters):

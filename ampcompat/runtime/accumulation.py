@@ -2,8 +2,8 @@
 
 Owns: ``Accumulation``: by how much a loss is divided, and when the optimizers step.
 Must not touch: gradients and scales; it asks ``scale_loss`` for more or less of what that does anyway.
-The surprise: a group of iterations gets one verdict, when it is complete. So the loss scale stays the same within it, an overflow in any
-iteration skips the group's step, and the scale counts steps, as it would for the large batch.
+The surprise: a group of iterations gets one verdict, when it is complete. So the loss scale stays the same within it,
+an overflow in any iteration skips the group's step, and the scale counts steps, as it would for the large batch.
 
 ``steps`` = 4, ``total`` = 10 (each row is a group: what is divided by its length, and then steps):
 
@@ -71,7 +71,7 @@ class Accumulation:
 
     @contextmanager
     def scale_loss(self, loss, loss_id=0):
-        """Return a context manager that yields the loss, divided by the group's ``size`` and scaled; see ``amp.scale_loss``.
+        """Return a context that yields the loss, divided by the group's ``size`` and scaled; see ``amp.scale_loss``.
 
         Args:
             loss: the mean over this iteration's batch.
@@ -154,8 +154,9 @@ class Accumulation:
     def _check_exchanged(self):
         if self._is_local:
             raise AmpError(
-                "amp.accumulate: a group of iterations ends without the backward pass in which ranks exchange the gradients that "
-                "no_sync kept. Pass total, the number of iterations, and call backward in each group's last one."
+                "amp.accumulate: a group of iterations ends without the backward pass in which ranks exchange the "
+                "gradients that no_sync kept. Pass total, the number of iterations, and call backward in each group's "
+                "last one."
             )
 
 

@@ -2,8 +2,9 @@
 
 Owns: ``BackwardPass``.
 Must not touch: gradients and scales directly; adapters and scalers do.
-The surprise: when the body raises, gradients still come out in true units, and what overflowed is nobody's verdict. Nor is there one after a
-pass that DistributedDataParallel did not reduce: ranks would differ. The next that is reduced judges both, or the step.
+The surprise: when the body raises, gradients still come out in true units, and what overflowed is nobody's verdict. Nor
+is there one after a pass that DistributedDataParallel did not reduce: ranks would differ. The next that is reduced
+judges both, or the step.
 """
 
 import torch
@@ -12,7 +13,8 @@ from ..parts.scaler import is_one, is_same
 from ..parts.skips import Judgement
 from ..parts.tensors import is_narrower
 
-#: For ``delay_unscale``: where a sum of scaled gradients is as good as a sum of unscaled ones. The verdict is delayed in any case.
+#: For ``delay_unscale``: where a sum of scaled gradients is as good as a sum of unscaled ones. The verdict is delayed
+#: in any case.
 WHERE_EQUAL = "where equal"
 
 

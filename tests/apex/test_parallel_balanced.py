@@ -84,9 +84,9 @@ def test_outputs_stay_apart_until_they_are_gathered(kind):
     assert isinstance(outputs, tuple) and len(outputs) == 2
     whole, plain = gather(outputs), Net(kind)(x)
     assert type(whole) is type(plain)
-    tensors = {"tensor": lambda each: each, "dict": lambda each: each["logits"], "named": lambda each: each.logits}[kind]
-    assert torch.allclose(tensors(whole), tensors(plain), atol=1e-6)
-    tensors(whole).sum().backward()
+    part = {"tensor": lambda each: each, "dict": lambda each: each["logits"], "named": lambda each: each.logits}[kind]
+    assert torch.allclose(part(whole), part(plain), atol=1e-6)
+    part(whole).sum().backward()
     assert model.module.body.weight.grad is not None
 
 

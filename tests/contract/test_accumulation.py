@@ -1,4 +1,4 @@
-"""amp.accumulate: groups of iterations equal their large batch, whatever the level, the remainder, the place of an overflow."""
+"""amp.accumulate: groups of iterations equal their large batch, whatever the level, the remainder, the overflow."""
 
 import math
 

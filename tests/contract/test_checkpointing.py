@@ -147,7 +147,7 @@ def saved_bytes(setting, form):
         return sum(size for size, _ in held.values())
 
 
-@pytest.mark.skipif(not torch_facts.has_nested_saved_tensor_hooks(), reason="this torch cannot tell what autograd keeps")
+@pytest.mark.skipif(not torch_facts.has_nested_saved_tensor_hooks(), reason="this torch cannot say what autograd keeps")
 @each_form
 @each_setting
 def test_what_is_saved_falls_to_the_inputs_of_the_blocks(setting, reentrant):

@@ -142,7 +142,7 @@ def refusals(rank):
 
 
 def unused_params(rank):
-    """Use the head of this rank alone, in a pass under no_sync; return the weights of the masters and which gradients there were."""
+    """Use the head of this rank alone, first in a pass under no_sync; return the gradients of the masters."""
     torch.manual_seed(1)
     net = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False) for _ in range(3)])
     body = Heads(net)

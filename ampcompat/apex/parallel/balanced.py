@@ -2,11 +2,12 @@
 
 Owns: ``DataParallelModel``, ``DataParallelCriterion``, ``gather``.
 Must not touch: how tensors travel between GPUs; torch's scatter, replicate, parallel_apply and gather do that.
-The surprise: the "devices" may be CPU ones, as often as you like. Then parts of a batch go through light copies of the module, one after
-another, which share its params: the same results without a GPU, for tests and for trying things out.
+The surprise: the "devices" may be CPU ones, as often as you like. Then parts of a batch go through light copies of the
+module, one after another, which share its params: the same results without a GPU, for tests and for trying things out.
 
-torch's DataParallel gathers all outputs on the first GPU, where the loss is computed. With a vocabulary of 40,000, 250 tokens and a batch
-of 32 these are 1.2 GB, and their gradients as much again, that the other GPUs do not hold. Here the first GPU holds its share.
+torch's DataParallel gathers all outputs on the first GPU, where the loss is computed. With a vocabulary of 40,000, 250
+tokens and a batch of 32 these are 1.2 GB, and their gradients as much again, that the other GPUs do not hold. Here the
+first GPU holds its share.
 """
 
 import torch
@@ -55,14 +56,15 @@ class DataParallelModel(torch.nn.DataParallel):
 class DataParallelCriterion(torch.nn.Module):
     """Computes a loss where the outputs are, and brings together only the losses.
 
-    The result is the criterion's value on the whole batch if that is a mean or a sum over samples. One that is neither, such as a
-    mean weighted by class, should be built with ``reduction="sum"`` and divided by what you want.
+    The result is the criterion's value on the whole batch if that is a mean or a sum over samples. One that is neither,
+    such as a mean weighted by class, should be built with ``reduction="sum"`` and divided by what you want.
 
     Args:
         criterion: a module; ``criterion(output, *targets)``.
         device_ids: as for the ``DataParallelModel`` that makes the outputs.
         dim: the dimension in which targets are divided.
-        reduction: "mean", weighted by the parts' sizes, "sum" or "none"; None is what ``criterion.reduction`` says, or "mean".
+        reduction: "mean", weighted by the parts' sizes, "sum" or "none"; None is what ``criterion.reduction`` says, or
+            "mean".
     """
 
     def __init__(self, criterion, device_ids=None, dim=0, reduction=None):
@@ -86,9 +88,8 @@ class DataParallelCriterion(torch.nn.Module):
         """
         if not isinstance(outputs, (tuple, list)):
             raise AmpTypeError(
-                "DataParallelCriterion expected the tuple of a DataParallelModel, one output per device, not {}.".format(
-                    type(outputs).__name__
-                )
+                "DataParallelCriterion expected the tuple of a DataParallelModel, one output per device, "
+                "not {}.".format(type(outputs).__name__)
             )
         if not targets and not kwargs:
             parts = [((), {}) for _ in outputs]
@@ -96,8 +97,8 @@ class DataParallelCriterion(torch.nn.Module):
             parts = _scatter(targets, kwargs, self.devices, self.dim)
         if len(parts) != len(outputs):
             raise AmpValueError(
-                "DataParallelCriterion got {} outputs and targets for {} devices: model and criterion need the same batch and "
-                "the same device_ids.".format(len(outputs), len(parts))
+                "DataParallelCriterion got {} outputs and targets for {} devices: model and criterion need the same "
+                "batch and the same device_ids.".format(len(outputs), len(parts))
             )
         calls = [(((output,) + tuple(args)), options) for output, (args, options) in zip(outputs, parts)]
         losses = _apply(_replicas(self.module, self.devices[: len(calls)]), calls)
@@ -168,7 +169,7 @@ def _scatter(args, kwargs, devices, dim):
 
 
 def _divided(value, count, dim):
-    """Return up to ``count`` parts of a nested value, as torch's scatter divides it: tensors in chunks, other things for each."""
+    """Return up to ``count`` parts of a nested value, as torch's scatter does: tensors in chunks, others whole."""
     if isinstance(value, torch.Tensor):
         return list(value.chunk(count, dim))
     if isinstance(value, (tuple, list)) and value:
@@ -191,7 +192,7 @@ def _replicas(module, devices):
 
 
 def _light_copy(module, done):
-    """Return a copy that shares params and has buffers of its own, which are forgotten: as on the GPUs but the first."""
+    """Return a copy that shares params and has buffers of its own, which are forgotten: as on GPUs but the first."""
     if id(module) not in done:
         twin = done[id(module)] = type(module).__new__(type(module))
         vars(twin).update(vars(module))
