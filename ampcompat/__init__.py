@@ -13,7 +13,7 @@ The rooms. A layer imports only from itself and from those above it in this list
       redirections      what of CUDA is redirected under ``run --device``, name by name
       opt_levels        Policy and O0 … O5 as rows; the only place where options merge
       op_rows, op_rules the op table as written; its expansion, the user's edits and registrations
-      torch_facts       the only reader of torch's version and features
+      torch_facts       the only reader of torch's version and features; cpu_speed, how fast half is there
 
     parts/              mechanisms, each usable alone
       casting           floating tensors in nested arguments and outputs

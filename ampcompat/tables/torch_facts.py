@@ -1,6 +1,6 @@
 """What the installed torch is and has.
 
-Owns: every look at torch's version and features.
+Owns: every look at torch's version and features; how fast its half kernels are, ``cpu_speed`` measures.
 Must not touch: decisions; it reports, ``backends.choose`` decides.
 The surprise: a feature is found by trying its name, not by comparing versions, so that nightlies, forks and backports
 are judged by what they carry.
@@ -10,14 +10,13 @@ import functools
 import inspect
 import time
 import warnings
-from contextlib import nullcontext
 from typing import Mapping, NamedTuple, Tuple
 
 import torch
 
-# As they are before any session replaces them: the probe is of torch, not of us.
-_mm, _conv2d, _conv_transpose2d = torch.mm, torch.nn.functional.conv2d, torch.nn.functional.conv_transpose2d
-_cuda_is_available = torch.cuda.is_available  # and before ``devices`` redirects CUDA
+from .cpu_speed import fast_on_cpu
+
+_cuda_is_available = torch.cuda.is_available  # as it is before ``devices`` redirects CUDA
 
 
 class Facts(NamedTuple):
@@ -96,62 +95,6 @@ def _autocast_dtypes(device):
 
 
 @functools.lru_cache(maxsize=None)
-def fast_on_cpu(dtype):
-    """Return whether products in this dtype take less than 3 times as long on the CPU as in float32: tried, once.
-
-    Without units for a half dtype they take 5 to 160 times as long, with units no longer. One thread tries it: on a
-    busy machine threads that wait for each other make everything equally slow.
-    """
-    if dtype not in (torch.float16, torch.bfloat16):
-        return True
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with _no_autocast_on_cpu(), torch.no_grad():
-            _transposed_convolution(dtype)()  # torch 1.12 has the other kernels in bfloat16, and not this one
-            return all(_time_ratio(product, dtype) < 3.0 for product in (_matrix_product, _convolution))
-    except (RuntimeError, NotImplementedError):  # torch < 1.10 or so has no such kernels at all
-        return False
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _matrix_product(dtype):
-    matrix = torch.ones(96, 96, dtype=torch.float32, device="cpu").to(dtype)
-    return lambda: _mm(matrix, matrix)
-
-
-def _convolution(dtype):
-    image = torch.ones(2, 16, 12, 12, dtype=torch.float32, device="cpu").to(dtype)
-    weight = torch.ones(16, 16, 3, 3, dtype=torch.float32, device="cpu").to(dtype)
-    return lambda: _conv2d(image, weight)
-
-
-def _transposed_convolution(dtype):
-    image = torch.ones(1, 3, 4, 4, dtype=torch.float32, device="cpu").to(dtype)
-    weight = torch.ones(3, 2, 2, 2, dtype=torch.float32, device="cpu").to(dtype)
-    return lambda: _conv_transpose2d(image, weight)
-
-
-def _time_ratio(product, dtype):
-    """Return how many times as long a product takes in ``dtype`` as in float32: the best of a few tries of each."""
-    best = [float("inf"), float("inf")]
-    runs = product(dtype), product(torch.float32)
-    for _ in range(10):
-        for index, run in enumerate(runs):
-            start = time.perf_counter()
-            run()
-            best[index] = min(best[index], time.perf_counter() - start)
-    return best[0] / max(best[1], 1e-9)
-
-
-def _no_autocast_on_cpu():
-    if not hasattr(torch, "autocast"):
-        return nullcontext()
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)
-
-
-@functools.lru_cache(maxsize=None)
 def has_function_modes():
     """Return whether a torch function mode can be entered that sees every call of a function of torch's (2.0)."""
     return hasattr(torch, "overrides") and hasattr(torch._C, "_push_on_torch_function_stack")
@@ -193,6 +136,18 @@ def has_dispatch_modes():
     except (ImportError, AttributeError, TypeError, RuntimeError):  # 1.12's cannot be entered; 1.13's trips over saved numbers
         return False
     return True
+
+
+@functools.lru_cache(maxsize=None)
+def queued_callbacks_survive():
+    """Return whether what a pass within a backward pass asked to have called at the end is called (1.6)."""
+    return hasattr(torch, "is_autocast_enabled")  # which came with the same release
+
+
+@functools.lru_cache(maxsize=None)
+def foreach(name):
+    """Return torch's operation over lists of tensors of this name, such as ``add_``, or None."""
+    return getattr(torch, "_foreach_" + name, None)
 
 
 @functools.lru_cache(maxsize=None)

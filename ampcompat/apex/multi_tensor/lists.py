@@ -19,7 +19,7 @@ def _operation(name):
 
     Every argument is a list as long as the first, or a number.
     """
-    foreach = getattr(torch, "_foreach_" + name, None)
+    foreach = torch_facts.foreach(name)
 
     def over_lists(firsts, *others, **options):
         if not firsts:

@@ -23,13 +23,8 @@ import torch.distributed as dist
 
 from ...errors import AmpError
 from ...parts import tensors
+from ...tables import torch_facts
 from .flat import flatten, master_of, unflatten
-
-
-#: Before torch 1.6, which also brought autocast, a backward pass inside of another one threw away what was to be
-#: called at the end. There ``finish`` is asked for again and again: an average is not changed by averaging it once
-#: more.
-_CALLBACKS_SURVIVE = hasattr(torch, "is_autocast_enabled")
 
 
 class Arithmetic(NamedTuple):
@@ -214,7 +209,9 @@ class BackwardReduction:
 
     def expect_end(self):
         """Call ``finish`` at the end of the pass that is running now, once."""
-        if not self._is_awaited or not _CALLBACKS_SURVIVE:
+        # Where a pass within this one throws it away it is asked for again and again: an average is not changed by
+        # averaging it once more.
+        if not self._is_awaited or not torch_facts.queued_callbacks_survive():
             self._is_awaited = True
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 
