@@ -66,8 +66,8 @@ _UNPREDICTED = (
     ("activations", "what autograd saves for the backward pass depends on the model and the batch, and is in no formula."),
     (
         "temporaries",
-        "results that nobody saves, gradients of activations or on their way to a param, copies inside the optimizer's step: made "
-        "and freed, in no formula.",
+        "results that nobody saves or that a checkpoint computes again, gradients of activations or on their way to a param, copies "
+        "inside the optimizer's step: made and freed, in no formula.",
     ),
 )
 
