@@ -6,7 +6,7 @@ The surprise: nobody asked for it, so it listens only during the one iteration b
 (``diagnose``) gets the forensics instead, which have listened from the beginning.
 """
 
-from .listening import Listener
+from .listening import INPUT, Listener
 from .magnitudes import Reading, largest, what_is_wrong
 
 
@@ -45,6 +45,9 @@ class Diagnosis:
             found.append("the loss itself was {}".format(what) if what else "the loss was finite")
         outputs = Reading([each[:2] for each in self._listener.outputs]).read()
         wrong = [(name, what_is_wrong(value)) for name, value in outputs if what_is_wrong(value)]
+        if wrong and wrong[0][0].startswith(INPUT):
+            found.append("{1} was there already in {0}".format(*wrong[0]))
+        wrong = [each for each in wrong if not each[0].startswith(INPUT)]
         if wrong:
             found.append("the first module with {1} in its output was {0}".format(*wrong[0]))
         weights = _listed([(name, param) for name, param, _ in params])

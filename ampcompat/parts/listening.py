@@ -50,7 +50,7 @@ class Listener:
         self._hears_gradients = gradients
         self._is_stale = False
         self._is_inside = False  # of a forward pass that is for training
-        self._last = (bool, None)  # the last output, weakly, and its version
+        self._last = (bool, None)  # the tensor that was heard last, weakly, and its version
         self._hooked = weakref.WeakSet()
         self._patches = PatchStack()
 
@@ -63,10 +63,10 @@ class Listener:
         for name, module in model.named_modules():
             if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):
                 self._hooked.add(module)
-                self._patches.defer(module.register_forward_hook(_Ear(self._heard_output, name_of(name))).remove)
-                if module is model:
-                    ear = _Ear(self._heard_input, INPUT + name_of(""))
-                    self._patches.defer(module.register_forward_pre_hook(ear).remove)
+                heard_input = self._heard_first_input if module is model else self._heard_input
+                before, after = _Ear(heard_input, INPUT + name_of(name)), _Ear(self._heard_output, name_of(name))
+                self._patches.defer(module.register_forward_pre_hook(before).remove)
+                self._patches.defer(module.register_forward_hook(after).remove)
 
     def stop(self):
         """Take every hook away."""
@@ -82,21 +82,29 @@ class Listener:
     def _is_deaf(self):
         return self._is_compiling() or _functorch_level() is not None or _tracing_state() is not None
 
+    def _heard_first_input(self, name, module, args):
+        if not self._is_deaf() and not self.is_in_backward():
+            self._is_inside = torch.is_grad_enabled()
+        self._heard_input(name, module, args)
+
     def _heard_input(self, name, module, args):
-        if self._is_deaf() or self.is_in_backward():
+        if self._is_deaf() or self.is_in_backward() or not self._is_in_training():
             return
-        self._is_inside = torch.is_grad_enabled()
-        if self._is_inside:
-            self._begin()
-            for tensor in floating_tensors(args):
+        self._begin()
+        for tensor in floating_tensors(args):
+            if not self._is_known(tensor):  # what the last module returned has been heard; functions' results have not
                 _note(self.outputs, name, tensor)
+                self._last = weakref.ref(tensor), _version(tensor)
+
+    def _is_in_training(self):
+        return self._is_inside or torch.is_grad_enabled()
 
     def _heard_output(self, name, module, args, output):
         if self._is_deaf():
             return
         if self.is_in_backward():
             self._await_gradients(name, output)
-        elif torch.is_grad_enabled() or self._is_inside:
+        elif self._is_in_training():
             self._begin()
             for tensor in floating_tensors(output):
                 if not self._is_known(tensor):  # what a container returns is what its last child returned

@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
     limit: float = 65504.0
     casts: bool = True  # whether the level computes anything in half
     loss: Optional[str] = None  # "inf" or "nan"
-    input: Optional[Place] = None  # what went into a model, if that was bad before any output was
+    input: Optional[Place] = None  # what went into a module, if that was bad before any output was
     output: Optional[Place] = None
     weights: Sequence[str] = ()  # of that module, "layer3.weight is nan"
     gradient: Optional[Place] = None
@@ -74,12 +74,11 @@ def explain(evidence):
 def _in_forward(evidence):
     loss = "The loss was {} before scaling".format(evidence.loss) if evidence.loss else "The loss was finite"
     if evidence.input:
-        what, name = evidence.input.what, evidence.input.name
-        return (
-            "{} in {}".format(what, name),
-            "{}. In the forward pass {} was there already in {}.".format(loss, what, name),
-            "look at the data, or at what computes this input: torch.isfinite(x).all() finds the bad ones.",
-        )
+        place = evidence.input
+        before = _before(place.before, "; its largest magnitude before was")
+        facts = "{}. In the forward pass {} was there already in {}, in {}{}."
+        facts = facts.format(loss, place.what, place.name, place.dtype, before)
+        return "{} in {}".format(place.what, place.name), facts, _advice_on_input(evidence, place)
     place = evidence.output
     facts = "{}. In the forward pass {} came first from module {}, in {}{}.".format(
         loss, place.what, place.name, place.dtype, _before(place.before, "; its output's largest magnitude before was")
@@ -92,6 +91,15 @@ def _in_forward(evidence):
             "one): lower the learning rate, or clip gradients.",
         )
     return "{} in the output of {}".format(place.what, place.name), facts, _advice_on_output(evidence, place)
+
+
+def _advice_on_input(evidence, place):
+    if evidence.casts and place.what == "inf" and place.dtype == evidence.low != "bfloat16":
+        return (
+            "the functions that compute this input make more than {} can hold ({}): compute it from x.float(), or use O4 "
+            "or O5, whose bfloat16 reaches 3e38.".format(place.dtype, number(evidence.limit))
+        )
+    return "look at the data, or at what computes this input: torch.isfinite(x).all() finds the bad ones."
 
 
 def _advice_on_output(evidence, place):

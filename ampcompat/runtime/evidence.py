@@ -24,7 +24,7 @@ class Record(NamedTuple):
     scaler: Any
     verdict: Any
     losses: Reading
-    outputs: Reading  # of modules, and what went into models, in the order of the forward pass
+    outputs: Reading  # of modules, and what functions made for modules, in the order of the forward pass
     output_dtypes: list
     arriving: Reading  # gradients at the outputs, in the order of the backward pass; in true units
     gradients: Reading  # of params, in true units

@@ -62,7 +62,7 @@ class Forensics(Observer):
         self._peaks = {kind: Peaks() for kind in ("outputs", "arriving", "gradients")}
         self._steps = weakref.WeakKeyDictionary()
         self._good_passes = {}
-        self._last = {}  # loss_id -> (cause, step, full text) of its last finding
+        self._last = {}  # loss_id -> of its last finding (cause, record, full text, step in which it was told)
 
     # -- what the session tells ----------------------------------------------------------------------------------------
 
@@ -209,10 +209,11 @@ class Forensics(Observer):
         cause, facts, advice = explain(evidence)
         full = "{} What to try: {}".format(facts, advice)
         earlier = self._last.get(record.loss_id)
-        self._last[record.loss_id] = ((cause, advice), record, full)
-        lines = [facts, "What to try: " + advice]
+        lines, told = [facts, "What to try: " + advice], record.step
         if earlier is not None and earlier[0] == (cause, advice):
-            lines = ["As in step {}: {}, at scale {}.".format(earlier[1].step, cause, number(evidence.scale))]
+            told = earlier[3]
+            lines = ["As in step {}: {}, at scale {}.".format(told, cause, number(evidence.scale))]
+        self._last[record.loss_id] = ((cause, advice), record, full, told)
         verb = "was skipped" if skips else "went through with inf or nan: a static loss scale skips nothing"
         self.findings.append((record.step, " ".join(lines)))
         if self._says:

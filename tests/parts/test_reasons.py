@@ -103,3 +103,17 @@ def test_what_was_not_heard_is_said():
 @pytest.mark.parametrize("value, words", [(3.0, "3"), (65504.0, "65504"), (0.158203, "0.158"), (3.4e38, "3.4e+38")])
 def test_numbers_are_short(value, words):
     assert number(value) == words
+
+
+@pytest.mark.parametrize(
+    "place, words",
+    [
+        (Place("the input of head", "inf", "float16"), "make more than float16 can hold (65504): compute it from x.float()"),
+        (Place("the input of head", "nan", "float16"), "look at the data, or at what computes this input"),
+        (Place("the input of the whole Net", "inf", "float32"), "look at the data"),
+    ],
+)
+def test_advice_on_an_input(place, words):
+    _, facts, advice = explain(evidence(loss="nan", input=place, gradient=GRADIENT))
+    assert "{} was there already in {}, in {}".format(place.what, place.name, place.dtype) in facts
+    assert words in advice

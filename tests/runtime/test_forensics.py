@@ -178,6 +178,21 @@ def test_an_input_that_is_nan_is_named_first():
     assert "nan was there already in the input of the whole Net" in forensics.findings[0][1]
 
 
+@pytest.mark.parametrize("each", ["O1", "O2"])
+def test_what_functions_between_modules_spoil_is_not_blamed_on_the_next_module(each):
+    class Functional(Net):
+        def forward(self, x):
+            h = torch.relu(self.first(x)) + 1.0
+            h = h * self.planted(torch.ones_like(h)) * (float("inf") if self.planted.step == 3 else 1.0)
+            return self.last(h)
+
+    forensics = train(Functional(), 4, squared, opt_level=each)
+    ((step, text),) = forensics.findings
+    assert step == 2
+    assert "inf was there already in the input of last" in text
+    assert "; its largest magnitude before was" in text
+
+
 def test_weights_that_are_nan_are_blamed():
     model = Net()
     with torch.no_grad():
@@ -196,7 +211,7 @@ def test_the_same_cause_again_takes_one_short_line(capsys):
     assert said[0].startswith("ampcompat: step 0 (loss scaler 0) was skipped. The loss was inf")
     assert said[1:] == [
         "ampcompat: step 1 (loss scaler 0) was skipped. As in step 0: inf in the loss, at scale 4.",
-        "ampcompat: step 2 (loss scaler 0) was skipped. As in step 1: inf in the loss, at scale 2.",
+        "ampcompat: step 2 (loss scaler 0) was skipped. As in step 0: inf in the loss, at scale 2.",
     ]
 
 
