@@ -78,6 +78,7 @@ def test_the_wheel_holds_nothing_else(distributions):
 
 def test_the_source_archive_holds_examples_tests_and_licence(distributions):
     expected = {"LICENSE", "README.md", "CHANGELOG.md", "examples/digits_cnn.py", "tests/processes.py", "noxfile.py"}
+    expected |= {name for name in files_under("docs")}
     assert expected - distributions[1] == set()
 
 
