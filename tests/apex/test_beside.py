@@ -1,4 +1,4 @@
-"""Another apex on the path: NVIDIA's of today, whose compiled parts are used; PyPI's web toolkit, which is left alone."""
+"""Another apex on the path: NVIDIA's of today, whose compiled parts are used; PyPI's web toolkit."""
 
 import importlib
 import importlib.util

@@ -11,8 +11,10 @@ from ampcompat.apex import install
 
 #: module -> names, as scripts import them.
 NAMES = {
-    "apex": "amp fp16_utils mlp multi_tensor_apply normalization optimizers parallel reparameterization RNN pyprof contrib",
-    "apex.amp": "initialize scale_loss state_dict load_state_dict master_params half_function float_function init lists",
+    "apex": "amp contrib fp16_utils fused_dense mlp multi_tensor_apply normalization optimizers parallel pyprof "
+    "reparameterization RNN",
+    "apex.amp": "initialize scale_loss state_dict load_state_dict master_params half_function float_function "
+    "promote_function register_half_function register_float_function register_promote_function init lists",
     "apex.amp._amp_state": "_amp_state maybe_print warn_or_err master_params",
     "apex.amp._initialize": "initialize applier",
     "apex.amp.compat": "filter_attrs",

@@ -1,4 +1,4 @@
-"""The optimizers of before 2019 and their FP16_Optimizer: the formula in float64, the arguments of step, old checkpoints."""
+"""The optimizers of before 2019 and their FP16_Optimizer: formula in float64, arguments of step, old checkpoints."""
 
 import copy
 import math
@@ -68,7 +68,7 @@ OPTIONS = [
 
 
 def close(params, right):
-    return all(torch.allclose(param.detach().double(), each, rtol=1e-5, atol=1e-6) for param, each in zip(params, right))
+    return all(torch.allclose(one.detach().double(), each, rtol=1e-5, atol=1e-6) for one, each in zip(params, right))
 
 
 @pytest.mark.parametrize("options, reference", OPTIONS, ids=lambda each: " ".join(each) or "plain")

@@ -1,4 +1,4 @@
-"""Apex's optimizers on a GPU: a step that skips itself never waits for the device, and the numbers are the formula's."""
+"""Apex's optimizers on a GPU: a step that skips itself never waits for the device; the formula's numbers."""
 
 import pytest
 import torch

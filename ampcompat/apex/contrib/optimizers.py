@@ -128,20 +128,8 @@ class FusedAdam(SteppedByHand):
         if divisor is not None:
             grads = lists.mul(grads, 1.0)
             lists.scale_(grads, 1.0 / divisor.to(grads[0]))
-        updates.adam_of_2018(
-            weights,
-            grads,
-            means,
-            squares,
-            group["lr"],
-            group["betas"],
-            group["eps"],
-            self._count(group, batch),
-            group["bias_correction"],
-            group["weight_decay"],
-            eps_inside_sqrt=self.eps_mode == 0,
-            skip=batch.skip
-        )
+        options = dict(self._numbers(group, batch), eps_inside_sqrt=self.eps_mode == 0)
+        updates.adam_of_2018(weights, grads, means, squares, **options)
 
 
 class FusedSGD(SteppedByHand, optimizers.FusedSGD):

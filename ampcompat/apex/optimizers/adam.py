@@ -83,14 +83,4 @@ class FusedAdam(FusedOptimizer):
             super()._advance(group)
 
     def _update_batch(self, group, batch):
-        updates.adam(
-            *batch.rows,
-            lr=group["lr"],
-            betas=group["betas"],
-            eps=group["eps"],
-            step=self._count(group, batch),
-            bias_correction=group["bias_correction"],
-            decay=group["weight_decay"],
-            decoupled=bool(self.adam_w_mode),
-            skip=batch.skip
-        )
+        updates.adam(*batch.rows, decoupled=bool(self.adam_w_mode), **self._numbers(group, batch))

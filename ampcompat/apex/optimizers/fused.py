@@ -120,10 +120,19 @@ class FusedOptimizer(torch.optim.Optimizer):
         else:
             group[STEP] = int(count) + 1
 
-    def _count(self, group, batch):
-        """Return the count of steps as the formulas take it for a batch."""
+    @staticmethod
+    def _numbers(group, batch):
+        """Return what the formulas of Adam's kind take beside lists, by name."""
         count = group[STEP]
-        return count.to(batch.weights[0]) if isinstance(count, torch.Tensor) else count
+        return {
+            "lr": group["lr"],
+            "betas": group["betas"],
+            "eps": group["eps"],
+            "step": count.to(batch.weights[0]) if isinstance(count, torch.Tensor) else count,
+            "bias_correction": group["bias_correction"],
+            "decay": group["weight_decay"],
+            "skip": batch.skip,
+        }
 
     # -- batches -------------------------------------------------------------------------------------------------------
 

@@ -69,16 +69,10 @@ class FusedLAMB(FusedOptimizer):
         updates.lamb(
             *batch.rows,
             divisor=updates.clip_divisor(norm.to(batch.params[0].device), limit) if limit else None,
-            lr=group["lr"],
-            betas=group["betas"],
-            eps=group["eps"],
-            step=self._count(group, batch),
-            bias_correction=group["bias_correction"],
-            decay=group["weight_decay"],
             averaging=group["grad_averaging"],
             decoupled=bool(self.adam_w_mode),
             nvlamb=self.use_nvlamb,
-            skip=batch.skip
+            **self._numbers(group, batch)
         )
 
 

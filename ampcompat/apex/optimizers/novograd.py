@@ -81,22 +81,12 @@ class FusedNovoGrad(FusedOptimizer):
                 self.state[param][MOMENT] = moment.to(device=param.device, dtype=dtype).clone()
 
     def _update_batch(self, group, batch):
-        moments = self._moments(group, batch)
-        weights, grads, means = batch.rows
         updates.novograd(
-            weights,
-            grads,
-            means,
-            moments,
-            group["lr"],
-            group["betas"],
-            group["eps"],
-            self._count(group, batch),
-            group["bias_correction"],
-            group["weight_decay"],
+            *batch.rows,
+            moments=self._moments(group, batch),
             averaging=group["grad_averaging"],
             inside=self.moment_mode == 0,
-            skip=batch.skip
+            **self._numbers(group, batch)
         )
 
     def _moments(self, group, batch):
