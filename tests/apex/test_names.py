@@ -111,6 +111,13 @@ def test_what_is_not_says_so_when_imported_and_only_then(module, name, instead):
         assert getattr(importlib.import_module(module), name, None) is None
 
 
+def test_what_there_is_instead_is_what_there_is():
+    with pytest.raises(ImportError) as caught:
+        exec("from apex import foo", {})
+    listed = str(caught.value).partition("apex has ")[2].rstrip(".").split(", ")
+    assert set(listed) == set(NAMES["apex"].split())
+
+
 def test_a_name_that_a_module_file_lacks_is_an_import_error_that_names_it():
     with pytest.raises(ImportError, match="Nonsense"):
         exec("from apex.parallel.LARC import Nonsense", {})

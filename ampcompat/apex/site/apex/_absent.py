@@ -45,9 +45,22 @@ def explain(name):
     if advice:
         return "ampcompat does not carry {}; use {}.".format(name, advice)
     home = name.rpartition(".")[0]
-    known = sorted(each for each in dir(sys.modules.get(home)) if not each.startswith("_"))
-    there = "; {} has {}".format(home, ", ".join(known)) if home in sys.modules and known else ""
+    known = _names_in(home)
+    there = "; {} has {}".format(home, ", ".join(known)) if known else ""
     return "ampcompat does not carry {}{}.".format(name, there)
+
+
+def _names_in(home):
+    """Return the public names of a loaded module, without what it imported for itself."""
+    module = sys.modules.get(home)
+    names = [] if module is None else [name for name in dir(module) if not name.startswith("_")]
+    values = {name: vars(module).get(name) for name in names}
+    foreign = [name for name, value in values.items() if getattr(value, "__spec__", None) and not _is_in(home, value)]
+    return sorted(set(names).difference(foreign))
+
+
+def _is_in(home, module):
+    return module.__name__.startswith(home + ".")
 
 
 def their_attribute(name):
