@@ -49,6 +49,10 @@ def test_a_group_that_ends_before_ranks_have_exchanged_it_is_an_error(trained):
         assert len(found["refusals"]) == 1 and "Pass total" in found["refusals"][0]
 
 
+def test_a_step_on_gradients_that_were_never_exchanged_heeds_this_ranks_own_overflow(trained):
+    assert [found["never"] for found in trained] == [(False, 2.0**8, 0), (True, 2.0**7, 0)]
+
+
 def test_params_that_some_ranks_use_get_their_share_and_the_others_none(trained):
     first, second = (found["heads"] for found in trained)
     for mine, theirs in zip(first[:2], second[:2]):

@@ -119,7 +119,7 @@ def both_ranks(rank, levels):
             found[key] = outcome(net, loop(WRAPPERS[wrapper](net), optimizer, slice(rank, None, 2), **inject))
         finally:
             ampcompat.reset()
-    found["refusals"], found["heads"] = refusals(rank), unused_params(rank)
+    found["refusals"], found["heads"], found["never"] = refusals(rank), unused_params(rank), never_reduced(rank)
     return found
 
 
@@ -139,6 +139,20 @@ def refusals(rank):
     finally:
         ampcompat.reset()
     return said
+
+
+def never_reduced(rank):
+    """Overflow on rank 1 and step on gradients that no rank has exchanged; return (skipped, the scale, hooks left behind)."""
+    net, optimizer = start("O2", init_scale=2.0**8)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    try:
+        with model.no_sync():
+            backward(loss_of(model, torch.ones(2, 6)) * (float("inf") if rank else 1.0), optimizer)
+        optimizer.step()
+        found = amp.step_was_skipped(optimizer), amp.state_dict()["loss_scaler0"]["loss_scale"]
+    finally:
+        ampcompat.reset()
+    return found + (len(model._forward_pre_hooks),)
 
 
 def unused_params(rank):
