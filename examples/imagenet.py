@@ -1,10 +1,10 @@
-"""A ResNet on images, written for CUDA as training scripts for ImageNet with NVIDIA Apex were: it knows nothing of ampcompat.
+"""A small ResNet, written for CUDA and NVIDIA Apex as scripts for ImageNet were: it knows nothing of ampcompat.
 
     python -m ampcompat run --device cpu examples/imagenet.py --opt-level O2
     torchrun --nproc_per_node 2 -m ampcompat run --device cpu examples/imagenet.py --opt-level O2 --sync_bn
 
-The images are generated: coloured stripes, whose direction is the class, under noise. Nothing is downloaded. On a machine
-with GPUs leave out `--device cpu`.
+The images are generated: coloured stripes, whose direction is the class, under noise. Nothing is downloaded. On a
+machine with GPUs leave out `--device cpu`.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def parse():
     parser.add_argument("--resume", default="", type=str, metavar="PATH", help="the checkpoint to go on from")
     parser.add_argument("--checkpoint", default="", type=str, metavar="PATH", help="where to save one each epoch")
     parser.add_argument("-e", "--evaluate", action="store_true", help="evaluate only")
-    parser.add_argument("--prof", default=-1, type=int, metavar="N", help="profile a few iterations, starting at this one")
+    parser.add_argument("--prof", default=-1, type=int, metavar="N", help="profile four iterations from this one on")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--local_rank", default=int(os.getenv("LOCAL_RANK", 0)), type=int)
     parser.add_argument("--sync_bn", action="store_true", help="batch norm over the batches of all processes")

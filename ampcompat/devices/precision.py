@@ -41,8 +41,8 @@ def autocast_flag(target, original):
     """Return a function about autocast's flags that, without a device, is about CUDA's."""
     name = original.__name__
     if not hasattr(torch, "get_autocast_dtype"):  # torch < 2.4: one function per device
-        other = name.replace("gpu", target.type) if "gpu" in name else name.replace("cast_", "cast_" + target.type + "_")
-        return getattr(torch, other, original)
+        other = name if "gpu" in name else name.replace("autocast", "autocast_gpu")
+        return getattr(torch, other.replace("gpu", target.type), original)
     by_device = getattr(torch, name.replace("_gpu", ""))
 
     @functools.wraps(original)

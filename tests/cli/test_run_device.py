@@ -91,11 +91,13 @@ def test_the_users_own_sitecustomize_runs_and_torch_looks_as_ever(script, tmp_pa
     done = python(*(ON_CPU + (path,)), env=env)
     assert done.stdout.endswith("mine first\nmine True\n"), done.stderr
     assert done.returncode == 1  # what cannot be redirected ends the script with one sentence
-    assert "AmpNotImplementedError: torch.cuda.nccl.version cannot be redirected to cpu: " in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert "AmpNotImplementedError: torch.cuda.nccl.version cannot be redirected to cpu: " in last
 
 
 def test_runs_nest_and_the_inner_option_counts(script):
-    inner = script("import os; print(os.environ['AMPCOMPAT_DEVICE'], os.environ['PYTHONPATH'].count('devices'))", "in.py")
+    shown = "os.environ['AMPCOMPAT_DEVICE'], os.environ['PYTHONPATH'].count('devices')"
+    inner = script("import os; print({})".format(shown), "in.py")
     path = script(
         "import subprocess, sys\n"
         "for more in ([], ['--device', 'cpu']):\n"

@@ -15,8 +15,8 @@ ABSENT = object()
 
 #: Public names of torch.cuda that do not reach CUDA, or that are modules and classes which stay as they are.
 HARMLESS = set(
-    "AcceleratorError CudaError DeferredCudaCallError OutOfMemoryError check_error classproperty cudaStatus Device Any Callable "
-    "Optional Tuple Union List NewType Popen cast lru_cache find_cuda_windows_lib raise_from".split()
+    "AcceleratorError CudaError DeferredCudaCallError OutOfMemoryError check_error classproperty cudaStatus Device "
+    "Any Callable Optional Tuple Union List NewType Popen cast lru_cache find_cuda_windows_lib raise_from".split()
 )
 
 
