@@ -12,7 +12,8 @@ Counts every live tensor's storage once (params, gradients, masters, optimizer s
 The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", section 3.1) is 16: half params 2 and gradients 2,
 float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at a time. Ours holds
 18 and two bytes for each element of the last chunks (``parts.tensors.chunked``): float32 gradients, since any optimizer may read them,
-but half ones are freed chunk by chunk as they move. A second backward pass before the step (accumulation) holds 20.
+but half ones are freed chunk by chunk as they move. The smallest params' gradients keep their memory between steps
+(``parts.chunks``, at most 4 MiB). A second backward pass before the step (accumulation) holds 20.
 
     python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--foreach]
 """

@@ -63,11 +63,14 @@ class Chunk:
 
 
 def chunks_of(pairs):
-    """Return the ``Chunk`` lists of (model, master) pairs, those with a pool last."""
+    """Return the ``Chunk`` lists of (model, master) pairs, those with a pool first.
+
+    A pool's memory is there already when its gradients move, so that moving frees half ones and takes nothing; moved last, they
+    would lie beside all the wide ones.
+    """
     small, rest = _set_apart(pairs)
-    return [Chunk(each) for each in tensors.chunked(rest)] + [
-        Chunk(each, GradientPool([master for _, master in each])) for each in small
-    ]
+    pooled = [Chunk(each, GradientPool([master for _, master in each])) for each in small]
+    return pooled + [Chunk(each) for each in tensors.chunked(rest)]
 
 
 class GradientPool:
