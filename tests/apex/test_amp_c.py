@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
+from dispatched import Watch
 
 from ampcompat.apex import install
 from ampcompat.apex.multi_tensor import functions
+from ampcompat.tables import torch_facts
 
 F32, F64 = torch.float32, torch.float64
 SHAPES = [(4, 3), (5,), (2, 1, 2)]
@@ -263,6 +265,18 @@ def test_where_the_flag_is_set_nothing_is_updated(name):
     assert all(same(old, new) for olds, news in zip(before, tensor_lists) for old, new in zip(olds, news))
     applied(name, flag(), tensor_lists, *args)
     assert not all(same(old, new) for olds, news in zip(before, tensor_lists) for old, new in zip(olds, news))
+
+
+@pytest.mark.skipif(
+    not torch_facts.has_flagged_sgd("cpu"), reason="this torch has no update that a flag forbids, on the CPU"
+)
+@pytest.mark.parametrize("name", sorted(set(CALLS) - {"multi_tensor_lamb_stage1_cuda"}))
+def test_the_flag_is_not_read_where_the_device_can_heed_it(name):
+    count, args = CALLS[name]
+    tensor_lists = [randoms(seed, positive=True) for seed in range(count)]
+    with Watch() as watch:
+        applied(name, flag(), tensor_lists, *args)
+    assert watch.reads == 0
 
 
 def test_flatten_and_unflatten_are_each_others_inverse():
