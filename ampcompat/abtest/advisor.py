@@ -41,6 +41,9 @@ SAME_TIME = 0.03
 #: Seconds: in a shorter step the cost of explaining skipped ones tells.
 SHORT_STEP = 0.02
 
+#: Of the step times of a run, how far the middle half spreads as a share of the median, where speed is hard to judge.
+UNSTEADY = 0.4
+
 
 @dataclass
 class Assessment:
@@ -89,6 +92,12 @@ def steady_steps(run):
     """Return the steps whose time counts; the last one where there are no others."""
     slow, steps = {0} | set(run.measured), range(len(run.step_seconds))
     return [step for step in steps if step not in slow] or list(steps)[-1:]
+
+
+def _spread(run):
+    """Return the width of the middle half of a run's step times, as a share of their median."""
+    times = sorted(steady_seconds(run))
+    return (times[len(times) * 3 // 4] - times[len(times) // 4]) / median(times)
 
 
 def _assessment(level, run, baseline_level, baseline):
@@ -239,6 +248,8 @@ def _advice(report, found, best):
         yield "No advice: the baseline {} failed.".format(name)
     elif best is None:
         yield "No advice: at the baseline {} {}. Mend that first; no level can.".format(name, baseline.rejection)
+    elif len(found) == 1:
+        yield "No advice: only the baseline was run."
     elif best is baseline:
         yield "Take {}: no other level that stays within noise is faster here.".format(name) + _smallest(found)
     else:
@@ -247,6 +258,9 @@ def _advice(report, found, best):
         yield "Take {}: the fastest level within noise, {}{}.".format(best.level, speed, saved and ", " + saved)
     if best is None:
         return
+    unsteady = [each.level for each in found.values() if each.seconds and _spread(report.runs[each.level]) > UNSTEADY]
+    if unsteady:
+        yield "Step times of {} vary widely: judge speed on a machine that does nothing else.".format(", ".join(unsteady))
     if report.environment.get("diagnose") and found[name].seconds < SHORT_STEP:
         yield "Steps as short as these spend much of their time on being watched: --no-diagnose gives exacter times."
     if str(report.environment.get("device") or "").startswith("cpu"):

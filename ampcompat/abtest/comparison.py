@@ -169,7 +169,7 @@ def outcome(recorder, function, skip_frames):
     except EnoughSteps:
         end = None
     except KeyboardInterrupt:
-        end = {"end": "interrupted", "error": "interrupted by Ctrl-C"}
+        end = {"end": "interrupted", "error": "interrupted"}
     except SystemExit as leave:
         end = {"end": "failed", "error": _exit_sentence(leave.code)} if leave.code not in (None, 0) else None
     except Exception as error:

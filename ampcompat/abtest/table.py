@@ -12,7 +12,7 @@ from . import advisor
 from .records import KINDS
 from .words import UNKNOWN, number, percent, scale, size
 
-_STATUS = {"ok": "", "stopped": "", "failed": "failed", "interrupted": "stopped by Ctrl-C"}
+_STATUS = {"ok": "", "stopped": "", "failed": "failed", "interrupted": "interrupted"}
 
 
 def render(report, width=100):

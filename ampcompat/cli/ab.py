@@ -27,6 +27,10 @@ from .run import BACKENDS, dtypes_named, level_named, target_of
 ALL_FAILED, INTERRUPTED = 1, 130
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a scheduler sends it when time is over: to be met as Ctrl-C is, and not by leaving the child alone."""
+
+
 def ab(arguments):
     """Run the levels, print the report, and return the exit code."""
     parser = _parser()
@@ -37,12 +41,12 @@ def ab(arguments):
     report = Report(environment=told, baseline=stated.baseline)
     progress = make_progress(steps=stated.steps)
     run_levels = _run_here if stated.in_process else _run_fresh
-    outputs, is_interrupted = {}, False
+    outputs, interrupted = {}, None
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         run_levels(stated, target, report, progress, outputs)
-    except KeyboardInterrupt:
-        is_interrupted = True
+    except KeyboardInterrupt as error:
+        interrupted = 128 + signal.SIGTERM if isinstance(error, Terminated) else INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
     advisor.judge(report)
@@ -52,8 +56,8 @@ def ab(arguments):
     except (AmpError, OSError) as error:  # after hours of training what was measured is printed already
         print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
         return ALL_FAILED
-    if is_interrupted:
-        return INTERRUPTED
+    if interrupted is not None:
+        return interrupted
     return ALL_FAILED if all(run.status == "failed" for run in report.runs.values()) else 0
 
 
@@ -140,7 +144,7 @@ def _checked(parser, stated):
 
 
 def _leave(number, frame):
-    raise SystemExit(128 + number)  # not by default, which would leave the child alone
+    raise Terminated
 
 
 # -- the runs ----------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class FreshRun:
                     _end(process, politely=isinstance(error, KeyboardInterrupt))
                     self._take_in(reader, tell)
                     if not self._has_ended:
-                        take_in(self.run, {"end": "interrupted", "error": "interrupted by Ctrl-C"})
+                        take_in(self.run, {"end": "interrupted", "error": "interrupted"})
                     raise
                 finally:
                     self.output = _tail(output)

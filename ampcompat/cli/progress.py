@@ -84,9 +84,10 @@ class Progress:
 
     def ending(self, run):
         """Return how a run ended, in words."""
-        if run.error:
+        if run.error and run.status != "interrupted":
             return "{} after {} steps: {}".format(run.status, len(run.step_seconds), run.error)
-        told = "{} steps".format(len(run.step_seconds))
+        told = "interrupted after " if run.status == "interrupted" else ""
+        told += "{} steps".format(len(run.step_seconds))
         return told + (", last loss " + number(run.loss[-1][2]) if run.loss else "")
 
     def show(self):

@@ -114,6 +114,14 @@ def test_a_report_without_its_baseline_is_judged_all_the_same():
     assert "O1" in report.table()
 
 
+def test_times_that_vary_widely_are_told_of():
+    run = made(FLAT[:8])
+    run.step_seconds = [1.0] + [1.0, 2.0] * 3 + [1.0]
+    report = judged(O1=run)
+    assert report.advice.splitlines()[-1].startswith("Step times of O1 vary widely")
+    assert len(judged(O1=made(FLAT)).advice.splitlines()) == 1
+
+
 def test_the_first_step_is_no_measure_of_time():
     run = made(FLAT[:4])
     run.step_seconds = [60.0, 1.0, 3.0, 2.0]
