@@ -130,13 +130,14 @@ def memory_report(model, optimizer, step):
     Args:
         model: a module or a list of them, initialized by ``amp.initialize`` or plain.
         optimizer: an optimizer or a list of them.
-        step: a function of no arguments that does one iteration: forward pass, backward pass, ``optimizer.step()``. It is
-            called until one iteration was not skipped for an overflow (ten times at most), so that optimizers have their
-            state, and then once more, measured, which is a few times slower.
+        step: a function of no arguments that does one iteration: forward pass, backward pass, ``optimizer.step()``. It
+            is called until one iteration was not skipped for an overflow (ten times at most), so that optimizers have
+            their state, and then once more, measured, which is a few times slower.
 
     Returns:
-        A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so that views and tied weights
-        count once. Activations need torch 1.10, temporaries torch 2.0; on CUDA the allocator's own numbers come along.
+        A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so that views and tied
+        weights count once. Activations need torch 1.10, temporaries torch 2.0; on CUDA the allocator's own numbers come
+        along.
 
     Raises:
         AmpTypeError: the arguments are no modules, no optimizers, no function.
@@ -158,7 +159,7 @@ def memory_report(model, optimizer, step):
     with session.process_casts.paused() if session is not None else nullcontext():
         found, sentences = _predicted(models, optimizers, policy)
     if _was_skipped(optimizers):
-        sentences.append("The measured step was skipped for an overflow: optimizers made no state and no temporaries in it.")
+        sentences.append("The measured step was skipped for an overflow: optimizers made no state and no temporaries.")
     return MemoryReport(
         level=level,
         elements=_elements(models),
@@ -236,7 +237,7 @@ def estimate(model, optimizer_class, level="O1", dtypes=None, keep_fp32=None, **
     """Predict the memory of training, before anything is allocated for it.
 
     Args:
-        model: a float32 module that ``initialize`` has not seen; it may be on torch's meta device, where it takes no memory.
+        model: a float32 module that ``initialize`` has not seen; it may be on torch's meta device, in no memory.
         optimizer_class: a class of optimizers, or a function that makes one of a list of params:
             ``lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)``. It is tried on small tensors.
         level: "O0" … "O5".

@@ -2,7 +2,7 @@
 
 Owns: ``Allocations``, a mode in which torch shows it the results of all operations.
 Must not touch: arguments and results.
-The surprise: what a kernel takes for itself and gives back before it returns is not seen; only an allocator knows of that.
+The surprise: what a kernel takes for itself and gives back before it returns is not seen; only an allocator knows.
 """
 
 import os
@@ -22,7 +22,7 @@ class Allocations(_Mode):
     """A context manager: the storages made inside it, and a call when their bytes pass a limit.
 
     Args:
-        on_growth: called, without arguments, when the bytes that may be held have passed ``limit``; it sets ``limit`` anew.
+        on_growth: called, without arguments, when the bytes that may be held have passed ``limit``; it sets a new one.
         is_weight: whether a key is that of a weight's storage.
     """
 

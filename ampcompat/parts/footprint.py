@@ -1,11 +1,12 @@
 """The formula: the bytes that training will hold, before it holds them.
 
-Owns: ``Footprint``, predicted bytes by kind; ``planned``, of a model before ``initialize``; ``existing``, of one in training.
+Owns: ``Footprint``, predicted bytes by kind; ``planned``, of a model before ``initialize``; ``existing``, of one in
+training.
 Must not touch: the model, whose params may have no memory at all (torch's meta device).
 The surprise: what this package holds beyond the formula stands beside it with its reason, so that 16 bytes remain 16.
 
-For Adam in mixed precision the formula is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1): half params 2 and gradients 2,
-float32 masters 4, moments 4 and 4, together 16 bytes per param.
+For Adam in mixed precision the formula is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1): half params 2 and
+gradients 2, float32 masters 4, moments 4 and 4, together 16 bytes per param.
 """
 
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ def planned(model, make, policy, keep_fp32=()):
 
 
 def existing(models, optimizers, policy=None):
-    """Return the ``Footprint`` of models and optimizers as they are: after ``initialize`` by ``policy``, or plain ones."""
+    """Return the ``Footprint`` of models and optimizers as they are: after ``initialize`` by ``policy``, or plain."""
     casts, grouped, rows = {}, {}, []
     for model in models:
         casts.update(_cast_sizes(model, policy) if policy is not None else {})

@@ -2,12 +2,12 @@
 
 Owns: ``MemoryMeter``: which storages belong to which kind, and when to look.
 Must not touch: models, optimizers, values. It looks, and leaves no hook behind.
-The surprise: it sees every operation while it measures, so a measured step takes several times as long; time others. On torch
-before 2.0 it cannot, and counts the kinds that are there at the moments it is told of.
+The surprise: it sees every operation while it measures, so a measured step may take a few times as long; time others.
+On torch before 2.0 it cannot, and counts the kinds that are there at the moments it is told of.
 
-What a storage counts as, each one once and the first that fits: parameters, masters, gradients, optimizer state, buffers of the
-model, casts of weights, what autograd saved (activations), and the rest of what was made since the forward pass began
-(temporaries). What lived before and is none of these, such as the batch, is not counted.
+What a storage counts as, each one once and the first that fits: parameters, masters, gradients, optimizer state,
+buffers of the model, casts of weights, what autograd saved (activations), and the rest of what was made since the
+forward pass began (temporaries). What lived before and is none of these, such as the batch, is not counted.
 """
 
 import weakref
@@ -104,7 +104,7 @@ class MemoryMeter:
     # -- when to look --------------------------------------------------------------------------------------------------
 
     def before_step(self):
-        """Hear that an optimizer begins to step: masters, gradients and state are all there, and state may still appear."""
+        """Hear that an optimizer begins to step: masters and gradients are all there, and state may still appear."""
         self.moment()
         self._is_stepping = True
 

@@ -13,8 +13,8 @@ from typing import Optional
 class Kinds:
     """Bytes by kind; None is not measured.
 
-    ``casts`` are casts of weights that O1 and O4 keep for an iteration, ``temporaries`` whatever else was made since the
-    forward pass began and still lives.
+    ``casts`` are casts of weights that O1 and O4 keep for an iteration, ``temporaries`` whatever else was made since
+    the forward pass began and still lives.
     """
 
     parameters: Optional[int] = None
@@ -62,8 +62,8 @@ class Reading:
     Attributes:
         at_peak: the kinds at the one moment when their sum was greatest.
         most: each kind at its own greatest, which may be at different moments.
-        cuda_allocated, cuda_reserved: the most that the allocator has given and held since the process began, all devices
-            of the params together; None without CUDA.
+        cuda_allocated, cuda_reserved: the most that the allocator has given and held since the process began, all
+            devices of the params together; None without CUDA.
         fragmentation: of what the allocator held, the share that lay between blocks in use, at the worst of the moments
             before and after the backward pass and before the step; None without CUDA.
     """

@@ -26,7 +26,8 @@ def table(columns, elements):
         rows.append([_TITLES.get(name, name)] + [written(getattr(kinds, name)) for _, kinds, _ in columns])
     sums = [kinds.total if adds_up else None for _, kinds, adds_up in columns]
     rows.append(["sum"] + [written(total) for total in sums])
-    rows.append(["bytes per param"] + ["-" if each is None else "{:.2f}".format(each / max(elements, 1)) for each in sums])
+    shares = [None if total is None else total / max(elements, 1) for total in sums]
+    rows.append(["bytes per param"] + ["-" if share is None else "{:.2f}".format(share) for share in shares])
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
@@ -63,16 +64,19 @@ def differences(reading, footprint):
 
 
 _UNPREDICTED = (
-    ("activations", "what autograd saves for the backward pass depends on the model and the batch, and is in no formula."),
+    (
+        "activations",
+        "what autograd saves for the backward pass depends on the model and the batch, and is in no formula.",
+    ),
     (
         "temporaries",
-        "results that nobody saves or that a checkpoint computes again, gradients of activations or on their way to a param, copies "
-        "inside the optimizer's step: made and freed, in no formula.",
+        "results that nobody saves or that a checkpoint computes again, gradients of activations or on their way to a "
+        "param, copies inside the optimizer's step: made and freed, in no formula.",
     ),
 )
 
 _WHY_MORE = {
-    "gradients": "half ones and those of masters are there together while they move, or all along if gradients accumulate.",
+    "gradients": "half ones and those of masters are there together while they move, or longer if they accumulate.",
     "optimizer": "its state is not what a step on a small tensor showed; some grows for several steps.",
     "casts": "a weight is cast in two steps, or is widened for the time of a product on a CPU without half units.",
 }
@@ -111,8 +115,8 @@ def _on_cuda(reading):
     if reading.cuda_allocated is None:
         return []
     found = [
-        "CUDA's allocator has given at most {} and held {} since the process began. What was not counted above is the batch, "
-        "tensors from elsewhere, and what kernels take for themselves.".format(
+        "CUDA's allocator has given at most {} and held {} since the process began. What was not counted above is the "
+        "batch, tensors from elsewhere, and what kernels take for themselves.".format(
             written(reading.cuda_allocated), written(reading.cuda_reserved)
         )
     ]

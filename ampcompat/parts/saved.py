@@ -58,12 +58,13 @@ class SavedTensors:
         self._outer = self._hooks = None
 
     def _without(self, disable):
-        """Return ``disable`` working where nobody but us has hooks in force: torch.func refuses to begin among hooks."""
+        """Return ``disable`` working where nobody but us has hooks in force: torch.func refuses to begin among any."""
 
         @contextmanager
         @functools.wraps(disable)
         def disabled(*args, **kwargs):
-            is_ours = self._hooks is not None and torch_facts.saved_tensor_hooks_in_force() == (self._pack, self._unpack)
+            ours = (self._pack, self._unpack)
+            is_ours = self._hooks is not None and torch_facts.saved_tensor_hooks_in_force() == ours
             if is_ours:
                 self._pop()
             try:

@@ -2,8 +2,9 @@
 
 Owns: ``StateSizes``; ``maker_of``, which makes optimizers like one that is there.
 Must not touch: the optimizer itself, its params and its state.
-The surprise: an optimizer is never asked for its class. A new one steps once on a small tensor whose sizes are different primes,
-and the sizes of its state say which of the param's sizes they follow: all of them (Adam), one each (Adafactor), none (a count).
+The surprise: an optimizer is never asked for its class. A new one steps once on a small tensor whose sizes are distinct
+primes, and the sizes of its state say which of the param's sizes they follow: all of them (Adam), one each (Adafactor),
+none (a count).
 """
 
 import inspect
@@ -60,7 +61,7 @@ class StateSizes:
                 continue
             return [(tuple(each.shape), element_size(dtype if each.dtype is tried else each.dtype)) for each in found]
         raise AmpError(
-            "The optimizer could not step on a small tensor of {} dimensions, {}: {}".format(dimensions, dtype, errors[0])
+            "The optimizer could not step on a {} tensor of {} dimensions: {}".format(dtype, dimensions, errors[0])
         ) from errors[0]
 
     def _state(self, param, is_sparse):

@@ -1,9 +1,10 @@
 """Which pieces of memory tensors stand on.
 
-Owns: ``storages_in``, the storages of tensors nested in anything; ``StorageTable``, storages and whether they still live.
+Owns: ``storages_in``, the storages of tensors nested in anything; ``StorageTable``, storages and whether they live.
 Must not touch: the tensors; nothing here keeps their memory alive.
-The surprise: a storage is known by the address of torch's own record of it, not by the address of its bytes: views and tied
-weights share the record, and bytes are reused. While a weak reference to the record is held, the address stays taken.
+The surprise: a storage is known by the address of torch's own record of it, not by the address of its bytes: views and
+tied weights share the record, and bytes are reused. While a weak reference to the record is held, the address stays
+taken.
 """
 
 import torch
@@ -56,7 +57,7 @@ def _storages_of(tensor):
 
 
 def _parts_of(tensor):
-    """Return the plain tensors that a tensor is made of (sparse ones, wrappers such as DTensor), or None if it is plain."""
+    """Return the plain tensors that a tensor is made of (sparse ones, wrappers such as DTensor), or None."""
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout is not torch.strided:  # compressed sparse ones; what else there is has no storage to ask

@@ -109,7 +109,7 @@ def has_nested_saved_tensor_hooks():
 
 
 def saved_tensor_hooks_in_force():
-    """Return the (pack, unpack) pair of the innermost hooks on what autograd saves, or None: also where torch cannot tell."""
+    """Return the (pack, unpack) pair of the innermost hooks on what autograd saves, or None: also where none tells."""
     top = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
     return None if top is None else top(False)
 
@@ -131,9 +131,10 @@ def has_dispatch_modes():
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 return function(*args, **(kwargs or {}))
 
-        with torch.enable_grad(), Mode(), torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor):
+        hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)
+        with torch.enable_grad(), Mode(), hooks:
             (torch.ones(1, requires_grad=True) * 2.0).mul(3.0)
-    except (ImportError, AttributeError, TypeError, RuntimeError):  # 1.12's cannot be entered; 1.13's trips over saved numbers
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # 1.12's is no context; 1.13's trips over numbers
         return False
     return True
 

@@ -17,7 +17,7 @@ from ampcompat.tables import torch_facts
 from networks import each_setting, session_of
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # checkpoints of torch 1.12
+    pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # torch 1.12's checkpoints
     pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning"),
     pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning"),
 ]
@@ -25,7 +25,9 @@ sees_saved = pytest.mark.skipif(
     not hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks"),
     reason="torch before 1.10 shows nothing of what autograd saves",
 )
-sees_all = pytest.mark.skipif(not torch_facts.has_dispatch_modes(), reason="torch before 2.0 shows no operations to a mode")
+sees_all = pytest.mark.skipif(
+    not torch_facts.has_dispatch_modes(), reason="torch before 2.0 shows no operations to a mode"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +101,7 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting):
         meter.after_step()
         most = meter.end().most
         assert session.policy.opt_level == setting.level
-    # Linear(6, 8) and Linear(8, 3) hold 83 elements, the batch norm 16 and as many in buffers, beside a count of batches.
+    # Linear(6, 8) and Linear(8, 3) hold 83 elements, the batch norm 16 and as many in buffers, beside a count.
     weights, norm = 83, 16
     wide = not setting.casts_weights
     norm_size = low if setting.level == "O3" else high
@@ -148,8 +150,8 @@ def test_everything_made_in_a_step_is_in_one_kind_or_another():
         del unrelated
 
     reading = measured(step, [model])
-    # At the peak, with the weight's gradient just made: the two results (the first still held, the second saved until now),
-    # the gradient that came to the first, what is unrelated, the loss and its gradient.
+    # At the peak, with the weight's gradient just made: the first result (the second was saved until now), the gradient
+    # that came to it, what is unrelated, the loss and its gradient.
     assert reading.at_peak.parameters == reading.at_peak.gradients == 40000
     assert reading.at_peak.activations == 0
     assert reading.at_peak.temporaries == 2 * 20000 + 1200 + 4 + 4
@@ -174,7 +176,8 @@ def test_the_batch_and_what_came_before_the_forward_pass_are_not_counted():
 def test_casts_of_weights_are_told_from_activations(backend):
     pair = networks.HALF
     with session_of(networks.Setting("O1", backend, pair)):
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.ReLU(), torch.nn.Linear(64, 64, bias=False))
+        first, second = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
+        model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         networks.amp.initialize(model, optimizer, verbosity=0)
 
@@ -255,7 +258,7 @@ def test_checkpointing_lowers_activations_and_keeps_its_gradients(use_reentrant)
         activations.append(measured(step, blocks).most.activations)
         gradients.append(x.grad)
     assert torch.equal(*gradients)
-    # Of each block the 64 columns between its layers; then one block's at a time, or none that is seen, beside the inputs.
+    # Of each block the 64 columns between its layers; then one block's at a time, or none that is seen, and the inputs.
     assert activations[0] >= 4 * 20 * 64 * 4
     assert activations[1] < activations[0] / 2
 
