@@ -223,9 +223,9 @@ def has_flagged_sgd(device_type):
     return skipped and param.item() == 0.0
 
 
-@functools.lru_cache(maxsize=None)
 def has_rms_norm(device_type):
     """Return whether torch has a kernel for RMS norm on this type of device, not just a composition of others."""
+    # Asked within forward, so not cached: torch.compile warns of caches that it traces through.
     return device_type != "cpu" and hasattr(torch.nn.functional, "rms_norm")
 
 
