@@ -181,14 +181,7 @@ def main():
         torch.manual_seed(args.local_rank)
         torch.set_printoptions(precision=10)
 
-    args.distributed = int(os.environ.get("WORLD_SIZE", 1)) > 1
-    args.gpu, args.world_size = 0, 1
-    if args.distributed:
-        args.gpu = args.local_rank
-        torch.cuda.set_device(args.gpu)
-        dist.init_process_group(backend="nccl", init_method="env://")
-        args.world_size = dist.get_world_size()
-
+    join_the_others()
     if args.local_rank == 0:
         print("device: {}".format(torch.cuda.get_device_name(args.gpu)))
     model = ResNet(args.width)
@@ -215,18 +208,7 @@ def main():
     if args.resume:
         resume(model, optimizer)
 
-    train_data = GeneratedImages(args.images, args.size)
-    val_data = GeneratedImages(max(args.images // 4, args.batch_size), args.size, first=10**6)
-    train_sampler = val_sampler = None
-    if args.distributed:
-        train_sampler = torch.utils.data.distributed.DistributedSampler(train_data)
-        val_sampler = torch.utils.data.distributed.DistributedSampler(val_data)
-    options = dict(batch_size=args.batch_size, num_workers=args.workers, pin_memory=True, collate_fn=fast_collate)
-    train_loader = torch.utils.data.DataLoader(
-        train_data, shuffle=train_sampler is None, sampler=train_sampler, drop_last=True, **options
-    )
-    val_loader = torch.utils.data.DataLoader(val_data, shuffle=False, sampler=val_sampler, **options)
-
+    train_loader, val_loader, train_sampler = make_loaders()
     if args.evaluate:
         validate(val_loader, model, criterion)
         return
@@ -247,6 +229,32 @@ def main():
                 },
                 is_best,
             )
+
+
+def join_the_others():
+    """Start the communication with the other processes of a launcher, if there are any; each has a GPU."""
+    args.distributed = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    args.gpu, args.world_size = 0, 1
+    if args.distributed:
+        args.gpu = args.local_rank
+        torch.cuda.set_device(args.gpu)
+        dist.init_process_group(backend="nccl", init_method="env://")
+        args.world_size = dist.get_world_size()
+
+
+def make_loaders():
+    train_data = GeneratedImages(args.images, args.size)
+    val_data = GeneratedImages(max(args.images // 4, args.batch_size), args.size, first=10**6)
+    train_sampler = val_sampler = None
+    if args.distributed:
+        train_sampler = torch.utils.data.distributed.DistributedSampler(train_data)
+        val_sampler = torch.utils.data.distributed.DistributedSampler(val_data)
+    options = dict(batch_size=args.batch_size, num_workers=args.workers, pin_memory=True, collate_fn=fast_collate)
+    train_loader = torch.utils.data.DataLoader(
+        train_data, shuffle=train_sampler is None, sampler=train_sampler, drop_last=True, **options
+    )
+    val_loader = torch.utils.data.DataLoader(val_data, shuffle=False, sampler=val_sampler, **options)
+    return train_loader, val_loader, train_sampler
 
 
 def resume(model, optimizer):

@@ -42,7 +42,7 @@ def _parser():
     parser = LineParser(
         prog="ampcompat run",
         usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
-        "[--diagnose] (SCRIPT | -m MODULE) [ARGS ...]",
+        "[--diagnose] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run a script that imports apex. What follows SCRIPT or MODULE belongs to it.",
     )
     parser.add_argument("--opt-level", type=level_named, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
