@@ -308,11 +308,21 @@ def test_gradients_of_one_process_stay_as_they_are():
 # -- norms of a half model ---------------------------------------------------------------------------------------------
 
 
+class SeenNorm(torch.nn.GroupNorm):
+    """Notes the dtype that it computes in."""
+
+    seen = []
+
+    def forward(self, x):
+        self.seen.append(x.dtype)
+        return super().forward(x)
+
+
 class Norms(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
-        self.group = torch.nn.GroupNorm(2, 4)
+        self.group = SeenNorm(2, 4)
         self.batch = torch.nn.BatchNorm1d(4)
 
     def forward(self, x):
@@ -326,11 +336,10 @@ def test_norms_of_a_half_model_compute_in_float32_between_half_tensors():
     expected = model(x)
     half = mmcv.patch_norm_fp32(copy.deepcopy(model).to(LOW))
     assert [half.linear.weight.dtype, half.group.weight.dtype, half.batch.running_mean.dtype] == [LOW, HIGH, HIGH]
-    seen = []
-    half.group.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    del SeenNorm.seen[:]
     out = copy.deepcopy(half)(x.to(LOW))
     assert out.dtype is LOW and torch.allclose(out.to(HIGH), expected, atol=2e-2)
-    assert half.group(x.to(LOW)).dtype is LOW and seen
+    assert half.group(x.to(LOW)).dtype is LOW and SeenNorm.seen == [HIGH, HIGH]
     out.sum().backward()
 
 
