@@ -90,7 +90,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _step_under(self, scaling):
         """Step on gradients as ``scaling``, a ``Scaling``, says they are."""
-        if not self._step_supports_amp_scaling and scaling.is_skip():
+        if scaling.skip is not None and not self._step_supports_amp_scaling and scaling.is_skip():
             return
         self._scaling = scaling
         try:
