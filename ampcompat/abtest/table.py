@@ -118,15 +118,25 @@ AGAIN = "As in step "
 
 
 def _findings(rows, width):
-    lines = []
+    shown, rest = {}, []  # (step, text) -> the levels at which that was found
     for level, run in rows:
-        told = [finding for finding in run.findings if not finding.text.startswith(AGAIN)]
-        shown = told if len(told) <= MOST_FINDINGS else told[:1] + told[1 - MOST_FINDINGS :]
-        for finding in shown:
-            lines += _wrapped("{} step {}: {}".format(level, finding.step, finding.text), width)
-        if len(run.findings) > len(shown):
-            lines.append("{}: {} more, most of them like these".format(level, len(run.findings) - len(shown)))
-    return ["skipped steps:"] + lines if lines else []
+        chosen = _telling(run.findings)
+        for finding in chosen:
+            shown.setdefault((finding.step, finding.text), []).append(level)
+        if len(run.findings) > len(chosen):
+            rest.append("{} at {}".format(len(run.findings) - len(chosen), level))
+    if not shown:
+        return []
+    lines = ["overflows:"]
+    for (step, text), levels in sorted(shown.items(), key=lambda item: item[0][0]):
+        lines += _wrapped("step {}, {}: {}".format(step, " ".join(levels), text), width)
+    return lines + (_wrapped("more, most of them like these: {}".format(", ".join(rest)), width) if rest else [])
+
+
+def _telling(findings):
+    """Return the first finding and the last ones with news."""
+    news = [finding for finding in findings if not finding.text.startswith(AGAIN)]
+    return news if len(news) <= MOST_FINDINGS else news[:1] + news[1 - MOST_FINDINGS :]
 
 
 def _verdicts(report, width):

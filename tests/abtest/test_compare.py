@@ -188,6 +188,7 @@ def test_two_optimizers_make_one_step_unless_one_of_them_comes_again():
     assert run.samples is None
 
 
+@pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning")  # so says old torch, of any model
 def test_a_model_copies_and_pickles_while_it_is_recorded_and_is_left_alone_afterwards():
     models = []
 

@@ -179,7 +179,7 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 def test_a_planted_overflow_is_found_by_name(capsys):
     assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "planted_overflow.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "O2 step 20: " in printed and "came first" in printed and 'keep_fp32=["volcano' in printed
+    assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["volcano' in printed
     assert "O2: rejected: its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
@@ -187,7 +187,7 @@ def test_a_planted_overflow_is_found_by_name(capsys):
 def test_a_hopeless_nan_is_no_levels_fault(capsys):
     assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "hopeless_nan.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "O2 step 12: The loss was nan before scaling" in printed
+    assert "step 12, O0 O2: The loss was nan before scaling" in printed
     assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
 
 
