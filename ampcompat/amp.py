@@ -138,42 +138,14 @@ def initialize(
             optimizer that was initialized before. Nothing has been changed then.
         TypeError: models or optimizers of other types.
     """
+    stated = dict(locals())
     if not enabled:
         _disable(verbosity)
         return models if optimizers is None else (models, optimizers)
     session = state.current()
     if session is None or not session.enabled:
         session = new_session()
-    request = requests.make_request(
-        models,
-        optimizers,
-        opt_level,
-        {
-            "cast_model_type": cast_model_type,
-            "patch_torch_functions": patch_torch_functions,
-            "patch_torch_functions_type": patch_torch_functions_type,
-            "keep_batchnorm_fp32": keep_batchnorm_fp32,
-            "master_weights": master_weights,
-            "loss_scale": loss_scale,
-        },
-        session.overrides,
-        dtypes=session.dtypes,
-        cast_model_outputs=cast_model_outputs,
-        num_losses=num_losses,
-        min_loss_scale=min_loss_scale,
-        max_loss_scale=max_loss_scale,
-        keep_fp32=keep_fp32,
-        init_scale=init_scale,
-        growth_factor=growth_factor,
-        backoff_factor=backoff_factor,
-        growth_interval=growth_interval,
-        hysteresis=hysteresis,
-        skip_static_overflow=skip_static_overflow,
-        max_skips=max_skips,
-        raise_on_max_skips=raise_on_max_skips,
-        process_group=process_group,
-        diagnose=diagnose,
-    )
+    request = requests.make_request(stated, session.overrides, session.dtypes)
     session.initialize(request, verbosity)
     _enter(session)
     return request.return_value

@@ -43,48 +43,55 @@ class Request(NamedTuple):
         return self.policy.dtypes.high
 
 
-def make_request(
-    models,
-    optimizers,
-    opt_level,
-    options,
-    command_line,
-    dtypes=None,
-    cast_model_outputs=None,
-    num_losses=1,
-    min_loss_scale=None,
-    max_loss_scale=2.0**24,
-    keep_fp32=None,
-    max_skips=50,
-    raise_on_max_skips=False,
-    diagnose=False,
-    **scaling
-):
+#: Keywords of ``initialize`` that override the opt level, and those of the loss scalers.
+_LEVEL_OPTIONS = (
+    "cast_model_type",
+    "patch_torch_functions",
+    "patch_torch_functions_type",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
+)
+_SCALING = (
+    "min_loss_scale",
+    "max_loss_scale",
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+    "hysteresis",
+    "skip_static_overflow",
+    "process_group",
+)
+
+
+def make_request(stated, command_line, dtypes=None):
     """Return the ``Request`` of a call.
 
     Args:
-        options: the keywords that override the opt level.
-        command_line: overrides of these and of the level, from ``python -m ampcompat run`` or a ``session``.
+        stated: every argument of ``amp.initialize`` by its name.
+        command_line: overrides of the level and its options, from ``python -m ampcompat run`` or a ``session``.
         dtypes: a ``DtypePair`` instead of the level's.
-        **scaling: keywords of ``LossScaler`` by their names in ``initialize``; None leaves Apex's.
 
     Raises:
         AmpTypeError, AmpValueError, AmpError: what was expected, what came.
     """
+    models, optimizers = stated["models"], stated["optimizers"]
     model_list = _listed(models, "models", "a torch.nn.Module or a list of them", _is_module)
     optimizer_list = [] if optimizers is None else _listed(optimizers, "optimizers", _OPTIMIZERS, is_optimizer)
-    defaults, policy = opt_levels.resolve(opt_level, options, command_line, dtypes)
+    options = {name: stated[name] for name in _LEVEL_OPTIONS}
+    defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
     return Request(
         models=model_list,
         optimizers=optimizer_list,
         defaults=defaults,
         policy=policy,
-        cast_model_outputs=_output_dtype(cast_model_outputs),
-        keep_fp32=_entries(keep_fp32),
-        scaler_options=_scaler_options(min_loss_scale, max_loss_scale, **scaling),
-        num_losses=_count("num_losses", num_losses),
-        skip_limit=(_count("max_skips", max_skips), raise_on_max_skips),
-        diagnose=bool(diagnose),
+        cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
+        keep_fp32=_entries(stated["keep_fp32"]),
+        scaler_options=_scaler_options(**{name: stated[name] for name in _SCALING}),
+        num_losses=_count("num_losses", stated["num_losses"]),
+        skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
+        diagnose=bool(stated["diagnose"]),
         return_value=models if optimizers is None else (models, optimizers),
     )
 
@@ -135,13 +142,13 @@ def _count(name, number):
 def _scaler_options(
     min_loss_scale,
     max_loss_scale,
-    init_scale=None,
-    growth_factor=None,
-    backoff_factor=None,
-    growth_interval=None,
-    hysteresis=None,
-    skip_static_overflow=False,
-    process_group=None,
+    init_scale,
+    growth_factor,
+    backoff_factor,
+    growth_interval,
+    hysteresis,
+    skip_static_overflow,
+    process_group,
 ):
     parse = opt_levels.parse_scale
     options = {"max_loss_scale": parse("max_loss_scale", max_loss_scale), "checks_static": bool(skip_static_overflow)}
