@@ -1,6 +1,6 @@
 """Import a client, or skip the tests of it with the reason.
 
-Owns: ``imported``.
+Owns: ``imported``, ``imported_with_apex``.
 Must not touch: what is installed.
 The surprise: a client may warn when it is imported, and that is its own affair; in tests all else that warns is an error.
 In the leg that has installed the client nothing is skipped: there a client that cannot be imported is a failure.
@@ -11,6 +11,8 @@ import os
 import warnings
 
 import pytest
+
+from ampcompat.apex import install
 
 
 def imported(name, leg):
@@ -29,3 +31,12 @@ def imported(name, leg):
                 raise
             reason = "{} is not here ({}); .ci/run {} installs it".format(name, error, leg)
             return pytest.skip(reason, allow_module_level=True)
+
+
+def imported_with_apex(name, leg):
+    """Do so for a client that looks for ``apex`` when it is imported; it keeps what it found, others find none."""
+    install.install()
+    try:
+        return imported(name, leg)
+    finally:
+        install.uninstall()

@@ -1,0 +1,73 @@
+"""One small training, and what it must end with, for every client.
+
+Owns: the network, its data, and Apex's own loop over them, which clients must agree with to the last bit.
+Must not touch: any client.
+The surprise: the network notes in which dtype it computed, so that a client that leaves amp out is found out.
+"""
+
+import torch
+
+import ampcompat
+from ampcompat import amp
+from networks import weights_of
+
+#: Passes over the batches; a training is interrupted after the first.
+EPOCHS, BATCHES = 2, 4
+
+#: The levels that Apex had and that train in half: what is asked of every client. O0 shows that the client's loop is ours.
+LEVELS = ("O0", "O1", "O2", "O3")
+
+
+class Net(torch.nn.Module):
+    """A small classifier with a batch norm, which notes the dtypes that it computes in."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Linear(6, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 3)
+        self.seen = []
+
+    def forward(self, x):
+        """Return the logits."""
+        hidden = self.body(x)
+        self.seen.append(hidden.dtype)
+        return self.head(torch.relu(self.norm(hidden)))
+
+
+def batches():
+    """Return the batches of an epoch as (inputs, class indices)."""
+    generator = torch.Generator().manual_seed(1)
+    return [pair_of(generator) for _ in range(BATCHES)]
+
+
+def pair_of(generator):
+    """Return one batch."""
+    return torch.randn(4, 6, generator=generator), torch.randint(0, 3, (4,), generator=generator)
+
+
+def optimizer_of(model):
+    """Return an optimizer with state that a checkpoint must hold."""
+    return torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
+
+
+def loss_of(output, target):
+    """Return the loss that all clients train on."""
+    return torch.nn.functional.cross_entropy(output, target)
+
+
+def expected(level, clip=None):
+    """Return (weights, dtypes noted) after the loop of Apex's documentation, and leave no session open."""
+    model = Net()
+    model, optimizer = amp.initialize(model, optimizer_of(model), opt_level=level, verbosity=0)
+    for x, y in batches() * EPOCHS:
+        optimizer.zero_grad()
+        with amp.scale_loss(loss_of(model(x), y), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), clip)
+        optimizer.step()
+    ended = weights_of(model), list(model.seen)
+    ampcompat.reset()
+    return ended
