@@ -57,13 +57,34 @@ def loss_of(output, target):
     return torch.nn.functional.cross_entropy(output, target)
 
 
-def expected(level, clip=None):
-    """Return (weights, dtypes noted) after the loop of Apex's documentation, and leave no session open."""
-    model = Net()
-    model, optimizer = amp.initialize(model, optimizer_of(model), opt_level=level, verbosity=0)
+class LossNet(torch.nn.Module):
+    """The same, for clients that want the loss from the model: cast with it where weights are half."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x, y):
+        """Return the loss."""
+        return loss_of(self.net(x), y)
+
+
+def expected(level, clip=None, loss_inside=False):
+    """Return (weights, dtypes noted) after the loop of Apex's documentation, and leave no session open.
+
+    Args:
+        clip: the gradients' norm, if they are clipped.
+        loss_inside: the model that amp sees computes the loss as well.
+    """
+    whole = LossNet()
+    model = whole.net
+    seen_by_amp, optimizer = amp.initialize(
+        whole if loss_inside else model, optimizer_of(model), opt_level=level, verbosity=0
+    )
     for x, y in batches() * EPOCHS:
         optimizer.zero_grad()
-        with amp.scale_loss(loss_of(model(x), y), optimizer) as scaled_loss:
+        loss = seen_by_amp(x, y) if loss_inside else loss_of(seen_by_amp(x), y)
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), clip)

@@ -37,3 +37,9 @@ def apex_is_ours():
     install.install()
     yield
     install.uninstall()
+
+
+@pytest.fixture
+def checkpoints_hold_classes(monkeypatch):
+    """Let a client load classes of its own from its checkpoints: since 2.6 torch does not, unless it is told."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
