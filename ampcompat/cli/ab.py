@@ -20,6 +20,7 @@ from ..abtest import advisor
 from ..abtest.figures import MISSING
 from ..abtest.records import Report
 from ..errors import AmpError
+from . import device
 from .parsing import LineParser
 from .progress import make_progress
 from .run import BACKENDS, dtypes_named, level_named, target_of
@@ -38,6 +39,7 @@ def ab(arguments):
     target = _checked(parser, stated)
     told = {"script": " ".join(map(shlex.quote, target)), "seed": stated.seed, "diagnose": stated.diagnoses}
     told.update({"dtypes": stated.dtypes} if stated.dtypes else {})
+    told.update({"cuda_redirected_to": stated.device} if stated.device else {})
     report = Report(environment=told, baseline=stated.baseline)
     progress = make_progress(steps=stated.steps)
     run_levels = _run_here if stated.in_process else _run_fresh
@@ -69,7 +71,7 @@ def _parser():
         prog="ampcompat ab",
         usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--seed S] [--json FILE] "
         "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] "
-        "[--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] (SCRIPT | -m MODULE) [ARGS ...]",
+        "[--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unchanged script once per opt level and show how the levels differ. What follows SCRIPT or "
         "MODULE belongs to it.",
     )
@@ -91,6 +93,7 @@ def _parser():
     add("--verbose", action="store_true", help="let the script's output through")
     add("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
     add("--dtypes", type=dtypes_named, metavar="LOW,HIGH", help="for old torch: float32,float64 stand in for half")
+    device.add_option(parser)
     add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
@@ -138,6 +141,9 @@ def _checked(parser, stated):
     target = target_of(parser, stated)
     if target[0] == "-":
         parser.error("a script from stdin cannot be run once per level: give a file")
+    if stated.in_process and stated.device is not None:
+        parser.error("--device reaches a process as it starts, so it goes without --in-process")
+    device.put_in_force(parser, stated.device)
     if stated.baseline not in stated.levels:
         stated.levels.insert(0, stated.baseline)
     return target

@@ -134,6 +134,26 @@ def test_levels_of_a_distributed_script_run_under_its_launcher(script):
     assert "O0: 3 steps" in done.stderr
 
 
+def test_a_script_for_cuda_is_compared_on_the_device_at_hand(script):
+    path = script(
+        """
+        import torch
+        from apex import amp
+
+        model = torch.nn.Linear(4, 1).cuda()
+        model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        while True:
+            optimizer.zero_grad()
+            with amp.scale_loss(model(torch.ones(3, 4, device="cuda")).pow(2).mean(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        """
+    )
+    done = python(*(AB + ("--device", "cpu", "--levels", "O0", "--steps", "3", path)))
+    assert done.returncode == 0, done.stderr
+    assert "O0: 3 steps" in done.stderr and ", cpu (" in done.stdout
+
+
 # -- in this process ---------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +225,7 @@ def test_a_hopeless_nan_is_no_levels_fault(capsys):
         (["--seed", "-1", "script.py"], "--seed"),
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
+        (["--in-process", "--device", "cpu", __file__], "goes without --in-process"),
         (["-"], "a script from stdin"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
