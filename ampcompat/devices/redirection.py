@@ -77,8 +77,8 @@ class Redirection:
         for row in rows:
             owner = resolved(row.owner)
             for name in row.names:
-                if owner is not None and hasattr(owner, name):
-                    planned.append((owner, name, getattr(owner, name), row))
+                if owner is not None and (hasattr(owner, name) or row.how == redirections.ADDED):
+                    planned.append((owner, name, getattr(owner, name, _nothing), row))
         replaced = [(owner, name, entry, self._replacement(row, name, entry)) for owner, name, entry, row in planned]
         for owner, name, entry, replacement in replaced:
             if replacement is not entry:
@@ -96,7 +96,7 @@ class Redirection:
             return arguments.redirected(self.target, entry, row.detail)
         if row.how == redirections.ANSWER:
             return _named_as(entry, getattr(self._answers, name))
-        if row.how == redirections.NOTHING:
+        if row.how in (redirections.NOTHING, redirections.ADDED):
             return _named_as(entry, _nothing)
         if row.how == redirections.REFUSED:
             return refusals.refused(row.owner + "." + name, self.target, entry, row.detail)

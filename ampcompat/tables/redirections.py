@@ -2,8 +2,9 @@
 
 Owns: the rows, and which of torch's modules wait until somebody imports them.
 Must not touch: torch; owners and names are strings, and what they lead to is the business of ``devices``.
-The surprise: a name that a torch lacks is skipped. One that is missing here is still not silent: whatever reaches
-CUDA's own initialisation is refused with a sentence (``torch.cuda._lazy_init`` is a row too).
+The surprise: a name that a torch lacks is skipped, unless it is missing only for want of CUDA (``ADDED``). A name that
+is missing here is still not silent: whatever reaches CUDA's own initialisation is refused with a sentence
+(``torch.cuda._lazy_init`` is a row too).
 """
 
 from typing import Any, NamedTuple, Tuple
@@ -14,6 +15,7 @@ ARGUMENTS = "arguments"  # detail: (parameter, rule) pairs; the rules are in ``d
 STAND_IN = "stand-in"  # detail: "room.maker" in ``devices``; maker(target, original) returns what takes its place
 ANSWER = "answer"  # the method of that name of ``devices.answers.Answers``
 NOTHING = "nothing"  # does nothing, returns None: true of a device without that machinery
+ADDED = "added"  # does nothing either, and is put there where torch was built without CUDA
 REFUSED = "refused"  # detail: why, and what to do
 
 
@@ -123,6 +125,7 @@ _CUDA = (
     Row("torch.cuda.graphs", ("is_current_stream_capturing",), ANSWER),
     Row("torch.backends.cudnn", ("is_acceptable",), ANSWER),
     Row("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), NOTHING),
+    Row("torch._C", ("_cuda_clearCublasWorkspaces",), ADDED),  # what PyTorch Lightning calls before and after training
     Row("torch.cuda", _MEMORY, ANSWER),
     Row("torch.cuda.memory", _MEMORY, ANSWER),
     Row("torch.cuda", _MEMORY_ORDERS, NOTHING),

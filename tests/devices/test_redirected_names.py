@@ -46,6 +46,13 @@ def test_every_name_is_replaced_and_comes_back():
     assert changed == []
 
 
+def test_what_only_a_torch_with_cuda_has_is_there_meanwhile():
+    before = entry_of(torch._C, "_cuda_clearCublasWorkspaces")
+    with redirect_device("cpu"):
+        assert torch._C._cuda_clearCublasWorkspaces() is None
+    assert entry_of(torch._C, "_cuda_clearCublasWorkspaces") is before
+
+
 @pytest.mark.parametrize("row", EARLY, ids=lambda row: row.owner + "." + row.names[0])
 def test_an_owner_is_there_or_the_torch_lacks_it(row):
     owner = redirection.resolved(row.owner)
