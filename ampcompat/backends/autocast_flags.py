@@ -59,14 +59,16 @@ class Flags:
         self.write(([(True, low)] * len(self._of), False))
 
     def leave(self):
-        """Turn autocast off in this thread; return which devices had it on, for ``restore``."""
-        was = [is_enabled() for is_enabled, _, _, _ in self._of]
-        for (_, set_enabled, _, _), enabled in zip(self._of, was):
+        """Turn autocast off in this thread; return how it was on each device, for ``restore``."""
+        was = []
+        for is_enabled, set_enabled, _, _ in self._of:
+            enabled = is_enabled()
+            was.append((set_enabled, enabled))
             if enabled:
                 set_enabled(False)
         return was
 
     def restore(self, was):
         """Undo ``leave``."""
-        for (_, set_enabled, _, _), enabled in zip(self._of, was):
+        for set_enabled, enabled in was:
             set_enabled(enabled)

@@ -35,7 +35,11 @@ def _capturing():
 
 def _mode():
     """Return the grad mode that a cast made now belongs to."""
-    return True if _grad_is_enabled() else "inference" if _in_inference() else False
+    return True if _grad_is_enabled() else _mode_without_grad()
+
+
+def _mode_without_grad():
+    return "inference" if _in_inference() else False
 
 
 def _memory(tensor):
@@ -88,7 +92,7 @@ class WeightCache:
         if entry.version != version or entry.pointer != pointer or entry.requires_grad != requires_grad:
             entry.casts.clear()
             entry.version, entry.pointer, entry.requires_grad = version, pointer, requires_grad
-        mode = _mode()
+        mode = True if _grad_is_enabled() else _mode_without_grad()
         found = entry.casts.get(mode)
         if found is None:
             found = self._make(weight)
@@ -104,11 +108,10 @@ class WeightCache:
         return cast
 
     def _keep(self, entry, weight, mode, cast):
-        if type(cast) is not _Tensor or (self._aliases and self._has_alias(weight)):
-            return
-        if not (weight.is_cuda and _capturing()):
-            entry.casts[mode] = cast
-            self._is_empty = False
+        if type(cast) is _Tensor and not (self._aliases and self._has_alias(weight)):
+            if not (weight.is_cuda and _capturing()):
+                entry.casts[mode] = cast
+                self._is_empty = False
 
     def _has_alias(self, weight):
         aliases = self._aliases.get(id(weight))

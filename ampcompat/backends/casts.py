@@ -12,6 +12,14 @@ _Tensor = torch.Tensor
 BYTES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
 CONTAINERS = (tuple, list, dict)
 
+#: The methods that do what ``to(dtype)`` does, without looking through all that ``to`` may be given: 0.5 us less.
+METHODS = {
+    torch.float16: _Tensor.half,
+    torch.bfloat16: _Tensor.bfloat16,
+    torch.float32: _Tensor.float,
+    torch.float64: _Tensor.double,
+}
+
 
 class Casts:
     """What every wrapper of one backend needs to know.
@@ -29,17 +37,10 @@ class Casts:
         self.low, self.high = dtypes
         self.inactive = inactive
         self.paused = paused
-        self.weight_cast = weight_cast
         self.rounded_weight = rounded_weight
         self.is_compiling = is_compiling
-        self.not_low = frozenset(BYTES) - frozenset([self.low])
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
-
-    def to_low(self, value):
-        """Return a value with its floating tensors in the low dtype, weights from the cache."""
-        if isinstance(value, _Tensor):
-            return self.weight_cast(value) if value.dtype in self.not_low else value
-        return nested(self.to_low, value) if isinstance(value, CONTAINERS) else value
+        self.to_low = _to_low(weight_cast, self.low)
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""
@@ -60,6 +61,19 @@ class Casts:
             return nested(rounded, value) if isinstance(value, CONTAINERS) else value
 
         return rounded
+
+
+def _to_low(weight_cast, low):
+    """Return a function: value -> the value with its floating tensors in the low dtype, weights from the cache."""
+    not_low = frozenset(BYTES) - frozenset([low])
+
+    # Every argument of every product comes by here, so it holds what it needs instead of asking an object for it.
+    def to_low(value):
+        if isinstance(value, _Tensor):
+            return weight_cast(value) if value.dtype in not_low else value
+        return nested(to_low, value) if isinstance(value, CONTAINERS) else value
+
+    return to_low
 
 
 def nested(cast, value):

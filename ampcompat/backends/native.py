@@ -43,7 +43,7 @@ class NativeBackend(WrappingBackend):
 
         shared = dict(
             paused=self.paused,
-            weight_cast=self._low_of,
+            weight_cast=self._low_of(),
             rounded_weight=self._rounded_of,
             is_compiling=compiling.is_compiling,
         )

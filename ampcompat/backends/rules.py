@@ -75,15 +75,20 @@ def _is_alike(args):
     """Return whether arguments surely hold floating tensors of no more than one dtype: the common case, made fast."""
     first = None
     for arg in args:
-        for value in arg if type(arg) in (list, tuple) else (arg,):
+        for value in (arg,) if isinstance(arg, _Tensor) else arg if type(arg) in (list, tuple) else (arg,):
             if isinstance(value, _Tensor):
-                if value.dtype is not first and value.dtype in BYTES:
+                dtype = value.dtype
+                if dtype is not first and dtype in BYTES:
                     if first is not None:
                         return False
-                    first = value.dtype
+                    first = dtype
             elif isinstance(value, CONTAINERS):
                 return False
     return True
+
+
+def _may_hold_tensors(values):
+    return any(isinstance(value, _MAY_HOLD_TENSORS) for value in values)
 
 
 def promoted(function, casts):
@@ -94,7 +99,7 @@ def promoted(function, casts):
     def in_widest(*args, **kwargs):
         if inactive():
             return function(*args, **kwargs)
-        if _is_alike(args) and not any(isinstance(value, _MAY_HOLD_TENSORS) for value in kwargs.values()):
+        if _is_alike(args) and not (kwargs and _may_hold_tensors(kwargs.values())):
             return function(*args, **kwargs)
         args, kwargs = _promote(args, kwargs)
         return function(*args, **kwargs)
@@ -137,11 +142,13 @@ def follow_self(function, casts):
     casters = {dtype: caster(dtype) for dtype in BYTES}
 
     @functools.wraps(function)
-    def following(self, *args, **kwargs):
-        if inactive() or not isinstance(self, _Tensor) or self.dtype not in BYTES:
-            return function(self, *args, **kwargs)
-        args, kwargs = cast_all(casters[self.dtype], args, kwargs)
-        return function(self, *args, **kwargs)
+    def following(*args, **kwargs):
+        if inactive():  # as in every step of an optimizer
+            return function(*args, **kwargs)
+        if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
+            return function(*args, **kwargs)
+        args, kwargs = cast_all(casters[args[0].dtype], args, kwargs)
+        return function(*args, **kwargs)
 
     return following
 

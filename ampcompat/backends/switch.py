@@ -34,11 +34,22 @@ class Switch:
 
     def pause(self):
         """Turn casts off in this thread until the matching ``resume``."""
-        self.change_pauses(1)
+        # As ``change_pauses(1)``, written out: every backward pass and every step comes by here.
+        local = self.local
+        local.depth += 1
+        if local.depth == 1:
+            local.off = True
+            with self._lock:
+                self._pausing_threads += 1
+                self.is_off_somewhere = True
 
     def resume(self):
         """End the newest ``pause`` of this thread."""
-        self.change_pauses(-1)
+        local = self.local
+        local.depth -= 1
+        if not local.depth:
+            self._give_back(local)
+            self._note(pausing=-1)
 
     def change_pauses(self, change):
         """Change the number of this thread's pauses; at none of them its region decides, or else the process."""

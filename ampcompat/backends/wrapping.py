@@ -14,7 +14,7 @@ from ..tables import op_rules, torch_facts
 from . import autograd, compiling, norms, placing, rnn, rules, scripting
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
-from .casts import Casts
+from .casts import METHODS, Casts
 from .switch import NOTHING, Inside, Paused, Switch, Unpaused
 
 
@@ -36,7 +36,7 @@ class WrappingBackend(CastBackend):
         self._switch = Switch()
         self._is_confined = False
         low, high = dtypes
-        self._cache = WeightCache(lambda weight: weight.to(low))
+        self._cache = WeightCache(METHODS[low])
         self._rounded_cache = WeightCache(lambda weight: half_math.rounded(weight, low, high))
         self._emulate = half_math.is_wanted(low)
         self._casts = self._make_casts()
@@ -47,7 +47,7 @@ class WrappingBackend(CastBackend):
             self.dtypes,
             inactive=lambda: switch.is_off_somewhere if is_tracing() else local.off,
             paused=self._paused_inside,
-            weight_cast=self._low_of,
+            weight_cast=self._low_of(),
             rounded_weight=self._rounded_of,
             is_compiling=compiling.is_compiling,
         )
@@ -56,10 +56,15 @@ class WrappingBackend(CastBackend):
         # A compiler sees through a sealed function to kernels, which no wrapper casts here; and it cannot take a lock.
         return nullcontext() if compiling.is_compiling() else Paused(self._switch)
 
-    def _low_of(self, tensor):
-        if compiling.is_tracing() or not is_weight(tensor):  # a compiler must not meet caches
-            return tensor.to(self.dtypes.low)
-        return self._cache.cast(tensor)
+    def _low_of(self):
+        low, cached, is_tracing = self.dtypes.low, self._cache.cast, compiling.is_tracing
+
+        def low_of(tensor):
+            if is_tracing() or not is_weight(tensor):  # a compiler must not meet caches
+                return tensor.to(low)
+            return cached(tensor)
+
+        return low_of
 
     def _rounded_of(self, tensor, call):
         return self._rounded_cache.cast(tensor) if is_weight(tensor) else call.rounded(tensor)

@@ -144,7 +144,9 @@ class OptimizerAdapter(StashNames):
 
     def _own_with_grad(self, seen):
         """Return the own masters that have a gradient and that no other adapter of this pass has ``seen``."""
-        own = [param for param in self.own_masters() if param.grad is not None and id(param) not in seen]
+        own = [param for param in self.own_masters() if param.grad is not None]
+        if seen:
+            own = [param for param in own if id(param) not in seen]
         seen.update(map(id, own))
         return own
 
@@ -155,7 +157,11 @@ class OptimizerAdapter(StashNames):
         if self.stage is Stage.SCALED or self.foreign_scale is not None:
             return True
         lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
-        return any(param.grad is not None for params in lists for param in params)
+        for params in lists:
+            for param in params:
+                if param.grad is not None:
+                    return True
+        return False
 
     def before_backward(self, scaler, scale, seen, are_local=False):
         """Make room: what earlier passes left and the new, scaled gradients will add up to one multiple of the truth.
@@ -195,11 +201,13 @@ class OptimizerAdapter(StashNames):
     def after_backward(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments as in ``before_backward``."""
         self._move_to_masters(scaler, scale)
-        own = self._own_with_grad(seen)
-        for param in own:
-            if param.grad.is_sparse and not param.grad.is_coalesced():
-                param.grad = param.grad.coalesce()
-        scaler.unscale_(tensors.grouped([param.grad for param in own]), scale)
+        grads = []
+        for param in self._own_with_grad(seen):
+            grad = param.grad
+            if grad.is_sparse and not grad.is_coalesced():
+                grad = param.grad = grad.coalesce()
+            grads.append(grad)
+        scaler.unscale_(tensors.grouped(grads), scale)
         for param, grad in self._stashed:
             param.grad = grad if param.grad is None else param.grad.add_(grad)
         self._stashed = []

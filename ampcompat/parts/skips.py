@@ -41,7 +41,7 @@ class Judgement:
         Args:
             groups: process groups whose ranks must agree.
         """
-        on_device = all(adapter.skips.are_on_device() for adapter in self.adapters)
+        on_device = all([adapter.skips.are_on_device() for adapter in self.adapters])
         verdict = self.scaler.judge(on_device, groups if self.scaler.checks else ())
         for adapter in self.adapters:
             adapter.skips.unjudged.pop(self.scaler, None)
@@ -80,8 +80,10 @@ class Skips:
     def take_flag(self):
         """Return what to hand the optimizer as ``found_inf`` for the step that begins now, or None: ask ``take``."""
         self._judge_at_last()
+        if not self._waiting or not self.are_on_device():
+            return None
         verdicts = [verdict for verdict, _ in self._waiting]
-        if not verdicts or not self.are_on_device() or not all(verdict.is_on_one_device() for verdict in verdicts):
+        if not all([verdict.is_on_one_device() for verdict in verdicts]):
             return None
         flags = [verdict.flags[0] for verdict in verdicts]
         if len({flag.device for flag in flags}) > 1:
@@ -100,10 +102,10 @@ class Skips:
 
     def was_last(self):
         """Return whether the last step was skipped; waits for the device."""
-        return any(verdict.overflowed() for verdict in self._heeded)
+        return any(verdict.overflowed() for verdict in self._heeded) if self._heeded else False
 
     def _judge_at_last(self):
-        for judgement in list(self.unjudged.values()):
+        for judgement in list(self.unjudged.values()) if self.unjudged else ():
             judgement.give()
 
     def __deepcopy__(self, memo):

@@ -24,14 +24,14 @@ def is_narrower(tensor, dtype):
 def grouped(tensors):
     """Return lists of tensors of one device and dtype each; of a sparse (coalesced) tensor, its values."""
     groups = {}
+    device = dtype = alike = None  # of the tensor before: looking up a group costs more than comparing
     for tensor in tensors:
         if tensor.is_sparse:
             tensor = tensor._values()
-        key = (tensor.device, tensor.dtype)
-        if key in groups:
-            groups[key].append(tensor)
-        else:
-            groups[key] = [tensor]
+        if tensor.dtype is not dtype or tensor.device != device:
+            device, dtype = tensor.device, tensor.dtype
+            alike = groups.setdefault((device, dtype), [])
+        alike.append(tensor)
     return list(groups.values())
 
 
