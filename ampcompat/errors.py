@@ -7,6 +7,7 @@ and each more specific one is also the built-in that a Python programmer would e
 """
 
 import functools
+import inspect
 
 
 class AmpError(RuntimeError):
@@ -39,4 +40,5 @@ def told_plainly(door):
         except AmpError as error:
             raise error.with_traceback(None) from error.__cause__
 
+    plain.__signature__ = inspect.signature(door)  # for inspect.getfullargspec, which does not look through wrappers
     return plain

@@ -72,6 +72,12 @@ def test_keywords_and_defaults_are_apexs_in_apexs_order():
     assert positional == SIGNATURE
 
 
+def test_clients_that_read_the_defaults_in_the_old_way_find_them():
+    spec = inspect.getfullargspec(amp.initialize)
+    assert dict(zip(spec.args[-len(spec.defaults) :], spec.defaults)) == dict(SIGNATURE[1:])
+    assert inspect.getfullargspec(amp.scale_loss).args[:3] == ["loss", "optimizers", "loss_id"]
+
+
 def test_all_fourteen_keywords_can_be_given_at_once(level):
     model = make_network()
     given = dict(SIGNATURE[2:], opt_level=level, verbosity=0)
