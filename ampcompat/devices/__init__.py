@@ -8,7 +8,9 @@ leave ``torch.compile`` and the modes of others alone; modes begin with torch 2.
 neither ``torch.cuda`` nor classes.
 """
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+from ..runtime import state
 
 __all__ = ["redirect_device"]
 
@@ -18,7 +20,7 @@ def redirect_device(device):
     """Redirect CUDA to a device inside, in the whole process; everything is as it was afterwards.
 
     Children that are not forked are not redirected; ``python -m ampcompat run --device`` redirects a script and all
-    its children.
+    its children. What ``amp.initialize`` began inside ends with it: its models are plain float32 ones afterwards.
 
     Args:
         device: "cpu", "mps" or "xpu".
@@ -30,7 +32,14 @@ def redirect_device(device):
 
     redirection = Redirection(device)
     redirection.begin()
-    try:
+    with ExitStack() as leaving:
+        leaving.callback(redirection.undo)
+        # Before that: a session wraps our stand-ins, and would put them back when we are gone.
+        leaving.callback(_close_all_but, list(state.sessions))
         yield redirection.target
-    finally:
-        redirection.undo()
+
+
+def _close_all_but(earlier):
+    for session in reversed(list(state.sessions)):
+        if session not in earlier:
+            session.close()

@@ -32,6 +32,24 @@ def trained(level, device):
     return weights
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_session_that_was_begun_inside_ends_with_the_block(level, failing):
+    model = nn.Linear(2, 2)
+    with contextlib.suppress(ZeroDivisionError):
+        with redirect_device("cpu"):
+            amp.initialize(model.cuda(), torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0)
+            if failing:
+                1 / 0
+    assert ampcompat.current() is None and model.weight.dtype is torch.float32
+
+
+def test_a_session_that_was_open_before_stays_open():
+    with ampcompat.session("O0", verbosity=0) as before:
+        with redirect_device("cpu"):
+            pass
+        assert ampcompat.current() is before
+
+
 def test_amp_trains_as_on_the_device_itself(level):
     expected = trained(level, "cpu")
     with redirect_device("cpu"):
