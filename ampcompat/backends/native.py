@@ -44,7 +44,7 @@ class NativeBackend(WrappingBackend):
         shared = dict(
             paused=self.paused,
             weight_cast=self._low_of(),
-            rounded_weight=self._rounded_of,
+            rounded_weight=self._rounded_of(),
             is_compiling=compiling.is_compiling,
         )
         self._covered_casts = Casts(self.dtypes, inactive=inactive_or_traced, **shared)

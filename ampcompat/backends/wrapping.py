@@ -10,11 +10,12 @@ from contextlib import nullcontext
 import torch
 
 from ..parts import half_math
+from ..parts.casting import METHODS
 from ..tables import op_rules, torch_facts
 from . import autograd, compiling, norms, placing, rnn, rules, scripting
 from .base import CastBackend
 from .cache import WeightCache, is_weight, watch_data
-from .casts import METHODS, Casts
+from .casts import Casts
 from .switch import NOTHING, Inside, Paused, Switch, Unpaused
 
 
@@ -48,7 +49,7 @@ class WrappingBackend(CastBackend):
             inactive=lambda: switch.is_off_somewhere if is_tracing() else local.off,
             paused=self._paused_inside,
             weight_cast=self._low_of(),
-            rounded_weight=self._rounded_of,
+            rounded_weight=self._rounded_of(),
             is_compiling=compiling.is_compiling,
         )
 
@@ -66,8 +67,9 @@ class WrappingBackend(CastBackend):
 
         return low_of
 
-    def _rounded_of(self, tensor, call):
-        return self._rounded_cache.cast(tensor) if is_weight(tensor) else call.rounded(tensor)
+    def _rounded_of(self):
+        cached = self._rounded_cache.cast
+        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
 
     def open(self, patches):
         """Put the wrappers in place and turn them on, unless they are confined to regions."""

@@ -11,6 +11,14 @@ from collections.abc import Mapping, MutableMapping
 
 import torch
 
+#: What does the same as ``to(dtype)``, without looking through all that ``to`` may be given; that takes 0.5 us.
+METHODS = {
+    torch.float16: torch.Tensor.half,
+    torch.bfloat16: torch.Tensor.bfloat16,
+    torch.float32: torch.Tensor.float,
+    torch.float64: torch.Tensor.double,
+}
+
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from ..errors import AmpError, AmpValueError
 from ..tables import torch_facts
+from .casting import METHODS
 
 #: "on": whatever the low dtype is; "off": never; "auto": where the low dtype is slow on this CPU.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
@@ -49,13 +50,13 @@ def is_for(args):
 
 def rounded(tensor, low, high):
     """Return a tensor with the values of ``low`` in the dtype ``high``; its gradient is rounded on the way back too."""
-    return tensor.to(low).to(high)
+    return METHODS[high](METHODS[low](tensor))
 
 
 def round_results(value, low):
     """Return floating results, alone or in a tuple or list, in the dtype ``low``."""
     if isinstance(value, torch.Tensor):
-        return value.to(low) if value.is_floating_point() else value
+        return METHODS[low](value) if value.is_floating_point() else value
     if isinstance(value, (tuple, list)):
         return type(value)([round_results(item, low) for item in value])
     return value
@@ -78,11 +79,11 @@ class WideCall:
 
     def rounded(self, tensor):
         """Return a tensor rounded to the low dtype, in the high one."""
-        return self.widened(tensor.to(self.low))
+        return self.widened(METHODS[self.low](tensor))
 
     def widened(self, narrow):
         """Return a tensor of the low dtype in the high one, and remember where it came from."""
-        wide = narrow.to(self.high)
+        wide = METHODS[self.high](narrow)
         if self._keeps and wide.numel() and wide.stride() == narrow.stride():
             self._sources[wide.data_ptr()] = narrow.detach()
         return wide
@@ -145,5 +146,5 @@ class _SavedInputs:
                 "A tensor that is needed for its gradient was modified in place after it was used: {} of shape {} is "
                 "at version {}, expected {}.".format(source.dtype, tuple(source.size()), source._version, version)
             )
-        wide = source.to(self.high)
+        wide = METHODS[self.high](source)
         return wide if (wide.size(), wide.stride()) == (size, stride) else wide.as_strided(size, stride)

@@ -28,7 +28,8 @@ class Judgement:
         self.adapters = list(adapters)
         for adapter in adapters:
             earlier = adapter.skips.unjudged.get(scaler)
-            self.adapters += [each for each in earlier.adapters if each not in self.adapters] if earlier else []
+            if earlier is not None:
+                self.adapters += [each for each in earlier.adapters if each not in self.adapters]
 
     def postpone(self):
         """Leave it to a later pass, or to the step if there is none before."""
