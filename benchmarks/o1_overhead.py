@@ -5,17 +5,22 @@ Prints the time of a training step and its ratio to the rival's (median of inter
     mlp           4 x (Linear(8, 8) + ReLU), batch 8: only Python counts
     transformer   about 10 million params
 
-    python benchmarks/o1_overhead.py [--levels O1 O4] [--backends native patched] [--rounds 200] [--device cpu]
+    python benchmarks/o1_overhead.py [--levels O1 O4] [--backends native patched] [--rounds 7] [--device cpu]
+    AMPCOMPAT_HALF_MATH=off python benchmarks/o1_overhead.py    both sides on torch's own half kernels, which a CPU
+                                                                without half units runs slowly: only Python differs
+    python benchmarks/o1_overhead.py --calls                    what casting adds to one call of a function
 """
 
 import argparse
 import statistics
 import time
+import timeit
 
 import torch
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.parts import half_math
 from ampcompat.tables.opt_levels import OPT_LEVELS
 
 
@@ -102,6 +107,69 @@ def clock(subject, steps):
         subject.leave()
 
 
+def calls(device, dtype):
+    """Return {name: function of no arguments}: under casts, and the same without them on inputs that are cast already."""
+    weight = torch.nn.Parameter(torch.randn(8, 8, device=device))
+    wide, low = torch.randn(8, 8, device=device), torch.randn(8, 8, device=device).to(dtype)
+    low_weight = weight.detach().to(dtype).requires_grad_()
+    nothing_to_cast = {
+        "add": lambda: wide + wide,
+        "add_": lambda: wide.add_(0.0),
+        "exp": lambda: torch.exp(wide),
+        "cat": lambda: torch.cat([wide, wide]),
+        "matmul": lambda: torch.matmul(low, low),
+    }
+    linear = torch.nn.functional.linear  # as it is before the casts; under them it is looked up
+    under = dict(nothing_to_cast, **{"linear, cached weight": lambda: torch.nn.functional.linear(low, weight)})
+    return under, dict(nothing_to_cast, **{"linear, cached weight": lambda: linear(low, low_weight)})
+
+
+def quickest(function):
+    """Return the seconds of a call in the quickest of some short runs: others use the machine too."""
+    return min(timeit.repeat(function, number=500, repeat=10)) / 500
+
+
+def print_calls(device, level, backend, rounds):
+    """Print the microseconds of each call: plain, under casts, the difference."""
+    under, plain = calls(device, OPT_LEVELS[level].dtypes.low)
+    seconds = {name: ([], []) for name in under}
+    for _ in range(rounds):
+        for name in under:
+            seconds[name][0].append(quickest(plain[name]))
+        with ampcompat.session(level, backend=backend, verbosity=0):
+            amp.initialize(torch.nn.Linear(1, 1))
+            for name in under:
+                under[name]()
+                seconds[name][1].append(quickest(under[name]))
+    for name, columns in seconds.items():
+        before, after = (min(column) * 1e6 for column in columns)
+        print("{:22} {:5} {:8} {:8.2f} {:8.2f} {:+8.2f}".format(name, level, backend, before, after, after - before))
+
+
+def print_steps(name, device, level, backends, rounds):
+    """Print the time of a step of one network, for each backend beside the rival."""
+    steps = 200 if name == "mlp" else 5
+    rival = Rival(name, device, OPT_LEVELS[level].dtypes.low)
+    for backend in backends:
+        ours = Ours(name, device, level, backend)
+        pairs = [(clock(ours, steps), clock(rival, steps)) for _ in range(rounds)]
+        mine, theirs = (statistics.median(column) * 1e6 for column in zip(*pairs))
+        ratio = statistics.median(a / b for a, b in pairs)
+        print("{:12} {:5} {:8} {:10.0f} {:11.0f} {:7.2f}".format(name, level, backend, mine, theirs, ratio))
+
+
+def print_heading(device, levels):
+    """Print where this is measured, and where the two sides do not compute alike."""
+    print("torch {}, {}, {} threads".format(torch.__version__, device, torch.get_num_threads()))
+    for level in levels:
+        low = OPT_LEVELS[level].dtypes.low
+        if device == "cpu" and half_math.is_wanted(low):
+            print(
+                "{}: half math is on for {} (AMPCOMPAT_HALF_MATH=off turns it off): products are computed in float32 "
+                "between rounded values, the rival's by torch's own half kernels.".format(level, low)
+            )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
@@ -109,19 +177,19 @@ def main():
     parser.add_argument("--backends", nargs="+", default=["native", "patched"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--calls", action="store_true", help="measure single calls instead of training steps")
     stated = parser.parse_args()
-    print("torch {}, {}, {} threads".format(torch.__version__, stated.device, torch.get_num_threads()))
+    print_heading(stated.device, stated.levels)
+    if stated.calls:
+        print("call                   level backend     plain    casts     more   (us, best of the rounds)")
+        for level in stated.levels:
+            for backend in stated.backends:
+                print_calls(stated.device, level, backend, stated.rounds)
+        return
     print("network      level backend    us ours    us rival   ratio")
     for name in stated.networks:
-        steps = 200 if name == "mlp" else 5
         for level in stated.levels:
-            rival = Rival(name, stated.device, OPT_LEVELS[level].dtypes.low)
-            for backend in stated.backends:
-                ours = Ours(name, stated.device, level, backend)
-                rounds = [(clock(ours, steps), clock(rival, steps)) for _ in range(stated.rounds)]
-                mine, theirs = (statistics.median(column) * 1e6 for column in zip(*rounds))
-                ratio = statistics.median(a / b for a, b in rounds)
-                print("{:12} {:5} {:8} {:10.0f} {:11.0f} {:7.2f}".format(name, level, backend, mine, theirs, ratio))
+            print_steps(name, stated.device, level, stated.backends, stated.rounds)
 
 
 if __name__ == "__main__":
