@@ -1,5 +1,6 @@
 """``python -m ampcompat ab``: what a user types, sees and gets. Fresh processes are few, since each loads torch."""
 
+import functools
 import importlib.util
 import io
 import os
@@ -95,7 +96,12 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     source = TRAINING + "    if step == 3:\n        open({!r}, 'w').close()\n".format(str(marker))
     command = [sys.executable] + list(AB) + ["--levels", "O0,O2", "--json", str(saved), script(source), "1000", "0.05"]
     begun = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )
     while not marker.exists() and begun.poll() is None:
         time.sleep(0.1)
