@@ -1,9 +1,19 @@
 """Let clients find our ``apex``, and load what they saved."""
 
 import pytest
+import torch
 
 import torchvision_operators  # noqa: F401 - before a client imports torchvision
 from ampcompat.apex import install
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tensors are tiny here: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
