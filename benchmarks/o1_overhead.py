@@ -108,7 +108,7 @@ def clock(subject, steps):
 
 
 def calls(device, dtype):
-    """Return {name: function of no arguments}: under casts, and the same without them on inputs that are cast already."""
+    """Return {name: function of no arguments} for under casts, and for without them on inputs that are cast already."""
     weight = torch.nn.Parameter(torch.randn(8, 8, device=device))
     wide, low = torch.randn(8, 8, device=device), torch.randn(8, 8, device=device).to(dtype)
     low_weight = weight.detach().to(dtype).requires_grad_()

@@ -36,8 +36,8 @@ class Switch:
         """Turn casts off in this thread until the matching ``resume``."""
         # As ``change_pauses(1)``, written out: every backward pass and every step comes by here.
         local = self.local
-        local.depth += 1
-        if local.depth == 1:
+        local.depth = depth = local.depth + 1
+        if depth == 1:
             local.off = True
             with self._lock:
                 self._pausing_threads += 1
@@ -46,8 +46,8 @@ class Switch:
     def resume(self):
         """End the newest ``pause`` of this thread."""
         local = self.local
-        local.depth -= 1
-        if not local.depth:
+        local.depth = depth = local.depth - 1
+        if not depth:
             self._give_back(local)
             self._note(pausing=-1)
 

@@ -14,7 +14,7 @@ from ..parts.casting import METHODS
 from ..tables import op_rules, torch_facts
 from . import autograd, compiling, norms, placing, rnn, rules, scripting
 from .base import CastBackend
-from .cache import WeightCache, is_weight, watch_data
+from .cache import Parameter, WeightCache, is_weight, watch_data
 from .casts import Casts
 from .switch import NOTHING, Inside, Paused, Switch, Unpaused
 
@@ -61,9 +61,10 @@ class WrappingBackend(CastBackend):
         low, cached, is_tracing = self.dtypes.low, self._cache.cast, compiling.is_tracing
 
         def low_of(tensor):
-            if is_tracing() or not is_weight(tensor):  # a compiler must not meet caches
-                return tensor.to(low)
-            return cached(tensor)
+            # ``is_weight``, but for the call of it in the commonest case.
+            if not is_tracing() and (type(tensor) is Parameter or is_weight(tensor)):  # a compiler must not meet caches
+                return cached(tensor)
+            return tensor.to(low)
 
         return low_of
 

@@ -67,6 +67,9 @@ class BackwardPass:
         self.verdict = None
 
     def __enter__(self):
+        # Forward is over. Autograd holds the casts of weights that it needs, and frees them one by one as it goes, unless
+        # somebody else holds them too.
+        self.casts.backend.clear_cache()
         self.scale = self.scaler.scale_now()
         for observer in self.observers:
             observer.before_backward(self)

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import weakref
 
 import pytest
 import torch
@@ -426,3 +427,21 @@ def test_other_keys_are_an_error_naming_them(wrong):
         amp.load_state_dict(wrong)
     assert [key for key in wrong if key != "loss_scaler0"][0] in str(raised.value)
     assert amp.state_dict() == before
+
+
+@settings_at("O1", "O4")
+def test_casts_of_weights_are_not_held_while_backward_runs(setting):
+    with session_of(setting):
+        bench, seen = Bench(setting), []
+
+        @amp.half_function
+        def total(weight):
+            seen.append(weakref.ref(weight))
+            return weight.sum()
+
+        loss = FACTOR * total(bench.model.a)
+        assert seen[0]().dtype is setting.low, "within an iteration the cast is kept"
+        with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+            assert seen[0]() is None
+            scaled_loss.backward()
+        assert bool((bench.model.a.grad == FACTOR).all())
