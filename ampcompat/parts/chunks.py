@@ -2,9 +2,9 @@
 
 Owns: ``Chunk``, ``GradientPool``, and which pairs share a chunk.
 Must not touch: scales; the optimizer.
-The surprise: making room for a small gradient costs more than filling it, so the small ones of a model share one tensor that
-lives from step to step. It never hands out memory that somebody still sees: who kept a gradient, a view of it or an alias
-of it beyond the step keeps it unchanged, and the pool moves to new memory.
+The surprise: making room for a small gradient costs more than filling it, so the small ones of a model share one tensor
+that lives from step to step. It never hands out memory that somebody still sees: who kept a gradient, a view of it or
+an alias of it beyond the step keeps it unchanged, and the pool moves to new memory.
 """
 
 import copy
@@ -34,7 +34,8 @@ class Chunk:
     def take_gradients(self):
         """Take the models' gradients away; return (masters, copies, groups), or None where there is no gradient.
 
-        ``copies`` are in the masters' dtype, pairwise; ``groups`` are the same values as ``LossScaler.unscale_`` wants them.
+        ``copies`` are in the masters' dtype, pairwise; ``groups`` are the same values as ``LossScaler.unscale_`` wants
+        them.
         """
         models, masters, pool = self.models, self.masters, self._pool
         grads = [model.grad for model in models]
@@ -65,8 +66,8 @@ class Chunk:
 def chunks_of(pairs):
     """Return the ``Chunk`` lists of (model, master) pairs, those with a pool first.
 
-    A pool's memory is there already when its gradients move, so that moving frees half ones and takes nothing; moved last, they
-    would lie beside all the wide ones.
+    A pool's memory is there already when its gradients move, so that moving frees half ones and takes nothing; moved
+    last, they would lie beside all the wide ones.
     """
     small, rest = _set_apart(pairs)
     pooled = [Chunk(each, GradientPool([master for _, master in each])) for each in small]
@@ -113,7 +114,7 @@ class GradientPool:
 
 
 def _set_apart(pairs):
-    """Return (lists, rest): of (model, master) pairs, lists of small ones alike that can share a pool, and all others."""
+    """Return (lists, rest) of (model, master) pairs: lists of small ones alike that can share a pool; all others."""
     small, rest, room = {}, [], {}
     for pair in sorted(pairs, key=lambda pair: pair[1].numel()):
         master = pair[1]

@@ -2,8 +2,8 @@
 
 Owns: ``Observer``, what a session tells and when.
 Must not touch: the session, its optimizers and its scalers; an observer looks.
-The surprise: a session without observers pays a loop over an empty list. What an observer reads may wait for the device,
-and that is its own doing.
+The surprise: a session without observers pays a loop over an empty list. What an observer reads may wait for the
+device, and that is its own doing.
 """
 
 
@@ -21,11 +21,12 @@ class Observer:
         """Hear that a ``scale_loss`` block begins.
 
         Args:
-            backward: the ``BackwardPass``: its ``loss`` (unscaled, with its graph), ``loss_id``, ``scaler``, ``scale``, ``adapters``.
+            backward: the ``BackwardPass``: its ``loss`` (unscaled, with its graph), ``loss_id``, ``scaler``, ``scale``,
+                ``adapters``.
         """
 
     def after_backward(self, backward):
-        """Hear that the block has ended without an error: its gradients are unscaled, unless ``backward.delay_unscale``.
+        """Hear that the block has ended without an error; gradients are unscaled, unless ``backward.delay_unscale``.
 
         ``backward.verdict`` is the ``scaler.Verdict`` on them, or None where none was asked for; unread as yet.
         """
@@ -40,7 +41,7 @@ class Observer:
         """Hear that ``step()`` of an adapter's optimizer begins."""
 
     def after_step(self, adapter):
-        """Hear that it has ended; ``adapter.skips.was_last()`` says whether it was skipped, and waits for the device."""
+        """Hear that it has ended; ``adapter.skips.was_last()`` waits for the device and says if it was skipped."""
 
     def closed(self, session):
         """Hear that the session is over: models are about to be float32 again."""
