@@ -17,7 +17,7 @@ def read(*path):
 VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"), re.MULTILINE).group(1)
 EXAMPLES = ["scikit-learn"]
 REPORT = ["matplotlib"]
-TEST = ["pytest", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES + REPORT
+TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES + REPORT
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
@@ -30,9 +30,10 @@ setup(
     license="BSD-3-Clause",
     packages=find_packages(include=["ampcompat", "ampcompat.*"]),
     # The alias is data, not a package of ours: it may be importable as `apex` only where a user installs it.
-    package_data={"ampcompat.apex": ALIAS, "ampcompat.devices": ["site/*.py"]},
+    package_data={"ampcompat.apex": ALIAS, "ampcompat.cuda_redirect": ["site/*.py"]},
     python_requires=">=3.7",
-    install_requires=["torch", "packaging"],
+    # The oldest torch that the test suite runs on; the newest, 2.15, is no upper bound: `ampcompat info` tells.
+    install_requires=["torch>=1.3.1", "packaging"],
     extras_require={
         "examples": EXAMPLES,
         "report": REPORT,

@@ -1,9 +1,4 @@
-"""``python -m ampcompat``.
-
-Owns: nothing; it hands over to the desk.
-Must not touch: anything.
-The surprise: ``run`` does not come back: the script takes this process over.
-"""
+"""``python -m ampcompat``: the command line, see ``ampcompat.cli``."""
 
 import sys
 

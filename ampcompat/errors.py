@@ -1,9 +1,7 @@
-"""One small tree of errors.
+"""Exceptions that ampcompat raises on purpose.
 
-Owns: every exception class that ampcompat raises on purpose.
-Must not touch: torch.
-The surprise: every user error is also a ``RuntimeError``, because scripts written for Apex catch that,
-and each more specific one is also the built-in that a Python programmer would expect.
+Each is also a ``RuntimeError``, which scripts written for Apex catch, and each specific one is the built-in that a Python
+programmer would expect.
 """
 
 import functools
@@ -11,7 +9,7 @@ import inspect
 
 
 class AmpError(RuntimeError):
-    """A mistake that the user can mend; the message says what was expected, what came, what to do."""
+    """A mistake that the user can correct; the message says what was expected, what came, what to do."""
 
 
 class AmpTypeError(AmpError, TypeError):
@@ -30,15 +28,15 @@ class GradientOverflowError(AmpError, FloatingPointError):
     """Gradients were inf or nan where the step could not be skipped, or the user asked to be stopped."""
 
 
-def told_plainly(door):
-    """Decorate a door: an ``AmpError`` leaves it without the rooms that it came through, so the user's line stands last."""
+def hide_internal_frames(function):
+    """Decorate a public function: the traceback of an ``AmpError`` ends at the user's line, without our frames."""
 
-    @functools.wraps(door)
-    def plain(*args, **kwargs):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
         try:
-            return door(*args, **kwargs)
+            return function(*args, **kwargs)
         except AmpError as error:
             raise error.with_traceback(None) from error.__cause__
 
-    plain.__signature__ = inspect.signature(door)  # for inspect.getfullargspec, which does not look through wrappers
-    return plain
+    wrapper.__signature__ = inspect.signature(function)  # for inspect.getfullargspec, which does not look through wrappers
+    return wrapper

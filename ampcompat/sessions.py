@@ -1,20 +1,18 @@
-"""Sessions: what Apex never had. Open one for a block, ask for the current one, put everything back.
+"""Functions beyond Apex's API: open a session for a block, get the current one, close all, count gradients.
 
-Owns: ``session``, ``current``, ``reset``, ``gradient_histogram``.
-Must not touch: torch; sessions do.
-The surprise: a session's options win over what the script's own ``amp.initialize`` asks for, just as the command line's
-do.
+Options of a session override the arguments of the script's ``amp.initialize``, as those of the command line do.
 """
 
 from contextlib import contextmanager
 
 from .errors import AmpError, AmpTypeError
-from .parts.exponents import Counts
-from .runtime import state
-from .runtime.forensics import Forensics, diagnosing
-from .runtime.session import new_session
-from .runtime.state import current
-from .tables import opt_levels
+from .patching import run_after
+from .diagnostics.gradient_histogram import GradientCounter
+from .training import state
+from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
+from .training.session import new_session
+from .training.state import current
+from . import opt_levels
 
 __all__ = ["current", "gradient_histogram", "reset", "session"]
 
@@ -30,24 +28,24 @@ def session(
     diagnose=False,
     **options
 ):
-    """Open a session for a block, and leave torch, models and optimizers as plain float32 ones afterwards.
+    """Open a session for a block; afterwards torch, models and optimizers are plain float32 ones again.
 
     Every ``amp.initialize`` in the block belongs to it. At the end torch's functions, autocast flags, ``forward`` and
     the optimizers' methods are as they were before; weights that were half are float32 again, with their masters'
     values.
 
     Args:
-        opt_level: "O0" … "O5", whatever the script asks for; None leaves it to the script.
-        backend: who casts at O1 and O4: "auto", "native" or "patched".
-        dtypes: a ``tables.opt_levels.DtypePair`` (low, high) instead of the level's own.
-        verbosity: 0 for silence; None leaves it to the script.
+        opt_level: "O0" … "O5", overrides that of the script; None leaves it to the script.
+        backend: the cast backend at O1 and O4: "auto", "native" or "patched".
+        dtypes: an ``opt_levels.DtypePair`` (low, high) instead of the level's own.
+        verbosity: 0 prints nothing; None leaves it to the script.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
-        observers: ``runtime.observers.Observer`` objects that hear what happens.
-        diagnose: say why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
+        observers: ``observer.Observer`` objects, whose callbacks are called.
+        diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
-        The ``runtime.session.Session``.
+        The ``training.session.Session``.
 
     Raises:
         AmpError: a session is open already; an unknown level; an option that makes no sense for the level.
@@ -56,40 +54,43 @@ def session(
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
-    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, diagnosing(observers, diagnose))
+    opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
+    if diagnose:
+        add_diagnosis(opened)
     state.sessions.append(opened)
     try:
         yield opened
-    finally:
-        opened.close()
+    except BaseException as error:
+        run_after(error, opened.close)
+        raise
+    opened.close()
 
 
 def reset():
     """Close every open session: everything is as if ``amp`` had never been initialized.
 
-    Functions that were registered with ``amp.register_*_function`` stay registered for the next ``initialize``.
+    All of them are closed even if one raises; the first error is raised at the end. Functions that were
+    registered with ``amp.register_*_function`` stay registered for the next ``initialize``.
     """
-    while state.sessions:
-        state.sessions[-1].close()
+    state.close_all()
 
 
 def gradient_histogram(source=None):
     """Count gradients by powers of two, to see whether training in half needs a loss scale.
 
     Args:
-        source: a model, an optimizer, or a list of them: their gradients of now, in true units, every value. Call it
-        between
-            the end of ``scale_loss`` and ``optimizer.step()``. None: what ``diagnose`` has counted since
+        source: a model, an optimizer, or a list of them: every value of their gradients, unscaled. Call it between the
+            end of ``scale_loss`` and ``optimizer.step()``. None: what ``diagnose`` has counted since
             ``amp.initialize``, a sample of every tenth pass.
 
     Returns:
-        A ``parts.exponents.Histogram``: ``table()`` and ``verdict()`` are text; ``lost()`` is the share of nonzero
-        values under 2**-24, which plain float16 makes 0, ``subnormal()`` the share that it keeps with fewer bits,
-        ``overflowing()`` the share over 65504; ``keeping_scale()`` and ``fitting_scale()`` are the loss scales between
-        which nothing is lost.
+        A ``diagnostics.gradient_histogram.Histogram``: ``table()`` and ``summary()`` are text; ``underflow_fraction()``
+        is the fraction of nonzero values that float16 rounds to 0 (under 2**-24), ``subnormal_fraction()`` that
+        of values with fewer bits, ``overflow_fraction()`` that of values over 65504. At a loss scale from
+        ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.
 
     Raises:
-        AmpTypeError: something else was given.
+        AmpTypeError: ``source`` is of another type.
         AmpError: there are no gradients, or they are still scaled, or nothing was counted.
     """
     if source is None:
@@ -102,16 +103,16 @@ def gradient_histogram(source=None):
             "gradient_histogram found no gradients. Call it after the scale_loss block and before optimizer.step(), "
             "which frees those of masters, or optimizer.zero_grad()."
         )
-    counts = Counts()
-    counts.take_in(gradients)
-    return counts.read()
+    counter = GradientCounter()
+    counter.update(gradients)
+    return counter.read()
 
 
 def _counted():
     opened = current()
-    for observer in opened.observers if opened is not None and opened.enabled else ():
-        if isinstance(observer, Forensics):
-            return observer
+    diagnosis = find_diagnosis(opened) if opened is not None and opened.enabled else None
+    if diagnosis is not None:
+        return diagnosis
     raise AmpError(
         "gradient_histogram() without a model or optimizer asks for what diagnose has counted: call "
         "amp.initialize(..., diagnose=True) first, or pass the model or the optimizer."
@@ -119,7 +120,7 @@ def _counted():
 
 
 def _gradients_of(source):
-    """Return the gradients of a model (of its masters where there are some) or an optimizer; None among them."""
+    """Return the gradients of a model (of its masters, if it has some) or of an optimizer; some may be None."""
     if hasattr(source, "param_groups"):
         adapter = getattr(source, "_amp_stash", None)
         if adapter is not None and adapter.holds_scaled_gradients():

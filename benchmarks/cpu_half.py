@@ -1,10 +1,10 @@
-"""What half costs on a CPU without half units: a training step at every half level against O0, and against torch's own.
+"""What half costs on a CPU: a training step at every half level against O0, and on request against torch's own half.
 
-Prints the time of a training step of each level over the step at O0 (median of interleaved rounds), for a small CNN, a
-transformer encoder and an LSTM; then how many times longer the CNN takes with torch's own half kernels (the same model
-at O3 under AMPCOMPAT_HALF_MATH=off). O4 and O5 are bfloat16, which is left to torch where this CPU has units for it.
+Prints which units the CPU has, which half dtypes are emulated and why, then the time of a training step of each level
+over the step at O0 (medians of interleaved rounds), for a small CNN, a transformer encoder and an LSTM. ``--own`` adds
+one step of the CNN with torch's own float16 kernels (O3 under AMPCOMPAT_HALF_MATH=off), which can take many seconds.
 
-    python benchmarks/cpu_half.py [--networks cnn transformer lstm] [--levels O1 O2 O3 O4 O5] [--rounds 5]
+    python benchmarks/cpu_half.py [--networks cnn transformer lstm] [--levels O1 O2 O3 O4 O5] [--rounds 5] [--own]
 """
 
 import argparse
@@ -16,9 +16,10 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.parts import half_math
+from ampcompat.casting import half_emulation
 
-NATIVE = "O3, torch's own"
+#: CPU flags for half arithmetic, as torch and the operating system name them.
+UNITS = ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "bf16", "fp16_arith", "sve_bf16")
 
 
 class Cnn(torch.nn.Module):
@@ -73,18 +74,18 @@ class Subject:
 
     def seconds(self, steps):
         """Return the median seconds of a step, over a few after a warm-up."""
-        before = os.environ.get(half_math.VARIABLE)
+        before = os.environ.get(half_emulation.VARIABLE)
         if self.setting is not None:
-            os.environ[half_math.VARIABLE] = self.setting
+            os.environ[half_emulation.VARIABLE] = self.setting
         try:
             with ampcompat.session(self.level, verbosity=0):
                 amp.initialize(self.model, self.optimizer, verbosity=0)
                 self.step()
                 return statistics.median(self.step() for _ in range(steps))
         finally:
-            os.environ.pop(half_math.VARIABLE, None)
+            os.environ.pop(half_emulation.VARIABLE, None)
             if before is not None:
-                os.environ[half_math.VARIABLE] = before
+                os.environ[half_emulation.VARIABLE] = before
 
     def step(self):
         start = time.perf_counter()
@@ -99,12 +100,10 @@ class Subject:
 def measure(name, levels, rounds, steps):
     """Return {level: (median milliseconds, median ratio to O0)} of interleaved rounds."""
     subjects = {level: Subject(name, level) for level in ["O0"] + levels}
-    if name == "cnn" and "O3" in levels and half_math.is_wanted(torch.float16):
-        subjects[NATIVE] = Subject(name, "O3", "off")
     taken = {level: [] for level in subjects}
     for _ in range(rounds):
         for level, subject in subjects.items():
-            taken[level].append(subject.seconds(1 if level == NATIVE else steps))
+            taken[level].append(subject.seconds(steps))
     return {
         level: (
             statistics.median(times) * 1e3,
@@ -114,24 +113,38 @@ def measure(name, levels, rounds, steps):
     }
 
 
+def cpu_flags():
+    """Return the flags of the CPU that concern half arithmetic, as Linux reports them; elsewhere as torch does."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            words = set(file.read().split())
+    except OSError:
+        words = {name for name, there in getattr(torch.cpu, "get_capabilities", dict)().items() if there is True}
+    return sorted(word for word in words if word in UNITS or word in ("avx2", "avx512f", "amx_tile", "sve"))
+
+
+def print_heading():
+    print("torch {}, {} threads; CPU: {}".format(torch.__version__, torch.get_num_threads(), " ".join(cpu_flags())))
+    for dtype in (torch.float16, torch.bfloat16):
+        print("{}: {}".format(dtype, half_emulation.in_words(dtype)))
+    print("network      level     ms a step   over O0", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--levels", nargs="+", default=["O1", "O2", "O3", "O4", "O5"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="per round and level")
+    parser.add_argument("--own", action="store_true", help="measure a step of the CNN in torch's own float16 too")
     stated = parser.parse_args()
-    emulated = [str(dtype) for dtype in (torch.float16, torch.bfloat16) if half_math.is_wanted(dtype)]
-    print("torch {}, {} threads".format(torch.__version__, torch.get_num_threads()), end=", ")
-    print("computed by half_math: {}".format(", ".join(emulated) or "none"))
-    print("network      level               ms a step   over O0")
+    print_heading()
     for name in stated.networks:
-        figures = measure(name, stated.levels, stated.rounds, stated.steps)
-        for level, (milliseconds, ratio) in figures.items():
-            print("{:12} {:17} {:11.1f} {:9.2f}".format(name, level, milliseconds, ratio), flush=True)
-        if NATIVE in figures:
-            gain = figures[NATIVE][0] / figures["O3"][0]
-            print("{:12} O3 is {:.0f} times as fast as torch's own half kernels".format(name, gain), flush=True)
+        for level, (milliseconds, ratio) in measure(name, stated.levels, stated.rounds, stated.steps).items():
+            print("{:12} {:5} {:13.1f} {:9.2f}".format(name, level, milliseconds, ratio), flush=True)
+    if stated.own:
+        own, emulated = Subject("cnn", "O3", "off").seconds(1), Subject("cnn", "O3", "on").seconds(1)
+        print("CNN at O3: {:.1f} ms emulated, {:.1f} ms by torch's own kernels".format(emulated * 1e3, own * 1e3))
 
 
 if __name__ == "__main__":

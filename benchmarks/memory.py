@@ -4,16 +4,17 @@ Counts every live tensor's storage once (params, gradients, masters, optimizer s
 
     forward     before the backward pass: params, masters, state
     backward    when it has ended, before scale_loss exits
-    unscale     the most that any operation inside the exit of scale_loss sees
+    unscale     the most during any operation inside the exit of scale_loss
     gradients   after that exit
-    step        the most that any operation inside optimizer.step() sees
+    step        the most during any operation inside optimizer.step()
     after       when zero_grad has run
 
-The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", section 3.1) is 16: half params 2 and gradients 2,
-float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at a time. Ours holds
-18 and two bytes for each element of the last chunks (``parts.tensors.chunked``): float32 gradients, since any optimizer may read them,
-but half ones are freed chunk by chunk as they move. The smallest params' gradients keep their memory between steps
-(``parts.chunks``, at most 4 MiB). A second backward pass before the step (accumulation) holds 20.
+The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", section 3.1) is 16: half params 2 and
+gradients 2, float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at
+the same time. ampcompat holds 18 and two bytes for each element of the last chunks (``tensor_lists.chunked``):
+float32 gradients, since any optimizer may read them, but half ones are freed chunk by chunk while they are copied.
+The smallest params' gradients keep their memory between steps (``optimizers.gradient_buffers``, at most 4 MiB). A
+second backward pass before the step (accumulation) holds 20.
 
     python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--foreach]
 """
@@ -26,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.parts import tensors
+from ampcompat import tensor_lists
 
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16
@@ -51,9 +52,9 @@ def live_bytes():
 
 
 def live_storages():
-    """Yield the storages of all live tensors, and of their gradients: Python does not know those that nobody has asked for."""
+    """Yield the storages of all live tensors, and of their gradients, which may not have Python objects yet."""
     for each in gc.get_objects():
-        # Asked by type: isinstance would wake lazy objects and their properties.
+        # type() instead of isinstance, which would load lazy objects and call their properties.
         if issubclass(type(each), torch.Tensor):
             yield each.untyped_storage()
             if each.is_leaf and each.grad is not None:
@@ -61,10 +62,10 @@ def live_storages():
 
 
 class HighWater(TorchDispatchMode):
-    """Remembers the most bytes that storages held as operations began or ended.
+    """Records the most bytes that storages held at the start or end of an operation.
 
-    Counts what it has seen being made and has not seen die, on top of what was there before: walking all objects at every
-    operation would take minutes.
+    Counts storages that were created and not yet freed, on top of those that existed before: walking all objects at
+    every operation would take minutes.
     """
 
     def __init__(self):
@@ -153,7 +154,7 @@ def main():
     parser.add_argument("--optimizers", nargs="+", default=["adam", "fused-adam"], choices=list(OPTIMIZERS))
     stated = parser.parse_args()
     params = stated.layers * (stated.width + 1) * stated.width
-    print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensors.CHUNK))
+    print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensor_lists.CHUNK))
     print("bytes per param; the formula for mixed precision with Adam is {}".format(FORMULA))
     print("{:12} {:5}".format("optimizer", "level") + "".join("{:>10}".format(stage) for stage in STAGES) + "      peak")
     for name in stated.optimizers:

@@ -1,18 +1,19 @@
 """Memory and time of training a small detector: base, mixed precision, accumulation, checkpointing, all together.
 
-The network is a RetinaNet in small: a residual backbone of four stages, a feature pyramid over the last three, and two
-heads that share their weights between the levels of the pyramid. Its targets are made up; what is measured does not
-depend on them.
+The network is a RetinaNet in small: a residual backbone of four stages, a feature pyramid over the last three, and
+two heads that share their weights between the levels of the pyramid. Its targets are made up; what is measured does
+not depend on them.
 
-Each row trains by itself. In a step of the base the optimizer sees ``--batch`` images; with accumulation it steps after
-``--accumulate`` such batches (as in MMCV's table: what an iteration costs stays), or, with ``--same-batch``, after
-parts of one batch.
+Each row trains by itself. In a step of the base the optimizer gets ``--batch`` images; with accumulation it steps
+after ``--accumulate`` such batches (as in MMCV's table: what an iteration costs stays), or, with ``--same-batch``,
+after parts of one batch.
 
-    memory      the most bytes that tensors hold at any operation of an iteration (on a GPU: the allocator's answer)
+    memory      the most bytes that tensors hold at any operation of an iteration (on a GPU: from the allocator)
     saved       the bytes that a forward pass keeps for the backward pass, activations and casts of weights
     time        of an iteration (one forward and backward pass, and a step if it is due)
 
-Rows take turns, so that a machine that gets slower slows them all. Ratios are to the base, medians over the rounds.
+The rows are interleaved, so that changes of the machine's speed affect all of them. Ratios are to the base, medians
+over the rounds.
 
     python benchmarks/memory_savers.py [--size 256] [--batch 4] [--accumulate 2] [--device cuda]
 """

@@ -20,8 +20,8 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.parts import half_math
-from ampcompat.tables.opt_levels import OPT_LEVELS
+from ampcompat.casting import half_emulation
+from ampcompat.opt_levels import OPT_LEVELS
 
 
 def mlp():
@@ -163,7 +163,7 @@ def print_heading(device, levels):
     print("torch {}, {}, {} threads".format(torch.__version__, device, torch.get_num_threads()))
     for level in levels:
         low = OPT_LEVELS[level].dtypes.low
-        if device == "cpu" and half_math.is_wanted(low):
+        if device == "cpu" and half_emulation.is_wanted(low):
             print(
                 "{}: half math is on for {} (AMPCOMPAT_HALF_MATH=off turns it off): products are computed in float32 "
                 "between rounded values, the rival's by torch's own half kernels.".format(level, low)

@@ -4,12 +4,13 @@
     unet      a UNet with 7.8 million params, on generated images with discs to find
     bert      an encoder of BERT-base's shape with random weights, classifying tokens of generated text
 
-and three ways to train each: `float32` (plain torch), `autocast` (torch.autocast and torch.amp.GradScaler by hand) and
-O0 to O5 (ampcompat). Prints for each the median time of a step and its ratio to float32 and to autocast, the peak of the
-memory, and the loss at the end beside float32's. Each round makes the network anew with the same weights and batches and
-trains it every way in turn, so that a slow moment of the machine meets all of them alike.
+and three ways to train each: `float32` (plain torch), `autocast` (torch.autocast and torch.amp.GradScaler by hand)
+and O0 to O5 (ampcompat). Prints for each the median time of a step and its ratio to float32 and to autocast, the peak
+of the memory, and the loss at the end beside float32's. Each round makes the network anew with the same weights and
+batches and trains it in every way, so that changes of the machine's speed affect all of them.
 
-Memory is counted on a CPU (live tensors at the peak of a step) and read from the allocator on CUDA, allocated and reserved.
+Memory is counted on a CPU (live tensors at the peak of a step) and read from the allocator on CUDA, allocated and
+reserved.
 
     python benchmarks/seed_networks.py [--networks tabular unet bert] [--ways float32 autocast O0 … O5]
         [--rounds 3] [--steps 8] [--device cpu] [--dtype float16] [--no-tf32]
@@ -145,7 +146,7 @@ class Segmentation(Task):
 
 
 class Tokens(Task):
-    """Random words, each labelled by its number modulo nine."""
+    """Random tokens, each labelled by its index modulo nine."""
 
     name, rate = "bert", 1e-4
     count, length = 2, 64

@@ -93,7 +93,7 @@ def fast_collate(batch):
 
 
 class data_prefetcher:
-    """Copies the next batch to the GPU on a stream of its own while this one is computed with."""
+    """Copies the next batch to the GPU on a separate stream while the current one is in use."""
 
     def __init__(self, loader):
         self.loader = iter(loader)
@@ -383,7 +383,7 @@ class AverageMeter(object):
 
 
 def adjust_learning_rate(optimizer, epoch, step, steps_per_epoch):
-    """Warm up over the first epoch, and fall by ten where two thirds of the epochs are done."""
+    """Warm up over the first epoch, and divide the rate by ten after two thirds of the epochs."""
     lr = args.lr * (0.1 if epoch >= max(args.epochs * 2 // 3, 1) and args.epochs > 2 else 1.0)
     if epoch == 0:
         lr = lr * float(step) / steps_per_epoch

@@ -4,7 +4,7 @@
     torchrun --nproc_per_node 2 -m ampcompat run examples/memory_savers.py --accumulate 2 --checkpoint
 
 Batches are of the size that the optimizer steps on, whatever they are divided by: more iterations per step or more
-processes mean smaller parts in memory, not another training. (Batch norm alone sees the parts.)
+processes mean smaller parts in memory and the same training. (Only batch norm depends on the parts.)
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python -m ampcompat run examples/resume.py --checkpoint /tmp/run.pt --opt-level O2
 
-Written as scripts for NVIDIA Apex are: it knows nothing of ampcompat. Start it again with the same arguments after it was stopped,
-by Ctrl-C, kill -9 or a power cut: it goes on from its checkpoint. The data are the points of a noisy curve.
+Written as scripts for NVIDIA Apex are: it knows nothing of ampcompat. After an interruption (Ctrl-C, kill -9, a power
+cut) start it again with the same arguments: it continues from its checkpoint. The data are the points of a noisy
+curve.
 """
 
 import argparse

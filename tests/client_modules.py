@@ -1,9 +1,7 @@
-"""Import a client, or skip the tests of it with the reason.
+"""Import a client library, or skip its tests with the reason: ``imported``, ``imported_with_apex``.
 
-Owns: ``imported``, ``imported_with_apex``.
-Must not touch: what is installed.
-The surprise: a client may warn when it is imported, and that is its own affair; in tests all else that warns is an error.
-In the leg that has installed the client nothing is skipped: there a client that cannot be imported is a failure.
+Warnings during the import of a client are ignored; in tests all other warnings are errors. In the CI leg that
+installs the client, an import that fails is a failure and not a skip.
 """
 
 import importlib

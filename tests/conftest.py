@@ -9,10 +9,11 @@ import ampcompat
 import half_kernels
 import precision
 import snapshots
-from ampcompat import backends
+from ampcompat import casting
 from ampcompat.errors import AmpValueError
-from ampcompat.runtime import state
-from ampcompat.tables import opt_levels, torch_facts
+from ampcompat.training import state
+from ampcompat import opt_levels
+from ampcompat.torch_compat import features
 
 ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
@@ -45,7 +46,7 @@ def level(request):
 def backend(request):
     """Every cast backend that the installed torch can serve."""
     try:
-        backends.choose(torch_facts.read(), request.param, precision.PAIR)
+        casting.choose(features.read(), request.param, precision.PAIR)
     except AmpValueError as error:
         pytest.skip(str(error))
     return request.param

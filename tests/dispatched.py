@@ -1,15 +1,13 @@
-"""Watch the operations that torch dispatches below autograd.
+"""``Watch``: records the operations that torch dispatches below autograd.
 
-Owns: ``Watch``.
-Must not touch: what they compute.
-The surprise: views that only rename a tensor do not count.
+Views that only rename a tensor are not counted.
 """
 
 import torch
 
 
 class Watch:
-    """A context that lists dispatched operations; ``reads`` are those that bring a value to the host."""
+    """A context that lists dispatched operations; ``reads`` are those that copy a value to the host."""
 
     def __enter__(self):
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,5 +30,5 @@ class Watch:
 
     @property
     def reads(self):
-        """How many values were brought to the host."""
+        """The number of values copied to the host."""
         return sum("_local_scalar_dense" in call for call in self.calls)

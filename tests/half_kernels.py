@@ -1,8 +1,6 @@
-"""Ask the installed torch whether it can train in half on this CPU, and what stands in where it cannot.
+"""Test whether the installed torch can train in half on this CPU, and choose the dtypes to use where it cannot.
 
-Owns: the probes for arithmetic that a torch may lack.
-Must not touch: the environment; tests put ``stand_in`` there.
-The surprise: it trains a tiny network to find out, because torch versions gained half kernels one by one.
+The test trains a tiny network, because torch gained half kernels one by one over several versions.
 """
 
 import functools

@@ -1,9 +1,9 @@
-"""Reports as an A/B run would write them, made up: no training, the same numbers every time."""
+"""Hand-made reports of A/B runs: no training, the same numbers every time."""
 
 import math
 import random
 
-from ampcompat.abtest.records import Finding, Memory, Report, Run
+from ampcompat.abtest.report_data import Finding, Memory, Report, Run
 
 MIB = 1024 * 1024
 HOSTILE = "<script>alert('x')</script>\"&$\\frac{1}$ __évil__ \u2603\n]]>-->"
@@ -11,7 +11,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <
 
 
 def made_run(level, steps=200, seed=0, start=2.3, drift=0.0, skipped=(), seconds=0.012):
-    """Return a run whose loss falls from ``start``, off by about ``drift``; its scale meets ``skipped``."""
+    """Return a run whose loss falls from ``start``, with an error of about ``drift`` and ``skipped`` skipped steps."""
     noise, own = random.Random(seed), random.Random(level)
     run = Run(backend="native" if level in ("O1", "O4") else None, samples=[32] * steps, skipped=list(skipped))
     scale = 65536.0 if level in ("O1", "O2") else 1.0
@@ -54,7 +54,7 @@ def good_report(steps=200):
 
 
 def broken_report(steps=120):
-    """Return a level that turns to nan, one that explodes, one that was interrupted and one that never started."""
+    """Return a level whose loss becomes nan, one that diverges, one that was interrupted and one that never started."""
     report = Report(environment=made_environment(), baseline="O0", runs={"O0": made_run("O0", steps)})
     nan = made_run("O1", steps, skipped=range(steps // 2, steps))
     nan.loss = [(step, 0, math.nan if step >= steps // 2 else value) for step, _, value in nan.loss]
@@ -87,7 +87,7 @@ def long_report(steps=20000):
 
 
 def two_losses_report():
-    """Return a run with two losses that have scales of their own, as GANs have."""
+    """Return a run with two losses with separate scales, as for GANs."""
     report = Report(environment=made_environment(), runs={"O0": made_run("O0", 80), "O1": made_run("O1", 80)})
     for run in report.runs.values():
         run.loss += [(step, 1, 5.0 - value) for step, _, value in run.loss]

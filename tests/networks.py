@@ -1,7 +1,7 @@
 """Settings of amp (level, backend, dtypes), small networks, and a float64 reference written by hand.
 
-The ``Product`` network and its inputs are chosen so that every rounding is known: inputs, rates and scales are powers of two,
-so that a float64 loop which rounds the weights where the level does must agree with amp to the last bit.
+The ``Product`` network and its inputs are chosen so that every rounding is known: inputs, rates and scales are powers
+of two, so that a float64 loop which rounds the weights where the level does must agree with amp to the last bit.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ import torch
 
 import ampcompat
 import half_kernels
-from ampcompat import amp, backends
+from ampcompat import amp, casting
 from ampcompat.errors import AmpValueError
-from ampcompat.tables import torch_facts
-from ampcompat.tables.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
+from ampcompat.torch_compat import features
+from ampcompat.opt_levels import BFLOAT16, HALF, level_named, STAND_IN
 
 
 class Setting(NamedTuple):
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
         return self.level in ("O2", "O5")
 
     def rounds_weights(self, tensor):
-        """Return a float64 tensor as the level's arithmetic sees it."""
+        """Return a float64 tensor rounded to the level's arithmetic."""
         return tensor if self.level == "O0" else tensor.to(self.low).double()
 
     def rounds_state(self, tensor):
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 def _missing(setting):
     """Say what this torch lacks for a setting, or return None."""
     try:
-        backends.choose(torch_facts.read(), setting.backend, setting.pair)
+        casting.choose(features.read(), setting.backend, setting.pair)
     except AmpValueError as error:
         return str(error) if setting.casts_functions else None
     return None
@@ -98,7 +98,7 @@ def settings_at(*levels):
 
 @contextlib.contextmanager
 def session_of(setting, verbosity=0):
-    """Open a session of a setting; what ``amp.initialize`` then says about levels and options counts."""
+    """Open a session of a setting; the level and options of ``amp.initialize`` apply."""
     pair = setting.pair if setting.pair is STAND_IN else None
     with _own_dtypes(), ampcompat.session(backend=setting.backend, dtypes=pair, verbosity=verbosity) as session:
         yield session
@@ -106,7 +106,7 @@ def session_of(setting, verbosity=0):
 
 @contextlib.contextmanager
 def _own_dtypes():
-    """Let the setting's dtypes count: the pair that stands in for half in other tests would beat them."""
+    """Use the setting's dtypes instead of the replacement pair for half that other tests use."""
     stand_in = os.environ.pop("AMPCOMPAT_DTYPES", None)
     try:
         yield
@@ -224,7 +224,7 @@ class ProductReference:
 
 
 class ScaleReference:
-    """The automaton of the dynamic loss scale, as the contract says it."""
+    """The automaton of the dynamic loss scale, as in the contract."""
 
     def __init__(self, window=2000, smallest=None, largest=2.0**24):
         self.window, self.smallest, self.largest = window, smallest, largest

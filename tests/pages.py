@@ -1,8 +1,6 @@
-"""Read a page as a browser would: its text, its links, whether it is sound, and how wide it is on a phone.
+"""Parses an HTML page for tests, and opens it in a headless browser.
 
-Owns: an HTML reader for tests, and the start of a headless browser.
-Must not touch: what pages say.
-The surprise: a headless Chromium makes no window narrower than 500 dots, so a phone is a frame of 390 in another page.
+A headless Chromium makes no window narrower than 500 pixels, so a phone is a frame of 390 pixels in another page.
 """
 
 import html
@@ -16,33 +14,33 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 _VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "base", "source", "area", "embed", "track", "param"}
 
 
-class Reader(HTMLParser):
-    """The elements of a page: ``tags`` with their attributes, ``text`` outside style, and ``faults`` of nesting."""
+class PageReader(HTMLParser):
+    """The elements of a page: ``tags`` with their attributes, ``text`` outside style, and ``errors`` of nesting."""
 
     def __init__(self, page):
         super().__init__(convert_charrefs=True)
-        self.tags, self.text, self.faults, self._open = [], "", [], []
+        self.tags, self.text, self.errors, self._open = [], "", [], []
         self.feed(page)
         self.close()
-        self.faults += ["never closed: " + tag for tag in self._open]
+        self.errors += ["never closed: " + tag for tag in self._open]
 
     def handle_starttag(self, tag, attrs):
-        """Note an element, and open it."""
+        """Record an element, and open it."""
         self.tags.append((tag, dict(attrs)))
         if tag not in _VOID:
             self._open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
-        """Note an element that closes itself, as those of SVG do."""
+        """Record an element that closes itself, as those of SVG do."""
         self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag):
         """Close an element, which must be the last one that was opened."""
         if not self._open or self._open.pop() != tag:
-            self.faults.append("closed out of turn: {} at {}".format(tag, self.getpos()))
+            self.errors.append("wrong closing tag: {} at {}".format(tag, self.getpos()))
 
     def handle_data(self, data):
-        """Collect what is read."""
+        """Collect the text."""
         if self._open and self._open[-1] != "style":
             self.text += data
 
@@ -76,10 +74,10 @@ def open_in_browser(path, folder, *options):
 
 
 def framed(page, width, script):
-    """Return a page that holds another one in a frame of that width, and in ``#told`` what ``script`` returns of it."""
+    """Return a page that holds another one in a frame of that width, and the result of ``script`` in ``#result``."""
     return (
-        '<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><p id="told"></p>'
+        '<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><p id="result"></p>'
         '<iframe id="frame" style="border:0;width:{}px;height:3000px" srcdoc="{}"></iframe>'
         "<script>onload = () => {{ const page = document.getElementById('frame').contentDocument;"
-        "document.getElementById('told').textContent = JSON.stringify((() => {{ {} }})()) }}</script>"
+        "document.getElementById('result').textContent = JSON.stringify((() => {{ {} }})()) }}</script>"
     ).format(width, html.escape(page, quote=True), script)

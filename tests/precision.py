@@ -1,15 +1,13 @@
-"""The dtypes that this suite calls low and high.
+"""The low and the high dtype of the test suite: ``PAIR``, ``LOW``, ``HIGH``, ``low_of``.
 
-Owns: ``PAIR``, ``LOW``, ``HIGH``, ``low_of``.
-Must not touch: the default dtype.
-The surprise: where torch has no half arithmetic on the CPU (before 1.10 or so) the whole suite runs on float32 and float64
-instead: the same mechanisms, with kernels that exist. ``conftest`` tells ampcompat so by the environment.
+If torch has no half arithmetic on the CPU (before about 1.10), the suite runs on float32 and float64: the same code
+paths, with kernels that exist. ``conftest`` passes this to ampcompat in environment variables.
 """
 
 import torch
 
 import half_kernels
-from ampcompat.tables import opt_levels
+from ampcompat import opt_levels
 
 IS_STAND_IN = bool(half_kernels.stand_in())
 PAIR = opt_levels.STAND_IN if IS_STAND_IN else opt_levels.HALF

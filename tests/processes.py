@@ -1,8 +1,6 @@
-"""Start real Python processes, for tests of what a user types.
+"""Start Python processes for tests of command lines.
 
-Owns: the environment that such a process gets.
-Must not touch: this process's environment.
-The surprise: ampcompat comes from this checkout by PYTHONPATH, installed or not.
+They import ampcompat from this checkout by PYTHONPATH, whether it is installed or not.
 """
 
 import os

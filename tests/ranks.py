@@ -1,8 +1,7 @@
-"""Run a function in several processes that form a gloo group, and bring back what each returned.
+"""Run a function in several processes that form a gloo group, and return the result of each.
 
-Owns: the processes and the file by which they find each other.
-Must not touch: ports. One that was free when it was probed may be taken a moment later.
-The surprise: every rank starts a fresh interpreter, so it imports the library as it is on disk by then.
+The processes meet through a file, since a free port may be taken between the test for it and its use. Each rank is a
+new interpreter.
 """
 
 import os
@@ -38,8 +37,8 @@ def _rank(rank, function, args, world_size, folder):
         raise
     finally:
         torch.distributed.destroy_process_group()
-    # All is said and saved. Threads of torch that still run when an interpreter is taken down can abort it (seen on torch
-    # 2.13, on a busy machine, after sharding was refused in the middle of a pass).
+    # All results are printed and saved. Threads of torch that still run at interpreter shutdown can abort it (seen with
+    # torch 2.13 on a busy machine, after an error from sharding in the middle of a pass).
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

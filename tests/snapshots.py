@@ -10,6 +10,7 @@ import torch.utils.checkpoint
 OWNERS = [
     torch,
     torch.Tensor,
+    torch.nn.Parameter,
     torch.nn.functional,
     torch.nn.modules.rnn,
     torch.autograd,

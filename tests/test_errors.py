@@ -1,4 +1,4 @@
-"""Errors of the user are told plainly: caught as Apex's were, and without the rooms behind the door."""
+"""Error messages for users: exceptions have Apex's types, and tracebacks end with a single frame of ampcompat."""
 
 import traceback
 

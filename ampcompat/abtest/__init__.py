@@ -1,13 +1,14 @@
-"""A/B runs: the opt levels of one training side by side.
+"""A/B runs: trains at several opt levels and compares losses, loss scales, speed and memory.
 
-Owns: the door: ``compare``, ``Report`` and the records in it.
-Must not touch: arguments, terminals and exit codes, which are the desk's.
-The surprise: reports can be read and drawn without torch, which only ``compare`` imports.
+Reports can be read and drawn where torch is not installed; only ``compare`` imports it.
 """
 
-from .records import Finding, Memory, Report, Run
+from .report.charts import save_figure
+from .report.html import to_html
+from .report.text import to_text
+from .report_data import Finding, Memory, Report, Run
 
-__all__ = ["Finding", "Memory", "Report", "Run", "compare"]
+__all__ = ["Finding", "Memory", "Report", "Run", "compare", "save_figure", "to_html", "to_text"]
 
 
 def __getattr__(name):

@@ -1,10 +1,4 @@
-"""Train at each level in this process, and record it.
-
-Owns: ``compare``; what surrounds one recorded run: its level and its listeners, and what is said of its end.
-Must not touch: the terminal, files.
-The surprise: a level is forced as the command line does it, by the environment, so that what ``train`` asks for
-does not count and worker processes agree. A failure is a row of the report, not an exception.
-"""
+"""Trains at each level in this process and records it. A level that fails is a row of the report, not an exception."""
 
 import contextlib
 import platform
@@ -14,55 +8,46 @@ import torch
 
 from .. import __version__
 from ..errors import AmpError, AmpTypeError, AmpValueError
-from ..parts import half_math
-from ..parts.patching import PatchStack
-from ..runtime import state
-from ..tables import opt_levels, torch_facts
-from . import advisor, seeding
-from .companions import listeners
-from .recorder import EnoughSteps, Recorder
-from .records import Report
+from ..casting import half_emulation
+from ..patching import PatchStack
+from ..training import state
+from .. import opt_levels
+from ..torch_compat import features
+from . import recommendation, seeding
+from .event_sources import add_observers
+from .record import StepLimitReached, Recorder
+from .report_data import Report
 
 LEVELS = ("O0", "O1", "O2", "O3")
 
 NEVER_INITIALIZED = (
     "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
-    "script starts by itself is not seen"
+    "script starts by itself is not recorded"
 )
-DISABLED = "amp.initialize was called with enabled=False, so that every level is the same plain training"
+DISABLED = "amp.initialize was called with enabled=False, so that every level is the same training without amp"
 NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
 
 
 def compare(
-    train,
-    levels=LEVELS,
-    baseline="O0",
-    steps=None,
-    repeats=1,
-    seed=0,
-    backend=None,
-    dtypes=None,
-    verbosity=0,
-    diagnose=True,
-    memory=True,
-    tell=None,
+    train, levels=LEVELS, baseline="O0", steps=None, repeats=1, seed=0, backend=None, dtypes=None, verbosity=0,
+    diagnose=True, memory=True, on_event=None
 ):
     """Train once per opt level, with the same seeds, and report how the levels differ.
 
     Args:
-        train: called as ``train(level)``: makes its model and data anew, calls ``amp.initialize`` and trains. The
-            level is in force whatever opt_level it asks for.
-        levels: the levels to try, in this order.
-        baseline: the level that the others are compared with; put in front where it is missing.
+        train: called as ``train(level)``: makes its model and data, calls ``amp.initialize`` and trains. The level
+            overrides the opt_level that it passes.
+        levels: the levels to run, in this order.
+        baseline: the level that the others are compared with; run first where ``levels`` lacks it.
         steps: end each run after so many optimizer steps; None lets it end by itself.
         repeats: trainings per level, each with other seeds; from 2 on the baseline's own noise is measured.
-        seed: of Python, NumPy (where loaded) and torch before each training.
-        backend: who casts at O1 and O4: "auto", "native" or "patched".
-        dtypes: a text such as "float32,float64" instead of the levels' own dtypes.
-        verbosity: of amp's notices.
+        seed: seeds Python, NumPy (if it is imported) and torch before each training.
+        backend: what casts at O1 and O4: "auto", "native" or "patched".
+        dtypes: a string such as "float32,float64" to replace the levels' own dtypes.
+        verbosity: of amp's messages.
         diagnose: explain skipped steps, which slows small networks down.
-        memory: measure it in a few steps of each run, which slows these down.
-        tell: called as ``tell(level, repeat, event)`` with every event of ``abtest.journal``, or None.
+        memory: measure memory in a few steps of each run, which slows these steps down.
+        on_event: called as ``on_event(level, repeat, event)`` with every event of ``abtest.event_log``, or None.
 
     Returns:
         A ``Report``. A level that raised is in it with ``status`` "failed". The state of the random generators,
@@ -72,123 +57,134 @@ def compare(
         AmpError: a session is open already, an unknown level, steps or repeats below 1.
     """
     report = Report(baseline=baseline)
-    measure(report, train, levels, steps, repeats, seed, Wishes(backend, dtypes, verbosity, diagnose, memory), tell)
+    options = RunOptions(backend, dtypes, verbosity, diagnose, memory)
+    run_levels(report, train, levels, steps, repeats, seed, options, on_event)
     return report
 
 
-class Wishes:
-    """How every level is run: the options of ``ampcompat run``, and what else is watched."""
+class RunOptions:
+    """How every level is run.
 
-    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnoses=True, measures_memory=True, frames=()):
+    Args:
+        backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
+        diagnose, memory: as for ``compare``.
+        hidden_files: files whose frames are left out at the start of a traceback.
+    """
+
+    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnose=True, memory=True, hidden_files=()):
         opt_levels.parse_dtypes(dtypes)
-        self.watched = (diagnoses, measures_memory)
-        self.frames = tuple(frames) + (__file__,)  # of files that a traceback need not begin with
-        stated = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
-        self.stated = {name: value for name, value in stated.items() if value is not None}
+        self.diagnose, self.memory = diagnose, memory
+        self.hidden_files = tuple(hidden_files) + (__file__,)
+        given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
+        self.overrides = {name: value for name, value in given.items() if value is not None}
 
 
-def measure(report, train, levels, steps, repeats, seed, wishes, tell=None):
-    """Fill ``report`` run by run, as ``compare`` does; what is there when ``KeyboardInterrupt`` comes stays there."""
+def run_levels(report, train, levels, steps, repeats, seed, options, on_event=None):
+    """Add every run to ``report``, as ``compare`` does; on ``KeyboardInterrupt`` it keeps those that were recorded."""
     _check(train, steps, repeats)
-    ordered = with_baseline(levels, report.baseline)
-    for level in ordered:
+    levels = _with_baseline(levels, report.baseline)
+    for level in levels:
         opt_levels.level_named(level)
-    report.environment.update(surroundings(), seed=seed, diagnose=wishes.watched[0])
-    report.environment.update({"dtypes": wishes.stated["dtypes"]} if "dtypes" in wishes.stated else {})
+    report.environment.update(environment(), seed=seed, diagnose=options.diagnose)
+    report.environment.update({"dtypes": options.overrides["dtypes"]} if "dtypes" in options.overrides else {})
     try:
-        for level in ordered:
+        for level in levels:
             for repeat in range(repeats):
-                recorder = Recorder(steps, _listener(tell, level, repeat))
-                report.keep(level, repeat, recorder.run)
+                recorder = Recorder(steps, _bound(on_event, level, repeat))
+                report.add(level, repeat, recorder.run)
                 with seeding.restored():
-                    _train(recorder, train, level, repeat, seed, wishes)
+                    _train(recorder, train, level, repeat, seed, options)
                 if recorder.device is not None:
                     report.environment["device"] = device_name(recorder.device)
     finally:
-        advisor.judge(report)
+        recommendation.recommend(report)
 
 
-def with_baseline(levels, baseline):
-    """Return the levels as a list, with the baseline among them."""
+def _with_baseline(levels, baseline):
     levels = [levels] if isinstance(levels, str) else list(levels)
     return levels if baseline in levels else [baseline] + levels
 
 
 def _check(train, steps, repeats):
     if state.current() is not None:
-        raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), and compare then.")
+        raise AmpError("A session is open already. Call compare outside its block, or call ampcompat.reset() before.")
     if not callable(train):
-        raise AmpTypeError("compare expects train(level), a function, not {}.".format(type(train).__name__))
+        raise AmpTypeError("compare expected a function train(level), not {}.".format(type(train).__name__))
     for name, value in (("steps", steps), ("repeats", repeats)):
         if not (value is None and name == "steps") and not (isinstance(value, int) and value >= 1):
             raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, value))
 
 
-def _listener(tell, level, repeat):
-    return None if tell is None else lambda event: tell(level, repeat, event)
+def _bound(on_event, level, repeat):
+    return None if on_event is None else lambda event: on_event(level, repeat, event)
 
 
-def _train(recorder, train, level, repeat, seed, wishes):
+def _train(recorder, train, level, repeat, seed, options):
     seeding.seed_all(seed, repeat)
     with PatchStack() as patches:
         seeding.shift_seeds(repeat, patches)
-        with listening(listeners(recorder, *wishes.watched), level, wishes):
-            end = outcome(recorder, lambda: train(level), wishes.frames)
-            recorder.tell(end)
+        with recorded_at(level, recorder, options):
+            end = run_to_end(recorder, lambda: train(level), options.hidden_files)
+            recorder.record(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def listening(observers, level, wishes):
-    """Force a level and let every session of the block have these observers; close the sessions afterwards."""
+def recorded_at(level, recorder, options):
+    """Force an opt level and record every session of the block; close the sessions afterwards.
+
+    The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
+    """
+    observers = add_observers(recorder, options.diagnose, options.memory)
     before = state.command_line()
-    forced = dict(wishes.stated, opt_level=level)
+    forced = dict(options.overrides, opt_level=level)
     state.set_command_line(**forced)
     state.observers.extend(observers)
     try:
         yield
     finally:
-        while state.sessions:
-            state.sessions[-1].close()
-        for observer in observers:
-            state.observers.remove(observer)
-        state.set_command_line(**{name: before.get(name) for name in forced})
+        try:
+            state.close_all()
+        finally:
+            for observer in observers:
+                state.observers.remove(observer)
+            state.set_command_line(**{name: before.get(name) for name in forced})
 
 
-def outcome(recorder, function, skip_frames):
+def run_to_end(recorder, function, hidden_files):
     """Call a training function and return the event of its end, whatever it raises.
 
     Args:
         recorder: its ``Recorder``.
-        skip_frames: names of files whose frames a traceback need not begin with.
+        hidden_files: files whose frames are left out at the start of a traceback.
     """
+    end = None
     try:
         function()
-        end = None
-    except EnoughSteps:
-        end = None
+    except StepLimitReached:
+        pass
     except KeyboardInterrupt:
         end = {"end": "interrupted", "error": "interrupted"}
-    except SystemExit as leave:
-        end = {"end": "failed", "error": _exit_sentence(leave.code)} if leave.code not in (None, 0) else None
+    except SystemExit as error:
+        end = {"end": "failed", "error": _describe_exit(error.code)} if error.code not in (None, 0) else None
     except Exception as error:
-        end = failure(error, skip_frames)
+        end = _failure(error, hidden_files)
     recorder.finish()
-    if recorder.is_full and (end is None or end["end"] == "failed"):  # what a script does about the stop is no failure
+    if recorder.is_full and (end is None or end["end"] == "failed"):  # a script may turn the stop into its own error
         return {"end": "stopped"}
-    lack = _lack(recorder)
-    return end or ({"end": "failed", "error": lack} if lack else {"end": "ok"})
+    missing = _missing(recorder)
+    return end or ({"end": "failed", "error": missing} if missing else {"end": "ok"})
 
 
-def _exit_sentence(code):
+def _describe_exit(code):
     return "it left with exit code {}".format(code) if isinstance(code, int) else str(code).strip() or "it left"
 
 
-def failure(error, skip_frames):
+def _failure(error, hidden_files):
     """Return the event of a run that raised: its error in one line, and the whole traceback."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in skip_frames:
+    while trace is not None and trace.tb_frame.f_code.co_filename in hidden_files:
         trace = trace.tb_next
     lines = traceback.format_exception(type(error), error, trace)
     message = (str(error).strip().splitlines() or [""])[0]
@@ -196,30 +192,32 @@ def failure(error, skip_frames):
     return {"end": "failed", "error": "{}: {}".format(name, message) if message else name, "traceback": "".join(lines)}
 
 
-def _lack(recorder):
-    """Say what a run that ended by itself lacks to be compared, or return None."""
+def _missing(recorder):
+    """Return why a run that ended without an error cannot be compared, or None if it can."""
     if not recorder.is_initialized:
         return DISABLED if any(not session.enabled for session in state.sessions) else NEVER_INITIALIZED
     return None if recorder.run.step_seconds else NO_STEP
 
 
-def surroundings():
-    """Return what a report says of the environment."""
+def environment():
+    """Return the versions and the platform for a report."""
     return {
         "ampcompat": __version__,
-        "torch": torch_facts.version(),
+        "torch": features.version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
 
 
 def device_name(device):
-    """Return the device that losses were on, in words; None where there was no loss."""
+    """Return a description of the device that the losses were on; None if there was no loss."""
     if device is None:
         return None
     if device.type == "cuda":
         return "cuda ({})".format(torch.cuda.get_device_name(device))
     if device.type != "cpu":
         return device.type
-    emulated = ", half computed in float32" if half_math.is_wanted(torch.float16) else ""
-    return "cpu (threads: {}{})".format(torch.get_num_threads(), emulated)
+    halves = (("float16", torch.float16), ("bfloat16", torch.bfloat16))
+    emulated = " and ".join(name for name, dtype in halves if half_emulation.is_wanted(dtype))
+    told = ", {} emulated in float32".format(emulated) if emulated else ""
+    return "cpu (threads: {}{})".format(torch.get_num_threads(), told)

@@ -1,9 +1,4 @@
-"""How far one run's losses are from another's, and how far a seed alone moves them.
-
-Owns: the formula of divergence, the band of noise, what lies beyond it.
-Must not touch: judgement; whether a distance is too far is the advisor's to say.
-The surprise: the distance is relative, but never to less than the usual loss of the baseline. Late in a training
-the loss of a batch is 0.004 at one level and 0.008 at another, which is a factor of 2 and means nothing.
+"""How far one run's losses are from another's, and how far they are apart because of the seed alone.
 
 With the baseline's losses B, another run's losses L, both by step, and M = the median of |B| over the steps:
 
@@ -11,7 +6,10 @@ With the baseline's losses B, another run's losses L, both by step, and M = the 
     noise        n(t) = mean of d over all pairs of baseline runs with different seeds, and over the steps around t
     beyond       e(t) = max(0, d(t) - n(t))
 
-Steps at which the baseline itself is not finite are left out: there is nothing to be far from. With several losses
+The difference is relative, but to no less than the median loss of the baseline: late in a training the loss of a batch
+may be 0.004 at one level and 0.008 at another, a factor of 2 without meaning.
+
+Steps at which the baseline itself is not finite are left out: there is nothing to compare with. With several losses
 (``loss_id``) a step's divergence is the largest of theirs. With repeats a level's divergence is the mean over pairs of
 equal seed, so that weights and batches are the same on both sides and only the level differs.
 """
@@ -20,7 +18,7 @@ import math
 from itertools import combinations
 from statistics import median
 
-#: Half of the window in which noise is averaged, as a share of the steps: a single pair of runs crosses now and then.
+#: Half of the window in which noise is averaged, as a share of the steps: the losses of two runs cross now and then.
 WINDOW = 1 / 20
 
 
@@ -46,15 +44,15 @@ def noise(baseline):
     return _averaged_around(by_step)
 
 
-def beyond(divergence, band):
+def beyond(divergence, noise):
     """Return ``{step: how far beyond the noise}`` at the steps where both are known."""
-    return {step: max(0.0, value - band[step]) for step, value in divergence.items() if step in band}
+    return {step: max(0.0, value - noise[step]) for step, value in divergence.items() if step in noise}
 
 
 def scatter(baseline):
     """Return how far the baseline's loss moves from one step to the next, as a mean divergence; None where unknown.
 
-    That is what a single run can tell of its noise: another order of the batches would move the loss about as much.
+    It estimates the noise of a single run: another order of the batches would change the loss about as much.
     """
     found = []
     for loss_id in sorted({number for _, number, _ in baseline.loss}):
@@ -72,14 +70,14 @@ def mean(values):
 
 def _of_one_loss(losses, baseline):
     known = {step: value for step, value in baseline.items() if math.isfinite(value)}
-    usual = median(map(abs, known.values())) if known else 0.0
-    return {step: _relative(losses[step], value, usual) for step, value in known.items() if step in losses}
+    typical = median(map(abs, known.values())) if known else 0.0
+    return {step: _relative(losses[step], value, typical) for step, value in known.items() if step in losses}
 
 
-def _relative(value, reference, usual):
+def _relative(value, reference, typical):
     if not math.isfinite(value):
         return math.inf
-    distance, measure = abs(value - reference), max(abs(reference), usual)
+    distance, measure = abs(value - reference), max(abs(reference), typical)
     return distance / measure if measure else math.inf if distance else 0.0
 
 

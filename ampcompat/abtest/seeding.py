@@ -1,11 +1,8 @@
-"""The same random numbers for every level, other ones for every repeat.
+"""Seeds Python, NumPy and torch: the same random numbers for every level, others for every repeat.
 
-Owns: the seeds of Python, NumPy and torch; what a script's own calls to seed them mean in a repeat; torch's
-switches for reproducible results, put back after each run.
-Must not touch: generators that a script makes for itself, other than by ``numpy.random.default_rng``.
-The surprise: most scripts seed themselves, so that a repeat would be the same run again. In a repeat their
-``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and
-``torch.cuda.manual_seed`` are given the seed plus a number of our own.
+Most scripts seed the generators themselves, so that a repeat would be the same run again. In a repeat the seeds that
+they pass to ``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and
+``torch.cuda.manual_seed`` are therefore increased by ``STRIDE`` times the number of the repeat.
 """
 
 import contextlib
@@ -16,9 +13,7 @@ import sys
 
 import torch
 
-from ..parts.patching import PatchStack
-
-#: Between the seeds of two repeats: far enough that scripts which seed worker n with seed + n do not meet it.
+#: Between the seeds of two repeats. It is large because scripts seed worker n with seed + n.
 STRIDE = 1000003
 
 #: NumPy takes no larger seeds.
@@ -35,14 +30,14 @@ def seed_all(seed, repeat=0):
 
 
 def shift_seeds(repeat, patches):
-    """Let calls that seed a generator mean other seeds in a repeat; ``patches`` undoes it. Nothing for repeat 0."""
+    """Patch the functions that seed a generator so that a repeat gets other seeds; repeat 0 patches nothing."""
     if not repeat:
         return
     owners = [(random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")]
     owners += [(torch.cuda, "manual_seed"), (torch.cuda, "manual_seed_all")]
     if "numpy" in sys.modules:
         owners += [(sys.modules["numpy"].random, name) for name in ("seed", "default_rng")]
-    inside = []  # torch.manual_seed calls that of CUDA
+    inside = []  # not empty within a call: torch.manual_seed calls that of CUDA
     for owner, name in owners:
         if hasattr(owner, name):
             patches.set(owner, name, _shifted(getattr(owner, name), repeat * STRIDE, inside))
@@ -55,28 +50,28 @@ def _shifted(function, offset, inside):
             return function(*args, **kwargs)
         inside.append(True)
         try:
-            moved = {name: _moved(value, offset) for name, value in kwargs.items()}
-            return function(*[_moved(value, offset) for value in args], **moved)
+            shifted = {name: _shift_seed(value, offset) for name, value in kwargs.items()}
+            return function(*[_shift_seed(value, offset) for value in args], **shifted)
         finally:
             inside.pop()
 
     return seed
 
 
-def _moved(value, offset):
+def _shift_seed(value, offset):
     is_seed = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return (int(value) + offset) % LIMIT if is_seed else value
 
 
 @contextlib.contextmanager
 def restored():
-    """Put back, after the block, the state of all generators, torch's switches and its default dtype."""
-    generators, switches = _generators(), _switches()
+    """Restore, after the block, the state of all generators, torch's determinism flags and its default dtype."""
+    saved = _generators() + _flags()
     try:
         yield
     finally:
-        for put_back, value in generators + switches:
-            put_back(value)
+        for restore, value in saved:
+            restore(value)
 
 
 def _generators():
@@ -89,7 +84,7 @@ def _generators():
     return found
 
 
-def _switches():
+def _flags():
     cudnn = torch.backends.cudnn
     found = [(_set_cudnn, (cudnn.deterministic, cudnn.benchmark)), (torch.set_default_dtype, torch.get_default_dtype())]
     found.append((torch.set_grad_enabled, torch.is_grad_enabled()))
@@ -98,5 +93,5 @@ def _switches():
     return found
 
 
-def _set_cudnn(switches):
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = switches
+def _set_cudnn(flags):
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = flags

@@ -1,7 +1,5 @@
-"""The annex: what ``apex`` means, and nowhere else.
+"""The implementations of what ``import apex`` provides beside ``amp``.
 
-Owns: the alias (``site/``), how it gets on ``sys.path``, the look-alikes of Apex's module state.
-Must not touch: torch's namespaces.
-The surprise: this is ``ampcompat.apex``, the implementations; the package that scripts import as ``apex`` is the folder
-``site/apex``, made of re-exports, which is on nobody's path until it is installed.
+The package that scripts import as ``apex`` is the folder ``site/apex``, made of re-exports; it is on ``sys.path`` only where
+``install`` or ``python -m ampcompat run`` has put it.
 """

@@ -1,9 +1,6 @@
-"""Make ``import apex`` mean ours, and undo it.
+"""Make ``import apex`` import this package in this process and its children, and undo that.
 
-Owns: where ``site/`` is on ``sys.path`` and ``PYTHONPATH``; which loaded ``apex`` modules are set aside.
-Must not touch: files (that is ``cli.install``), torch.
-The surprise: children inherit it, because it also goes into ``PYTHONPATH``; in a child the script's own folder still
-comes first, as Python has it.
+``site/`` is put on ``sys.path`` and ``PYTHONPATH``. In a child process the script's own folder still comes first.
 """
 
 import importlib
@@ -11,19 +8,19 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-from .beside import SITE, other_apex
+from .nvidia_apex import other_apex, SITE
 
 #: The folder that holds the package ``ampcompat``.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-#: The installation in force in this process, if any: what ``uninstall`` puts back.
+#: The active installation in this process, if any: what ``uninstall`` restores.
 _in_force = []
 
 
 def install():
-    """Put ours first for this process and its children. Idempotent.
+    """Put this package first on the path of this process and its children. Idempotent.
 
-    Modules of another ``apex`` that are loaded already are set aside; who holds a reference to them keeps it.
+    Modules of another ``apex`` that are loaded already are removed from ``sys.modules``; references to them stay valid.
     """
     if _in_force:
         return
@@ -35,7 +32,7 @@ def install():
 
 
 def uninstall():
-    """Put back what ``install`` found: the path, the environment, the modules. Does nothing without it."""
+    """Undo ``install``: restore the path, the environment and the modules. Does nothing if it was not called."""
     if not _in_force:
         return
     before, modules = _in_force.pop()
@@ -52,7 +49,7 @@ def uninstall():
 
 
 def environment():
-    """Return the environment variables with which a child Python finds our ``apex``, and ``ampcompat`` itself."""
+    """Return the environment variables with which a child process finds this ``apex`` and ``ampcompat``."""
     inherited = os.environ.get("PYTHONPATH")
     path = [entry for entry in inherited.split(os.pathsep) if entry != SITE] if inherited else []
     if _found_by_the_first_entry_only() and ROOT not in path:
@@ -61,13 +58,13 @@ def environment():
 
 
 def shadowed_by(folder):
-    """Return the ``apex`` that scripts in ``folder`` find before ours, or None."""
+    """Return the ``apex`` that scripts in ``folder`` would import instead of this one, or None."""
     return other_apex([folder])
 
 
 def _set_aside():
     """Take every loaded module of ``apex`` and its extensions out of ``sys.modules`` and return them."""
-    names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C")]
+    names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C", "syncbn")]
     return {name: sys.modules.pop(name) for name in names}
 
 

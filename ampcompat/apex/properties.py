@@ -1,11 +1,9 @@
-"""Apex's ``Properties`` and its level objects, as views of ``tables.opt_levels``.
+"""Apex's ``Properties`` and its level objects ``O0`` … ``O5``, as views of ``opt_levels``.
 
-Owns: the shapes ``amp.Properties``, ``amp.opt_levels["O1"]``, ``O0`` … ``O5``.
-Must not touch: how options merge.
-The surprise: a level is *called* with properties and writes its defaults into them.
+As in Apex a level is called with a ``Properties`` object and writes its defaults into it.
 """
 
-from ..tables.opt_levels import OPT_LEVELS, resolve
+from ..opt_levels import OPT_LEVELS, resolve
 
 
 class Properties:
@@ -28,7 +26,7 @@ class Properties:
 
 
 class Level:
-    """One opt level: ``brief`` says what it is, a call fills ``Properties`` with its defaults."""
+    """One opt level: ``brief`` describes it, a call fills ``Properties`` with its defaults."""
 
     def __init__(self, row):
         self._row = row

@@ -1,9 +1,7 @@
-"""Weight normalization (Salimans and Kingma, 2016) under Apex's names.
+"""Weight normalization (Salimans and Kingma, 2016) under Apex's names, over ``torch.nn.utils.weight_norm``.
 
-Owns: ``apply_weight_norm``, ``remove_weight_norm``: which params of a tree of modules they mean.
-Must not touch: the arithmetic, which is ``torch.nn.utils.weight_norm``'s.
-The surprise: torch would rather have its newer parametrizations used and warns so; their checkpoints have other names
-than ``weight_g`` and ``weight_v``, so here the warning is not for the user.
+torch warns that its newer parametrizations should be used. Their checkpoints have other names than ``weight_g`` and
+``weight_v``, so the warning is suppressed here.
 """
 
 import warnings
@@ -20,8 +18,8 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
     Args:
         module: any module.
         name: the param, ``"weight"`` or ``"layers.0.weight"``; "" means all in the module with two dimensions or more.
-        dim: the dimension that keeps lengths of its own; None: one length for the whole param.
-        hook_child: accepted, changes nothing: the weight is always computed by the module that owns it.
+        dim: the dimension along which lengths are kept; None: one length for the whole param.
+        hook_child: accepted, no effect: the weight is always computed by the module that owns it.
 
     Raises:
         AmpValueError: there is no such param.
@@ -38,12 +36,12 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
 
 
 def remove_weight_norm(module, name="", remove_all=False):
-    """Make plain params of those that ``apply_weight_norm`` replaced, and return ``module``.
+    """Undo ``apply_weight_norm``, and return ``module``.
 
     Args:
         module: any module.
         name: the param; "" means all of them.
-        remove_all: all of them, whatever ``name``.
+        remove_all: remove all of them, whatever ``name`` is.
 
     Raises:
         AmpValueError: the param has no weight norm.

@@ -1,23 +1,22 @@
-"""Live look-alikes of the module state that Apex's clients reach into.
+"""Live views of the module state that users of Apex access: ``apex.amp._amp_state`` and ``apex.amp.lists``.
 
-Owns: the shapes of ``apex.amp._amp_state`` and ``apex.amp.lists``.
-Must not touch: any state; every read and write goes to ``runtime.state`` and the newest session.
-The surprise: these are *module* classes. In Apex ``amp._amp_state`` was the state object and also the module that held
-it, depending on how one asked; here the module is the object, so every spelling works.
+The views hold no state. Every read and write goes to ``training.state`` and the newest session. They are subclasses of
+``ModuleType``, because in Apex ``amp._amp_state`` is a module or the state object in it, depending on the import.
 """
 
 import types
 import warnings
 
 from ..errors import AmpError
-from ..parts.notices import is_first_rank
-from ..runtime import state
+from ..optimizers import plain_backward
+from ..notices import is_first_rank
+from ..training import state
 
 _LISTS = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
 
 
 class OptionsView:
-    """What ``initialize`` decided, as attributes and as ``options``; to read, not to write."""
+    """The options chosen by ``initialize``, as attributes and as ``options``; read-only."""
 
     def __init__(self, session):
         policy = session.policy
@@ -49,7 +48,7 @@ class AmpStateModule(types.ModuleType):
 
     @property
     def opt_properties(self):
-        """What ``initialize`` decided; absent before it."""
+        """The options chosen by ``initialize``; absent before it."""
         return OptionsView(_session("opt_properties"))
 
     @property
@@ -59,24 +58,24 @@ class AmpStateModule(types.ModuleType):
 
     @property
     def handle(self):
-        """What ``amp.init`` returned; absent before ``initialize``."""
+        """The result of ``amp.init``; absent before ``initialize``."""
         return _session("handle").handle
 
     @property
     def verbosity(self):
-        """How much is said; of the current session."""
+        """The verbosity of the current session."""
         session = state.current()
         return 1 if session is None else session.verbosity
 
     @verbosity.setter
     def verbosity(self, level):
         session = state.current()
-        if session is not None:  # without one there is nothing to say, and initialize brings its own verbosity
+        if session is not None:  # without a session nothing is printed, and initialize sets its own verbosity
             session.verbosity = level
 
     @property
     def allow_incoming_model_not_fp32(self):
-        """Whether ``initialize`` takes models that are half already."""
+        """Whether ``initialize`` accepts models that are half already."""
         return state.allow_incoming_model_not_fp32
 
     @allow_incoming_model_not_fp32.setter
@@ -98,10 +97,8 @@ class AmpStateModule(types.ModuleType):
             print(msg, flush=True)
 
     def master_params(self, optimizer):
-        """Yield the params in ``optimizer.param_groups``, as ``amp.master_params`` does."""
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                yield param
+        """Iterate over the params in ``optimizer.param_groups``, as ``amp.master_params`` does."""
+        return plain_backward.master_params(optimizer)
 
     def warn_or_err(self, msg):
         """Raise, or only warn if the script set ``hard_override``."""
@@ -133,6 +130,6 @@ class OpListModule(types.ModuleType):
 
 def _session(attribute):
     session = state.current()
-    if session is None or (session.enabled and session.policy is None):  # open, but nothing was initialized in it
+    if session is None or (session.enabled and session.policy is None):  # open, but not initialized
         raise AttributeError("_amp_state has no {!r} before amp.initialize".format(attribute))
     return session

@@ -1,8 +1,6 @@
-"""``info``: what this torch can do, which backend each casting level gets, and why.
+"""``info``: what the installed torch supports, which backend each casting level gets, and why.
 
-Owns: how the facts are printed.
-Must not touch: the facts and the choice, which are ``tables.torch_facts`` and ``backends.choose``.
-The surprise: it chooses exactly as ``initialize`` would, for each pair of dtypes, and changes nothing.
+The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. Nothing is changed.
 """
 
 import platform
@@ -10,26 +8,27 @@ import sys
 
 import torch
 
-from .. import __version__, backends
-from ..apex import beside
+from .. import __version__, casting
+from ..apex import nvidia_apex
 from ..errors import AmpError
-from ..parts import half_math
-from ..tables import op_rules, torch_facts
-from ..tables.opt_levels import OPT_LEVELS
-from .parsing import LineParser
+from ..casting import half_emulation
+from ..op_table import rules
+from ..torch_compat import features, private_api
+from ..opt_levels import OPT_LEVELS
+from .argument_parser import LineParser
 
 
 def info(arguments):
-    """Print the facts, and on request the op table."""
+    """Print the features of torch, and the op table if requested."""
     parser = LineParser(prog="ampcompat info", description="Say what this torch can do, and which backend it gets.")
     parser.add_argument("--table", action="store_true", help="print the op table of O1 and O4 too")
     parser.add_argument("--backend", default="auto", choices=("auto", "native", "patched"), help="as for `run`")
     stated = parser.parse_args(arguments)
-    facts = torch_facts.read()
-    for line in _facts(facts) + _choices(facts, stated.backend):
+    facts = features.read()
+    for line in _facts(facts) + _tested() + _choices(facts, stated.backend):
         print(line)
     if stated.table:
-        for line in _table(op_rules.rows()):
+        for line in _table(rules.rows()):
             print(line)
     return 0
 
@@ -38,13 +37,22 @@ def _facts(facts):
     lines = ["{:22} : {}".format("ampcompat", __version__), "{:22} : {}".format("python", platform.python_version())]
     for name, value in facts._asdict().items():
         lines.append("{:22} : {}".format("torch" if name == "version" else name.replace("_", " "), _readable(value)))
-    emulated = [dtype for dtype in (torch.float16, torch.bfloat16) if half_math.is_wanted(dtype)]
-    setting = "{} ({}={})".format(_readable(emulated), half_math.VARIABLE, half_math.setting())
-    other = beside.other_apex(sys.path[1:])
-    return lines + [
-        "{:22} : {}".format("half math on CPU for", setting),
-        "{:22} : {}".format("other apex", beside.about(other) if other else "none"),
-    ]
+    for low in (torch.float16, torch.bfloat16):
+        lines.append("{:22} : {}".format("{} on this CPU".format(_readable((low,))), half_emulation.in_words(low)))
+    if not features.has_function_modes():
+        lines.append("{:22}   but at O1 and O4 only: for models in half that takes torch 2.0".format(""))
+    lines.append("{:22} : {}".format(half_emulation.VARIABLE, half_emulation.setting()))
+    other = nvidia_apex.other_apex(sys.path[1:])
+    return lines + ["{:22} : {}".format("other apex", nvidia_apex.about(other) if other else "none")]
+
+
+def _tested():
+    """Describe whether this torch version is tested, and which expected private names it lacks."""
+    lines = ["{:22} : {}".format("tested", features.untested() or "yes")]
+    rows = private_api.gone()
+    label = "{:22} : {}".format("private names missing", "none" if not rows else "")
+    lines.append(label.rstrip())
+    return lines + ["{:22}   {}.{}: {}".format("", row.owner, row.name, row.without) for row in rows]
 
 
 def _readable(value):
@@ -58,12 +66,12 @@ def _readable(value):
 
 
 def _choices(facts, wanted):
-    """Say for each level that casts by function which backend it gets, why, and why not the others."""
+    """Describe for each level with function casts which backend it gets, why, and why not the others."""
     lines = []
     for level in (row for row in OPT_LEVELS.values() if row.patch_torch_functions):
         label = "{} ({})".format(level.opt_level, _readable((level.dtypes.low,)))
         try:
-            choice = backends.choose(facts, wanted, level.dtypes)
+            choice = casting.choose(facts, wanted, level.dtypes)
         except AmpError as error:
             lines.append("{:22} : {}".format(label, error))
             continue

@@ -1,9 +1,6 @@
-"""``install`` and ``uninstall``: plain ``python script.py`` finds our ``apex``.
+"""``install`` and ``uninstall``: make plain ``python script.py`` import ampcompat's ``apex``.
 
-Owns: one file, ``ampcompat-apex.pth``, in the site-packages of the running interpreter.
-Must not touch: anything else in an environment, another ``apex`` least of all.
-The surprise: a ``.pth`` normally *appends* to ``sys.path``; its one line here is an ``import`` statement, which
-``site`` executes, so that ours comes first. It loads neither torch nor ampcompat when an interpreter starts.
+They write and remove one file, ``ampcompat-apex.pth``, in the site-packages of the running interpreter.
 """
 
 import os
@@ -11,31 +8,32 @@ import site
 import sys
 import sysconfig
 
-from ..apex import beside
-from .parsing import LineParser
+from ..apex import nvidia_apex
+from .argument_parser import LineParser
 
 FILE = "ampcompat-apex.pth"
 
-#: ``site`` executes it once for each time that it comes by the folder, which in a virtual environment is twice.
+#: A path in a ``.pth`` is *appended* to ``sys.path``, but an ``import`` statement is executed, which can insert ours in
+#: front. ``site`` executes it every time that it reads the folder, in a virtual environment twice.
 LINE = "import sys; {0} in sys.path or sys.path.insert(0, {0})\n"
 
 
 def install(arguments):
-    """Write the ``.pth``; refuse where a real Apex with ``amp`` is installed."""
-    parser = _parser("install", "Make `import apex` mean ampcompat's for every script of this Python environment.")
+    """Write the ``.pth``; an error if NVIDIA Apex with ``amp`` is installed."""
+    parser = _parser("install", "Make `import apex` import ampcompat's in every script of this Python environment.")
     parser.parse_args(arguments)
-    other = beside.other_apex(_site_folders())
-    if other and beside.has_room(other, "amp"):
+    other = nvidia_apex.other_apex(_site_folders())
+    if other and nvidia_apex.has_submodule(other, "amp"):
         parser.error("NVIDIA Apex with amp is installed at {}; uninstall it first, or use `run`.".format(other))
     path = _path()
     try:
         with open(path, "w", encoding="ascii") as file:
-            file.write(LINE.format(ascii(beside.SITE)))
+            file.write(LINE.format(ascii(nvidia_apex.SITE)))
     except OSError as error:
         parser.error("cannot write {}: {}.".format(path, error.strerror))
-    print("`import apex` now means ampcompat's: wrote {}".format(path))
+    print("`import apex` now imports ampcompat's: wrote {}".format(path))
     if other:
-        print(beside.about(other))
+        print(nvidia_apex.about(other))
     return 0
 
 
@@ -45,13 +43,13 @@ def uninstall(arguments):
     parser.parse_args(arguments)
     path = _path()
     if not os.path.exists(path):
-        print("Nothing to undo: there is no {}".format(path))
+        print("Nothing to undo: {} does not exist".format(path))
         return 0
     try:
         os.remove(path)
     except OSError as error:
         parser.error("cannot remove {}: {}.".format(path, error.strerror))
-    print("`import apex` is as it was: removed {}".format(path))
+    print("`import apex` no longer imports ampcompat's: removed {}".format(path))
     return 0
 
 

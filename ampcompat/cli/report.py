@@ -1,33 +1,30 @@
-"""``report``: what ``ab`` wrote as JSON, as tables, page and image again.
-
-Owns: the command line of ``report``, and which files are read and written.
-Must not touch: what tables, pages and images look like, which is ``abtest``'s.
-The surprise: it needs no torch; a report of one machine is read on any other. Nothing is printed or written before
-every file has been read.
-"""
+"""``report``: shows the reports that ``ab --json`` wrote as tables, as an HTML page and as an image, without torch."""
 
 import os
 import shutil
 
-from ..abtest.records import Report
+from ..abtest.report.charts import save_side_by_side
+from ..abtest.report.html import side_by_side, to_html
+from ..abtest.report.text import to_text
+from ..abtest.report_data import Report
 from ..errors import AmpError
-from .parsing import LineParser
+from .argument_parser import LineParser
 
 
 def report(arguments):
-    """Print the tables of reports; on request write one page and one image of all of them."""
-    parser = LineParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json` again.")
-    parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file; several stand side by side")
-    parser.add_argument("--html", metavar="FILE", help="write a page for the browser (needs the extra `report`)")
-    parser.add_argument("--png", metavar="FILE", help="write one image for a paper (needs the extra `report`)")
-    stated = parser.parse_args(arguments)
+    """Print the tables of reports; on request write a page and an image of all of them."""
+    parser = LineParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
+    parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file; several are shown side by side")
+    parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
+    parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
+    options = parser.parse_args(arguments)
     try:
-        found = [(path, _read(path)) for path in stated.files]
-        _print(found)
-        if stated.html:
-            _write(stated.html, _page(found))
-        if stated.png:
-            _draw(stated.png, _named(found))
+        reports = [(path, _read(path)) for path in options.files]  # all of them before anything is printed or written
+        _print(reports)
+        if options.html:
+            _write(options.html, _page(reports))
+        if options.png:
+            _draw(options.png, _named(reports))
     except AmpError as error:
         parser.error(str(error))
     return 0
@@ -40,32 +37,30 @@ def _read(path):
     except OSError as error:
         raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
     except UnicodeDecodeError:
-        raise AmpError("cannot read {}: it is no text in UTF-8.".format(path)) from None
+        raise AmpError("cannot read {}: it is not UTF-8 text.".format(path)) from None
     try:
         return Report.from_json(text)
     except AmpError as error:
         raise AmpError("{}: {}".format(path, error)) from None
 
 
-def _print(found):
+def _print(reports):
     width = shutil.get_terminal_size((100, 24)).columns
-    for place, (path, each) in enumerate(found):
-        if len(found) > 1:
-            print("{}== {} ==\n".format("\n" if place else "", path))
-        print(each.table(width))
+    for index, (path, each) in enumerate(reports):
+        if len(reports) > 1:
+            print("{}== {} ==\n".format("\n" if index else "", path))
+        print(to_text(each, width))
 
 
-def _page(found):
-    from ..abtest.page import side_by_side
-
-    return found[0][1].to_html() if len(found) == 1 else side_by_side(_named(found))
+def _page(reports):
+    return to_html(reports[0][1]) if len(reports) == 1 else side_by_side(_named(reports))
 
 
-def _named(found):
-    """Name each report by its file, without the folder where that is enough."""
-    short = [os.path.basename(path) for path, _ in found]
-    names = short if len(set(short)) == len(short) else [path for path, _ in found]
-    return list(zip(names, (each for _, each in found)))
+def _named(reports):
+    """Name each report by its file, with the folder only if two files have the same name."""
+    short = [os.path.basename(path) for path, _ in reports]
+    names = short if len(set(short)) == len(short) else [path for path, _ in reports]
+    return list(zip(names, (each for _, each in reports)))
 
 
 def _write(path, text):
@@ -78,10 +73,8 @@ def _write(path, text):
 
 
 def _draw(path, reports):
-    from ..abtest import figures
-
     try:
-        figures.save_side_by_side(reports, path)
+        save_side_by_side(reports, path)
     except OSError as error:
         raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
     print("wrote {}".format(path))

@@ -1,10 +1,7 @@
-"""``run``: give this process to a script, with ``import apex`` meaning ours.
+"""``run``: runs a script in place of this process, with ampcompat's ``apex``.
 
-Owns: the command line of ``run`` and the handing over.
-Must not touch: the script's ``sys.argv``, ``sys.path[0]``, ``__main__``, exit code, traceback or signals.
-The surprise: the script is not executed here. The process *becomes* ``python script.py`` (``exec``: same process id,
-so launchers and signals notice nothing), and all it inherits from us is the environment. So everything a script can
-observe is Python's own doing, spawned and forked workers included.
+The process becomes ``python script.py`` (``exec``: same process id, for launchers and signals) with additional
+environment variables. So ``sys.argv``, ``__main__``, exit code, traceback and worker processes are the usual ones.
 """
 
 import argparse
@@ -13,29 +10,30 @@ import os
 import subprocess
 import sys
 
-from ..apex import beside
+from ..apex import nvidia_apex
 from ..apex.install import environment, shadowed_by
-from ..runtime import state
-from . import device
-from .parsing import LineParser
+from ..training import state
+from . import device_option
+from .argument_parser import LineParser
 
-#: Written out so that ``run`` need not import torch; a test compares it with ``tables.opt_levels``.
+#: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def run(arguments):
-    """Replace this process by the script; returns only where there is nothing to run."""
+    """Replace this process by the script."""
     parser = _parser()
-    stated = parser.parse_args(arguments)
-    target = target_of(parser, stated)
+    options = parser.parse_args(arguments)
+    command = script_command(parser, options)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
-    state.set_command_line(**{name: value for name, value in _overrides(stated) if value is not None})
+    overrides = {name: getattr(options, name) for name in ("opt_level", "backend", "verbosity", "dtypes", "diagnose")}
+    state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
-    device.put_in_force(parser, stated.device)
-    return _become([sys.executable] + interpreter_options() + target)
+    device_option.apply_option(parser, options.device)
+    return _exec([sys.executable] + interpreter_options() + command)
 
 
 def _parser():
@@ -43,14 +41,14 @@ def _parser():
         prog="ampcompat run",
         usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
         "[--diagnose] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
-        description="Run a script that imports apex. What follows SCRIPT or MODULE belongs to it.",
+        description="Run a script that imports apex. What follows SCRIPT or MODULE are its arguments.",
     )
-    parser.add_argument("--opt-level", type=level_named, metavar="LEVEL", help="O0 to O5, whatever the script asks for")
-    parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="who casts: auto, native or patched")
-    parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 says nothing, 1 what the script expects")
+    parser.add_argument("--opt-level", type=parse_level, metavar="LEVEL", help="O0 to O5, instead of the script's own")
+    parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="what casts: auto, native or patched")
+    parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 prints nothing, 1 what Apex prints")
     parser.add_argument(
         "--dtypes",
-        type=dtypes_named,
+        type=parse_dtypes,
         metavar="LOW,HIGH",
         help="for old torch and tests: float32,float64 lets any level run where this torch cannot compute in half",
     )
@@ -58,16 +56,16 @@ def _parser():
         "--diagnose",
         action="store_const",
         const=1,
-        help="say why steps are skipped, and in the end how large the gradients were",
+        help="print why steps are skipped, and a histogram of gradients at the end",
     )
-    device.add_option(parser)
+    device_option.add_option(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
 
 
-def level_named(text):
-    """Return an opt level that was typed, or say how they are spelled."""
+def parse_level(text):
+    """Return ``text`` if it is an opt level; otherwise raise an error for argparse."""
     if text not in LEVELS:
         raise argparse.ArgumentTypeError(
             "{!r} is none of {}; the first character is the capital letter O, not the number zero".format(
@@ -83,73 +81,69 @@ def _verbosity(text):
     return int(text)
 
 
-def dtypes_named(text):
-    """Return a low and a wider high dtype that were typed."""
+def parse_dtypes(text):
+    """Return ``text`` if it names a low and a wider high dtype; otherwise raise an error for argparse."""
     low, _, high = text.partition(",")
     if not 0 < BITS.get(low, 0) < BITS.get(high, 0):
-        raise argparse.ArgumentTypeError("{!r} is no low and wider high dtype, such as float32,float64".format(text))
+        raise argparse.ArgumentTypeError("{!r} is not LOW,HIGH, such as float32,float64".format(text))
     return text
 
 
-def _overrides(stated):
-    return [(name, getattr(stated, name)) for name in ("opt_level", "backend", "verbosity", "dtypes", "diagnose")]
-
-
-def target_of(parser, stated):
-    """Return the arguments that make Python run what was asked for, or say in one line why it cannot."""
-    if stated.module is not None:
-        # argparse ends an option at "--"; what came after it is left in `script`.
-        return ["-m"] + _checked_module(parser, stated.module + stated.script)
-    target = stated.script[1:] if stated.script[:1] == ["--"] else stated.script
-    if not target:
+def script_command(parser, options):
+    """Return Python's arguments for the script or module; exit with one line if it does not exist."""
+    if options.module is not None:
+        # argparse ends an option at "--"; the rest is in `script`.
+        return ["-m"] + _checked_module(parser, options.module + options.script)
+    command = options.script[1:] if options.script[:1] == ["--"] else options.script
+    if not command:
         parser.error("no script given: expected SCRIPT or -m MODULE")
-    script = target[0]
+    script = command[0]
     if script.startswith("-") and script != "-":
         parser.error("unknown option {!r} before the script".format(script))
     if script != "-" and not os.path.exists(script):
         parser.error("script not found: {!r}".format(script))
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         parser.error("{!r} is a directory without a __main__.py, not a script".format(script))
-    _warn_of_shadow(parser, os.path.dirname(os.path.abspath(script)))
-    return target
+    _warn_of_other_apex(parser, os.path.dirname(os.path.abspath(script)))
+    return command
 
 
-def _checked_module(parser, target):
-    if not target:
+def _checked_module(parser, command):
+    if not command:
         parser.error("no module given after -m")
-    _warn_of_shadow(parser, os.getcwd())
-    root = target[0].partition(".")[0]
+    _warn_of_other_apex(parser, os.getcwd())
+    root = command[0].partition(".")[0]
     sys.path.insert(0, os.getcwd())  # where `python -m` looks first
     try:
         found = root and importlib.util.find_spec(root)
     finally:
         del sys.path[0]
     if not found:
-        parser.error("no module named {!r}".format(target[0]))
-    return target
+        parser.error("no module named {!r}".format(command[0]))
+    return command
 
 
-def _warn_of_shadow(parser, folder):
-    """Say so where Python will find another ``apex`` before ours: next to the script, which always comes first.
+def _warn_of_other_apex(parser, folder):
+    """Warn if Python finds another ``apex`` before ours, next to the script, where it always looks first.
 
-    And where one is installed that has nothing to do with NVIDIA's, which the script's author cannot have meant.
+    Also mention an installed ``apex`` that is not NVIDIA's.
     """
-    other, installed = shadowed_by(folder), beside.other_apex(sys.path[1:])
+    other, installed = shadowed_by(folder), nvidia_apex.other_apex(sys.path[1:])
     if other:
         print("{}: warning: {} hides ampcompat's apex from this script".format(parser.prog, other), file=sys.stderr)
-    elif installed and not beside.is_nvidias(installed):
-        print("{}: note: {}".format(parser.prog, beside.about(installed)), file=sys.stderr)
+    elif installed and not nvidia_apex.is_nvidias(installed):
+        print("{}: note: {}".format(parser.prog, nvidia_apex.about(installed)), file=sys.stderr)
 
 
 def interpreter_options():
-    """Return the options that this interpreter was started with, so that ``python -u -W error -m ampcompat`` counts."""
+    """Return the options that this interpreter was started with, as in ``python -u -W error -m ampcompat``."""
     # Private, but it is how multiprocessing starts its workers; sys.orig_argv (3.10) mixes options and arguments.
     options = subprocess._args_from_interpreter_flags()
     unbuffered = getattr(sys.stdout, "write_through", False)  # -u, which sys.flags does not record
     return (["-u"] if unbuffered else []) + options
 
 
-def _become(command):
+def _exec(command):
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if os.name == "nt":  # exec starts a second process there, and the caller would not wait for it

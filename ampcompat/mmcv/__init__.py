@@ -1,15 +1,9 @@
-"""MMCV's mixed precision and gradient accumulation: the names of ``mmcv.runner``, on ampcompat's mechanisms.
+"""MMCV's mixed precision and gradient accumulation under the names of ``mmcv.runner``; mmcv need not be installed.
 
-Owns: the names that this package exports.
-Must not touch: mmcv, but where ``install`` is asked to.
-The surprise: mmcv need not be there. Where it is, the hooks are mmcv's kind of hook; that is found out when one is
-first used.
-
-What MMCV did in two ways, and which of them this is. MMCV cast the weights itself on torch before 1.6 and used
-torch's autocast and GradScaler from then on. Here every torch gets what the newer one got: weights stay float32,
-functions are cast within ``auto_fp16``, steps on gradients that overflowed are skipped with a static scale too. That
-is what checkpoints in the wild were trained with, and it needs no decorator on every submodule.
-``Fp16OptimizerHook(opt_level="O2")`` casts the weights and keeps masters, as the older did.
+MMCV cast the weights itself on torch before 1.6 and used torch's autocast and GradScaler from then on. Here every torch
+does what MMCV did on newer ones: weights stay float32, functions are cast within ``auto_fp16``, and steps with
+overflowed gradients are skipped, with a static scale too. ``Fp16OptimizerHook(opt_level="O2")`` casts the weights and
+keeps float32 master weights, as MMCV did on older ones.
 """
 
 import importlib
@@ -31,14 +25,14 @@ __all__ = [
     "wrap_fp16_model",
 ]
 
-_HOMES = {
+_MODULES = {
     "Fp16OptimizerHook": "hooks",
     "GradientCumulativeFp16OptimizerHook": "hooks",
     "GradientCumulativeOptimizerHook": "hooks",
     "Hook": "hooks",
-    "LossScaler": "scaling",
+    "LossScaler": "loss_scaler",
     "OptimizerHook": "hooks",
-    "allreduce_grads": "reduction",
+    "allreduce_grads": "allreduce",
     "auto_fp16": "decorators",
     "cast_tensor_type": "conversion",
     "force_fp32": "decorators",
@@ -50,10 +44,10 @@ _HOMES = {
 
 
 def __getattr__(name):
-    """Import the module behind a name when it is first used: the hooks look for mmcv, which takes its time."""
-    if name not in _HOMES:
+    """Import the module of a name when it is first used: the hooks import an installed mmcv, which is slow."""
+    if name not in _MODULES:
         raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    found = getattr(importlib.import_module("." + _HOMES[name], __name__), name)
+    found = getattr(importlib.import_module("." + _MODULES[name], __name__), name)
     return globals().setdefault(name, found)
 
 

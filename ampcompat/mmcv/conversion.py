@@ -1,28 +1,25 @@
-"""What MMCV does to models by hand: the flag, norms in float32, casts around a ``forward``.
-
-Owns: ``wrap_fp16_model``, ``patch_norm_fp32``, ``patch_forward_method``, ``cast_tensor_type``.
-Must not touch: weights other than those of norms; the opt level says whether weights are cast.
-The surprise: a norm's ``forward`` is not replaced by a closure. The module is marked, so that copies and pickles of
-it work.
-"""
+"""MMCV's functions that convert models: the ``fp16_enabled`` flag, norms in float32, casts around a ``forward``."""
 
 import functools
 
 import torch
 
 from ..errors import AmpTypeError
-from ..parts import forwards
-from ..parts.casting import cast_floating
-from ..tables import torch_facts
-from ..tables.opt_levels import HALF
-from . import opening
+from ..models import forward
+from ..nested import cast_floating
+from ..observer import Observer
+from ..torch_compat import features
+from ..opt_levels import HALF
+from ..patching import PatchStack
+from . import session_access
 
 
 def cast_tensor_type(inputs, src_type, dst_type):
     """Return ``inputs`` with the tensors of one dtype cast to another; containers keep their types.
 
     Args:
-        inputs: a tensor or nested containers, of any depth. Modules, strings, arrays and tensors of other dtypes pass.
+        inputs: a tensor or nested containers, of any depth. Modules, strings, arrays and tensors of other dtypes are
+            returned as they are.
         src_type, dst_type: the dtypes.
     """
     return cast_floating(inputs, dst_type, (src_type,))
@@ -50,8 +47,8 @@ def patch_forward_method(func, src_type, dst_type, convert_output=True):
 def wrap_fp16_model(model):
     """Set ``fp16_enabled`` on the modules of ``model`` that have such an attribute.
 
-    Weights stay as they are; see the package's docstring. ``Fp16OptimizerHook`` calls this; without the hook, as for
-    evaluation, it is all that decorated methods need.
+    Weights are not cast; see the package's docstring. ``Fp16OptimizerHook`` calls this. Without the hook, as for
+    evaluation, decorated methods need nothing else.
     """
     _check_module("wrap_fp16_model", model)
     for module in model.modules():
@@ -60,7 +57,7 @@ def wrap_fp16_model(model):
 
 
 def patch_norm_fp32(module):
-    """Put the batch norms and group norms of a half model back into float32, taking half in and giving half out.
+    """Convert the batch norms and group norms of a half model back to float32; their inputs and outputs stay half.
 
     Args:
         module: a module, usually one that ``.half()`` was called on; it is changed in place.
@@ -69,16 +66,41 @@ def patch_norm_fp32(module):
         The module.
     """
     _check_module("patch_norm_fp32", module)
-    found = opening.session()
-    pair = opening.dtypes(found) or HALF
-    marks = opening.marks(found)
+    session = session_access.session()
+    pair = session_access.dtypes(session) or HALF
+    norm_casts = _norm_casts(session)
     for norm in module.modules():
         if isinstance(norm, (torch.nn.modules.batchnorm._BatchNorm, torch.nn.GroupNorm)):
             norm.to(pair.high)
-            if getattr(norm, forwards.MARK, None) is None and _needs_casts(norm, pair):
-                casts = forwards.ForwardCasts(type(norm), pair.high, pair.low, None, marks.token)
-                forwards.mark(norm, casts, marks.patches)
+            if getattr(norm, forward.MARK, None) is None and _needs_casts(norm, pair):
+                # The module is marked instead of getting a closure as its ``forward``, so that copies and pickles work.
+                casts = forward.ForwardCasts(type(norm), pair.high, pair.low, None, norm_casts.token)
+                forward.mark(norm, casts, norm_casts.patches)
     return module
+
+
+class _NormCasts(Observer):
+    """The casts around ``forward`` of norms, removed when the session closes."""
+
+    def __init__(self):
+        self.token = forward.Token()
+        self.patches = PatchStack()
+
+    def closed(self, session):
+        """Remove the casts."""
+        self.token.close()
+        self.patches.undo()
+
+
+def _norm_casts(session):
+    """Return the ``_NormCasts`` of a session; for a disabled session new ones, which last as long as their modules."""
+    if not session.enabled:
+        return _NormCasts()
+    for observer in session.observers:
+        if isinstance(observer, _NormCasts):
+            return observer
+    session.observers.append(_NormCasts())
+    return session.observers[-1]
 
 
 def _needs_casts(norm, pair):
@@ -86,7 +108,7 @@ def _needs_casts(norm, pair):
     if isinstance(norm, torch.nn.GroupNorm):
         return True
     owned = list(norm.parameters()) + list(norm.buffers())
-    return bool(owned) and not torch_facts.has_mixed_batch_norm(owned[0].device, *pair)
+    return bool(owned) and not features.has_mixed_batch_norm(owned[0].device, *pair)
 
 
 def _check_module(caller, module):

@@ -1,19 +1,13 @@
-"""Let mmcv's own names mean ours, so that configs and models written for mmcv run without a change.
-
-Owns: ``install``.
-Must not touch: anything of mmcv's but the names listed here.
-The surprise: methods that mmcv's decorators have decorated already change too. They look up ``autocast`` and
-``cast_tensor_type`` at each call, and find ours.
-"""
+"""Replaces mmcv's own names by ampcompat's, so that configs and models written for mmcv run unchanged."""
 
 import importlib
 
 import torch
 
 from ..errors import AmpError
-from ..parts.patching import PatchStack
-from . import conversion, decorators, hooks, opening, scaling
-from .foundation import runner_of_mmcv
+from ..patching import PatchStack
+from . import conversion, decorators, hooks, loss_scaler, session_access
+from .hook_base import import_mmcv_runner
 
 _HOOKS = (
     hooks.OptimizerHook,
@@ -27,27 +21,27 @@ _FUNCTIONS = (
     conversion.wrap_fp16_model,
     conversion.patch_norm_fp32,
     conversion.patch_forward_method,
-    scaling.LossScaler,
+    loss_scaler.LossScaler,
 )
-_PLACES = ("", ".fp16_utils", ".hooks", ".hooks.optimizer")
+_MODULES = ("", ".fp16_utils", ".hooks", ".hooks.optimizer")
 
 
 def install():
-    """Put ampcompat's hooks, decorators and functions in the places of mmcv's.
+    """Replace mmcv's hooks, decorators and functions by ampcompat's.
 
-    Call it before the models are imported: on torch before 1.6 a method that mmcv has decorated already stays as it is.
+    Call it before the models are imported: on torch before 1.6 methods that mmcv has decorated already do not change.
 
     Returns:
-        A function that puts mmcv's own back.
+        A function that restores mmcv's own.
 
     Raises:
-        RuntimeError: there is no mmcv with a runner: 1.x, and what it needs.
+        RuntimeError: mmcv 1.x, or a package that it needs, is not installed.
     """
-    runner = runner_of_mmcv()
+    runner = import_mmcv_runner()
     if runner is None:
         raise AmpError(
-            "There is no mmcv.runner to install into: mmcv 1.x, with the torchvision that it needs, has one. The hooks "
-            "and decorators of ampcompat.mmcv work without it."
+            "mmcv.runner cannot be imported: install needs mmcv 1.x and the torchvision that it needs. The hooks and "
+            "decorators of ampcompat.mmcv work without mmcv."
         )
     patches = PatchStack()
     for ours in _HOOKS:
@@ -55,12 +49,13 @@ def install():
         runner.HOOKS.register_module(name=ours.__name__, force=True, module=ours)
         if own is not None:
             patches.defer(_register, runner.HOOKS, own)
-    for place in _PLACES:
-        module = importlib.import_module("mmcv.runner" + place)
+    for name in _MODULES:
+        module = importlib.import_module("mmcv.runner" + name)
         for ours in _HOOKS + _FUNCTIONS:
             if hasattr(module, ours.__name__):
                 patches.set(module, ours.__name__, ours)
     utils = importlib.import_module("mmcv.runner.fp16_utils")
+    # Methods that mmcv has decorated before look these two up at each call.
     patches.set(utils, "autocast", _autocast)
     patches.set(utils, "cast_tensor_type", _cast_tensor_type)
     return patches.undo
@@ -71,17 +66,17 @@ def _register(registry, hook):
 
 
 def _autocast(*args, enabled=True, **kwargs):
-    """Stand in for torch's autocast in mmcv's decorators."""
-    found = opening.session()
-    if opening.dtypes(found) is None:
-        return found.casts.paused()
-    return found.process_casts.region() if enabled else found.process_casts.paused()
+    """Replace torch's autocast in mmcv's decorators."""
+    session = session_access.session()
+    if session_access.dtypes(session) is None:
+        return session.casts.paused()
+    return session.process_casts.region() if enabled else session.process_casts.paused()
 
 
 def _cast_tensor_type(inputs, src_type, dst_type):
-    """Stand in for mmcv's own function, in the session's dtypes; nothing is cast where it computes in float32."""
-    pair = opening.dtypes(opening.session())
+    """Replace mmcv's function: cast in the session's dtypes; where the session computes in float32, cast nothing."""
+    pair = session_access.dtypes(session_access.session())
     if pair is None:
         return inputs
-    named = {torch.half: pair.low, torch.float: pair.high}
-    return conversion.cast_tensor_type(inputs, named.get(src_type, src_type), named.get(dst_type, dst_type))
+    dtypes = {torch.half: pair.low, torch.float: pair.high}
+    return conversion.cast_tensor_type(inputs, dtypes.get(src_type, src_type), dtypes.get(dst_type, dst_type))

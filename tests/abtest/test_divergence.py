@@ -1,33 +1,33 @@
-"""The distance between losses and the noise of seeds, by hand."""
+"""The divergence of losses and the noise between seeds, compared with values computed by hand."""
 
 import math
 
 import pytest
 from hypothesis import given, strategies as st
 
-from ampcompat.abtest import Run, divergence
+from ampcompat.abtest import divergence, Run
 
 
 def run_of(*values, **others):
     return Run(loss=[(step, 0, value) for step, value in enumerate(values)], **others)
 
 
-def test_a_divergence_is_relative_to_the_baseline_but_not_to_less_than_its_usual_loss():
+def test_a_divergence_is_relative_to_the_baseline_but_not_to_less_than_its_median_loss():
     # The median of |8, 4, 2, 0.5, 0.5| is 2: above it the loss of the step counts, below it the median.
     found = divergence.between(run_of(10.0, 3.0, 2.0, 1.0, 0.25), run_of(8.0, 4.0, 2.0, 0.5, 0.5))
     assert found == {0: 2 / 8, 1: 1 / 4, 2: 0.0, 3: 0.5 / 2, 4: 0.25 / 2}
 
 
-def test_a_loss_that_is_not_finite_is_infinitely_far_and_a_baseline_that_is_not_is_left_out():
+def test_a_loss_that_is_not_finite_diverges_infinitely_and_such_a_baseline_is_left_out():
     found = divergence.between(run_of(1.0, math.nan, -math.inf, 5.0, 1.0), run_of(1.0, 1.0, 1.0, math.nan, 1.0))
     assert found == {0: 0.0, 1: math.inf, 2: math.inf, 4: 0.0}
 
 
-def test_a_baseline_of_zeros_is_no_division_by_zero():
+def test_a_baseline_of_zeros_is_not_a_division_by_zero():
     assert divergence.between(run_of(0.0, 1.0, 0.0), run_of(0.0, 0.0, 0.0)) == {0: 0.0, 1: math.inf, 2: 0.0}
 
 
-def test_of_several_losses_the_farthest_counts():
+def test_of_several_losses_the_largest_divergence_counts():
     run, baseline = Run(loss=[(0, 0, 2.0), (0, 1, 30.0)]), Run(loss=[(0, 0, 1.0), (0, 1, 20.0)])
     assert divergence.between(run, baseline) == {0: 1.0}
 
@@ -47,7 +47,7 @@ def test_noise_is_the_mean_over_pairs_of_baseline_runs():
     assert divergence.noise(baseline) == {0: pytest.approx((2 / 2 + 3 / 1 + 1 / 1) / 3)}
 
 
-def test_noise_is_averaged_over_the_steps_around():
+def test_noise_is_averaged_over_neighbouring_steps():
     baseline = run_of(2.0, 1.0, 1.0, 1.0, repeats=[run_of(1.0, 1.0, 1.0, 1.0)])
     assert divergence.noise(baseline) == {0: 1 / 2, 1: pytest.approx(1 / 3), 2: 0.0, 3: 0.0}
 

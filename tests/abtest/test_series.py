@@ -1,11 +1,11 @@
-"""Curves made fit for drawing: short enough for a figure, and nothing of note lost."""
+"""Series for drawing: few enough points, with extremes and gaps kept."""
 
 import math
 
 import pytest
 from hypothesis import given, strategies as st
 
-from ampcompat.abtest import series
+from ampcompat.abtest.report import series
 
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf), max_size=200)
 
@@ -44,7 +44,7 @@ def test_smoothing_is_the_mean_of_the_steps_around():
     assert series.smoothed(points, 3) == [(0, 1.5), (1, 3.0), (2, 6.0), (3, 5.0), (4, 4.5)]
 
 
-def test_an_explosion_does_not_spoil_the_mean_of_later_steps():
+def test_a_huge_value_does_not_affect_the_mean_of_later_steps():
     points = numbered([1e300] * 3 + [1.0] * 20)
     assert series.smoothed(points, 5)[-1] == (22, 1.0)
 
@@ -56,17 +56,17 @@ def test_a_smoothed_curve_keeps_its_gaps_when_it_is_thinned():
 
 
 def test_short_curves_are_not_smoothed():
-    assert series.smoothing_width(numbered([1.0] * (series.LONG - 1))) == 1
+    assert series.smoothing_width(numbered([1.0] * (series.SMOOTHED_FROM - 1))) == 1
     assert series.smoothing_width(numbered([1.0] * 300)) == 10
 
 
-def test_steps_that_are_not_finite_are_told_apart_and_thinned():
-    nans, infinite = series.not_finite(numbered([1.0, math.nan, -math.inf] * 100), most=10)
+def test_steps_of_nan_and_of_inf_are_returned_separately_and_thinned():
+    nans, infinite = series.not_finite(numbered([1.0, math.nan, -math.inf] * 100), max_steps=10)
     assert len(nans) == len(infinite) == 10
     assert (nans[0], nans[-1], infinite[0], infinite[-1]) == (1, 298, 2, 299)
 
 
-def test_a_staircase_keeps_its_corners_and_its_end():
+def test_of_a_piecewise_constant_series_the_changes_and_the_end_are_kept():
     assert series.changes(numbered([4.0, 4.0, 2.0, 2.0, 2.0])) == [(0, 4.0), (2, 2.0), (4, 2.0)]
     assert series.changes(numbered([4.0])) == [(0, 4.0)]
     assert series.changes([]) == []

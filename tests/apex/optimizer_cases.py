@@ -1,8 +1,6 @@
-"""The optimizers of apex.optimizers with their options: one row per way through a formula.
+"""The optimizers of ``apex.optimizers`` with their options: one row per branch of a formula; the float64 reference.
 
-Owns: ``CASES``, what trains them, and the float64 run to compare with.
-Must not touch: the random state.
-The surprise: the reference takes the very gradients that the optimizer saw, rounded to the params' dtype.
+The reference uses the gradients that the optimizer got, rounded to the params' dtype.
 """
 
 import optimizer_formulas as formulas
@@ -71,7 +69,7 @@ class Reference:
         self.step_count = 0
 
     def step(self, optimizer, rounded_to=None):
-        """Take the gradients that the params of ``optimizer`` hold; round the weights, as half params do."""
+        """Step with the gradients of the params of ``optimizer``; round the weights like half params."""
         self.step_count += 1
         rows = [(param, group) for group in optimizer.param_groups for param in group["params"]]
         gradients = [param.grad.double() for param, _ in rows]

@@ -1,8 +1,7 @@
-"""The published update rules, one tensor at a time in float64: what the optimizers are compared with.
+"""The published update rules, one tensor at a time in float64: the reference for the optimizers.
 
-Owns: a function per optimizer, ``(weight, gradient, state, step, divisor, options) -> new weight``.
-Must not touch: ampcompat.
-The surprise: written for reading, with nothing shared between them and nothing taken from the package under test.
+One function per optimizer, ``(weight, gradient, state, step, divisor, options) -> new weight``. The functions share
+no code with each other or with ampcompat.
 """
 
 import math

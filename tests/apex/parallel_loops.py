@@ -95,7 +95,7 @@ class Branches(torch.nn.Module):
 
 
 def unused(rank):
-    """Return the gradients where rank 0 used layer 0, rank 1 used layer 1, and nobody layer 2."""
+    """Return the gradients where rank 0 used layer 0, rank 1 used layer 1, and no rank layer 2."""
     results = []
     for flags in ({}, {"delay_allreduce": True}, {"message_size": 1}):
         model = DistributedDataParallel(Branches(), **flags)
@@ -121,7 +121,7 @@ class Tied(torch.nn.Module):
         return inputs
 
 
-#: torch asks for the word since 2.4 and knows it since 1.11.
+#: torch requires this argument since 2.4 and accepts it since 1.11.
 RECOMPUTES = {"use_reentrant": True} if "use_reentrant" in checkpoint.__code__.co_varnames else {}
 
 
@@ -254,7 +254,7 @@ def train(rank, level, overflow_at, seed, world_size):
 
 
 def accumulate(rank, level, delays, world_size):
-    """Return the masters after two steps of two passes each, the first of which every rank keeps to itself."""
+    """Return the masters after two steps of two passes each, the first of which is not reduced."""
     net = make_net(1, torch.float32)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     amp.initialize(net, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
@@ -280,7 +280,7 @@ ACCUMULATIONS = (("O0", False), ("O1", False), ("O2", False), ("O2", True), ("O5
 
 
 def trained_cases(rank, levels):
-    """Return ``train`` by level; every rank begins with weights of its own, so that rank 0's must reach all."""
+    """Return ``train`` by level; every rank starts with different weights, so that rank 0's must be broadcast."""
     results = {level: train(rank, level, None, 1 + rank, 2) for level in levels}
     overflow_at = 1 if rank == 1 else None
     results["overflowed"] = {level: train(rank, level, overflow_at, 1, 2) for level in ("O1", "O2")}

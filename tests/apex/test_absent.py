@@ -1,4 +1,4 @@
-"""Parts of Apex that are not carried: an ImportError that says what to use, and a truthful answer to probes."""
+"""Parts of Apex that are not provided: an ImportError that names a replacement, and None from ``find_spec``."""
 
 import importlib
 import importlib.util
@@ -70,7 +70,7 @@ def test_other_names_are_none_of_its_business():
 def test_the_advice_leaves_with_the_alias():
     finders = len(sys.meta_path)
     install.uninstall()
-    assert len(sys.meta_path) == finders - 2  # the first and the last to be asked
+    assert len(sys.meta_path) == finders - 2  # the first and the last finder
     with pytest.raises(ModuleNotFoundError) as caught:
         import amp_C  # noqa: F401
     assert type(caught.value) is ModuleNotFoundError

@@ -9,7 +9,7 @@ from dispatched import Watch
 
 from ampcompat.apex import install
 from ampcompat.apex.multi_tensor import functions
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
 F32, F64 = torch.float32, torch.float64
 SHAPES = [(4, 3), (5,), (2, 1, 2)]
@@ -68,7 +68,7 @@ def test_every_function_is_in_amp_c(amp_c):
 
 def test_the_modules_leave_with_the_alias():
     install.uninstall()
-    for name in ("amp_C", "apex_C"):
+    for name in ("amp_C", "apex_C", "syncbn"):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(name)
 
@@ -131,6 +131,55 @@ def test_l2norm_scale_scales_on_the_way():
     assert total.item() == pytest.approx(0.5 * applied("multi_tensor_l2norm_mp", flag(), [tensors])[0].item())
 
 
+@pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)
+def test_unscale_l2norm_is_of_what_the_tensors_would_be_without_the_scale(dtype):
+    tensors, inv_scale = randoms(1, dtype), torch.tensor([0.25])
+    before, noop = doubled(tensors), flag()
+    total, each = applied("multi_tensor_unscale_l2norm", noop, [tensors], inv_scale, True)
+    right = [0.25 * float((tensor**2).sum().sqrt()) for tensor in before]
+    assert each.tolist() == pytest.approx(right, rel=1e-6) and noop.item() == 0
+    assert total.shape == (1,) and total.item() == pytest.approx(math.sqrt(sum(norm**2 for norm in right)), rel=1e-6)
+    assert all(torch.equal(one.double(), other) for one, other in zip(tensors, before))
+    total, each = applied("multi_tensor_unscale_l2norm", noop, [tensors], inv_scale)
+    assert each.numel() == 0 and total.dtype == F32
+    tensors[1][0] = math.inf
+    applied("multi_tensor_unscale_l2norm", noop, [tensors], inv_scale)
+    assert noop.item() == 1
+
+
+class Hysteresis:
+    """The update of a scale on plain numbers."""
+
+    def __init__(self, scale, hysteresis, growth, backoff, interval):
+        self.scale, self.good, self.left = scale, 0, hysteresis
+        self.options = (growth, backoff, interval, hysteresis)
+
+    def update(self, overflowed):
+        growth, backoff, interval, hysteresis = self.options
+        if overflowed:
+            self.good, self.left = 0, self.left - 1
+            if self.left <= 0:
+                self.scale *= backoff
+            return
+        self.good, self.left = self.good + 1, hysteresis
+        if self.good == interval:
+            self.good = 0
+            if self.scale * growth < 2.0**128:
+                self.scale *= growth
+
+
+@pytest.mark.parametrize("start, hysteresis, interval", [(2.0**16, 1, 3), (2.0**16, 3, 4), (2.0**126, 2, 1)])
+def test_a_scale_backs_off_when_no_overflow_is_tolerated_any_more(amp_c, start, hysteresis, interval):
+    scale, found = torch.tensor([start]), torch.zeros(1)
+    good, left = torch.zeros(1, dtype=torch.int32), torch.tensor([hysteresis], dtype=torch.int32)
+    right = Hysteresis(start, hysteresis, 4.0, 0.5, interval)
+    for step in [0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1]:
+        found.fill_(step)
+        returned = amp_c.update_scale_hysteresis(scale, good, left, found, 4.0, 0.5, interval, hysteresis)
+        right.update(step)
+        assert returned is scale and (scale.item(), good.item(), left.item()) == (right.scale, right.good, right.left)
+
+
 def adam_in_float64(g, p, m, v, lr, b1, b2, eps, step, mode, correct, decay):
     g = g + (0 if mode else decay) * p
     m = b1 * m + (1 - b1) * g
@@ -158,6 +207,17 @@ def test_adam_capturable_takes_its_numbers_as_tensors():
     numbers = torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, 1, 0.2, torch.tensor([0.25])
     applied("multi_tensor_adam_capturable", flag(), captured, *numbers)
     assert all(close(one, doubled(other)) for one, other in zip(plain[1:], captured[1:]))
+
+
+def test_adam_capturable_master_updates_float32_params_and_rounds_them_into_half_ones():
+    rows = [randoms(1, torch.float16), randoms(2), randoms(3), randoms(4, positive=True)]
+    halves = [tensor.half() for tensor in rows[1]]
+    right = [adam_in_float64(*(row + (0.1, 0.9, 0.99, 1e-6, 3, 1, 1, 0.2))) for row in zip(*map(doubled, rows))]
+    given = [[(tensor.float() * 4).half() for tensor in rows[0]], halves, rows[2], rows[3], rows[1]]
+    numbers = torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, 1, 0.2, torch.tensor([0.25])
+    applied("multi_tensor_adam_capturable_master", flag(), given, *numbers)
+    assert all(close(rows[index + 1], [each[index] for each in right]) for index in range(3))
+    assert all(same(half, master.half()) for half, master in zip(halves, rows[1]))
 
 
 def test_sgd_with_half_copies():
@@ -268,7 +328,7 @@ def test_where_the_flag_is_set_nothing_is_updated(name):
 
 
 @pytest.mark.skipif(
-    not torch_facts.has_flagged_sgd("cpu"), reason="this torch has no update that a flag forbids, on the CPU"
+    not features.has_flagged_sgd("cpu"), reason="this torch has no update that a flag forbids, on the CPU"
 )
 @pytest.mark.parametrize("name", sorted(set(CALLS) - {"multi_tensor_lamb_stage1_cuda"}))
 def test_the_flag_is_not_read_where_the_device_can_heed_it(name):

@@ -9,13 +9,20 @@ import pytest
 import torch
 from processes import ROOT, RUN, environment, python
 
-from ampcompat.apex import beside, install, optimizers
+from ampcompat.apex import install, nvidia_apex, optimizers
 
 #: A package with the layout of today's Apex: no amp, no parallel, no fp16_utils.
 FILES = {
-    "apex/__init__.py": "from . import optimizers, normalization\ndef deprecated_warning(msg):\n    return msg\n",
+    "apex/__init__.py": "from . import optimizers, normalization\ndef their_own(value):\n    return value\n",
     "apex/_autocast_utils.py": "whose = 'theirs'\n",
-    "apex/optimizers/__init__.py": "from .fused_adam import FusedAdam\n",
+    "apex/optimizers/__init__.py": "from .fused_adam import FusedAdam\nfrom .fused_lars import FusedLARS\n",
+    "apex/optimizers/fused_lars.py": "class FusedLARS:\n    whose = 'theirs'\n",
+    "apex/contrib/optimizers/__init__.py": """
+from apex.contrib.optimizers import FusedSGD
+from .distributed_fused_adam import DistributedFusedAdam
+""",
+    "apex/contrib/optimizers/distributed_fused_adam.py": "class DistributedFusedAdam:\n    whose = 'theirs'\n",
+    "apex/fused_dense/__init__.py": "raise RuntimeError('no GPU')\n",
     "apex/optimizers/fused_adam.py": """
 import torch
 from apex.multi_tensor_apply import multi_tensor_applier
@@ -74,7 +81,7 @@ def write(folder, files):
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Return a function that puts files into a folder at the end of the path, and ours in force."""
-    monkeypatch.setattr(beside, "_has_gpu", lambda: True)
+    monkeypatch.setattr(nvidia_apex, "_has_gpu", lambda: True)
     loaded = set(sys.modules)
 
     def put(files):
@@ -117,7 +124,7 @@ def test_what_they_lack_is_ours(installed):
     assert apex.normalization.FusedRMSNorm is normalization.FusedRMSNorm
     assert importlib.import_module("apex.optimizers.fused_lamb").FusedLAMB is optimizers.FusedLAMB
     assert apex.contrib.xentropy.SoftmaxCrossEntropyLoss.__module__.startswith("ampcompat")
-    assert apex.deprecated_warning("of theirs") == "of theirs"
+    assert apex.their_own("value") == "value"
     assert not hasattr(apex, "no_such_name")
 
 
@@ -133,9 +140,9 @@ def test_a_part_that_does_not_load_is_ours(installed):
 @pytest.mark.parametrize("case", ["no extensions", "no GPU", "switched off"])
 def test_where_they_do_not_work_ours_does(installed, monkeypatch, case):
     if case == "no GPU":
-        monkeypatch.setattr(beside, "_has_gpu", lambda: False)
+        monkeypatch.setattr(nvidia_apex, "_has_gpu", lambda: False)
     if case == "switched off":
-        monkeypatch.setenv(beside.VARIABLE, "off")
+        monkeypatch.setenv(nvidia_apex.VARIABLE, "off")
     installed(UNCOMPILED if case == "no extensions" else FILES)
     import amp_C
     import apex
@@ -145,6 +152,24 @@ def test_where_they_do_not_work_ours_does(installed, monkeypatch, case):
     assert apex.multi_tensor_apply.multi_tensor_applier.available and not hasattr(amp_C, "whose")
     there = importlib.util.find_spec("apex.transformer") is not None
     assert there == (case != "switched off")
+
+
+@pytest.mark.parametrize("has_gpu", [True, False], ids=["GPU", "no GPU"])
+def test_names_that_we_lack_are_theirs_with_and_without_a_gpu(installed, monkeypatch, has_gpu):
+    monkeypatch.setattr(nvidia_apex, "_has_gpu", lambda: has_gpu)
+    installed(FILES)
+    import apex
+    from apex.contrib.optimizers import DistributedFusedAdam, FusedSGD
+    from apex.optimizers import FusedLARS, FusedSGD as present
+
+    assert FusedLARS.whose == DistributedFusedAdam.whose == "theirs" and apex.optimizers.FusedLARS is FusedLARS
+    assert FusedSGD.__module__.startswith("ampcompat") and present is optimizers.FusedSGD
+    assert apex.deprecated_warning.__module__.startswith("ampcompat")
+    assert not hasattr(apex.optimizers, "no_such_name") and not hasattr(apex.amp, "no_such_name")
+    with pytest.raises(AttributeError, match="does not load: no GPU"):
+        apex.fused_dense.no_such_name
+    with pytest.raises(ImportError, match="does not carry apex.optimizers.FusedLion"):
+        from apex.optimizers import FusedLion  # noqa: F401
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -186,7 +211,7 @@ def test_a_web_toolkit_is_no_neighbour(installed):
     installed(WEB_TOOLKIT)
     import apex
 
-    assert beside.neighbour() is None and apex.optimizers.FusedAdam is optimizers.FusedAdam
+    assert nvidia_apex.neighbour() is None and apex.optimizers.FusedAdam is optimizers.FusedAdam
     with pytest.raises(ImportError, match="does not carry apex.models"):
         importlib.import_module("apex.models")
 
@@ -202,7 +227,7 @@ def test_a_web_toolkit_is_no_neighbour(installed):
 )
 def test_it_is_described_in_one_sentence(tmp_path, files, says):
     folder = write(tmp_path, files)
-    sentence = beside.about(beside.other_apex([folder]))
+    sentence = nvidia_apex.about(nvidia_apex.other_apex([folder]))
     assert says in sentence and folder in sentence and sentence.endswith(".") and ";" in sentence
 
 

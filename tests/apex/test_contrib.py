@@ -12,7 +12,7 @@ from networks import each_setting, initialize, session_of, train_step
 from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
 from ampcompat.apex.contrib.layer_norm import FastLayerNorm
 from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 each_dtype = pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_norm_that_is_not_finite_is_an_error_if_asked_for(bad):
 @pytest.mark.skipif(not hasattr(torch, "_foreach_max"), reason="this torch has no foreach for all of it")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_clipping_takes_as_many_operations_for_any_number_of_params(dtype):
-    if not torch_facts.foreach_norm_takes(2, dtype is torch.float16):
+    if not features.foreach_norm_takes(2, dtype is torch.float16):
         pytest.skip("this torch has no float32 norms of half tensors in one operation")
     counts = []
     for count in (3, 30):

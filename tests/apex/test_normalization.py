@@ -220,7 +220,7 @@ class TwoWays(torch.nn.Module):
         return x
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 @pytest.mark.parametrize("kind", LAYER_NORMS)
 def test_layer_norms_can_be_scripted(kind):
     module = make_norm(kind, 5, torch.float32)

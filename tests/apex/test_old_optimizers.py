@@ -1,14 +1,16 @@
 """The optimizers of before 2019 and their FP16_Optimizer: formula in float64, arguments of step, old checkpoints."""
 
 import copy
+import inspect
 import math
+import pickle
 
 import pytest
 import torch
 from half_kernels import trains_in
 
 import precision
-from ampcompat.apex import install
+from ampcompat.apex import install, optimizers as present
 from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
 
@@ -103,6 +105,81 @@ def test_gradients_copies_scale_and_norms_may_be_given(given):
     assert close(params, right.weights)
     assert all(torch.equal(copy_.double(), param.detach().half().double()) for copy_, param in zip(copies, params))
     assert all(param.grad is None for param in params)
+
+
+OLDER = [
+    {"max_grad_norm": 1.0},
+    {"eps_inside_sqrt": True},
+    {"use_mt": True},
+    {"amp_scale_adjustment": 1.0},
+]
+
+
+@pytest.mark.parametrize("options", OLDER, ids=lambda each: list(each)[0])
+def test_todays_name_with_a_keyword_of_then_is_the_optimizer_of_then(options):
+    params = fresh()
+    optimizer = present.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options)
+    assert type(optimizer) is optimizers.FusedAdam and isinstance(optimizer, present.FusedAdam)
+    right = Reference(params, limit=options.get("max_grad_norm", 0.0), inside="eps_inside_sqrt" in options)
+    for step in range(STEPS):
+        optimizer = copy.deepcopy(optimizer)
+        params = optimizer.param_groups[0]["params"]
+        for param, grad in zip(params, values(step)):
+            param.grad = grad
+        optimizer.step()
+        right.step(values(step))
+    assert close(params, right.weights)
+
+
+def test_the_signature_of_todays_adam_is_its_own():
+    names = ["lr", "bias_correction", "betas", "eps", "adam_w_mode", "weight_decay", "amsgrad", "set_grad_none"]
+    names = ["params"] + names + ["capturable", "master_weights"]
+    assert list(inspect.signature(present.FusedAdam).parameters) == names
+    assert inspect.getfullargspec(present.FusedAdam.__init__).args == ["self"] + names
+    assert not isinstance(present.FusedAdam(fresh()), optimizers.FusedAdam)
+
+
+def test_a_subclass_of_todays_adam_is_told_what_to_derive_from():
+    class Mine(present.FusedAdam):
+        pass
+
+    with pytest.raises(TypeError, match="max_grad_norm .* derive Mine from that"):
+        Mine(fresh(), max_grad_norm=1.0)
+
+
+@pytest.mark.parametrize("options", [{"max_grad_norm": 1.0}, {}], ids=["by keyword", "by the wrapper"])
+def test_within_the_wrapper_of_then_todays_name_is_the_optimizer_of_then(options):
+    params = fresh()
+    right = Reference(params, limit=options.get("max_grad_norm", 0.0))
+    optimizer = FP16_Optimizer(present.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options))
+    assert type(optimizer.optimizer) is optimizers.FusedAdam
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        optimizer.backward(sum((param * grad).sum() for param, grad in zip(params, values(step))))
+        optimizer.step()
+        right.step(values(step))
+    assert close(params, right.weights)
+    pickle.loads(pickle.dumps(optimizer.optimizer))
+
+
+@pytest.mark.parametrize("options", [{"adam_w_mode": False}, {"capturable": True}], ids=lambda each: list(each)[0])
+def test_within_the_wrapper_an_adam_with_options_of_today_stays_what_it_is(options):
+    optimizer = present.FusedAdam(fresh(), **options)
+    assert type(FP16_Optimizer(optimizer).optimizer) is present.FusedAdam
+
+
+def test_sgd_takes_its_rate_from_the_groups():
+    first, second = fresh()
+    optimizer = present.FusedSGD([{"params": [first], "lr": 0.25}, {"params": [second], "lr": 0.5}], momentum=0.125)
+    before = [first.detach().clone(), second.detach().clone()]
+    first.grad, second.grad = torch.ones_like(first), torch.ones_like(second)
+    optimizer.step()
+    assert torch.allclose(first.detach(), before[0] - 0.25) and torch.allclose(second.detach(), before[1] - 0.5)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for wrong in (lambda: present.FusedSGD([first]), lambda: optimizer.add_param_group({"params": [fresh()[0]]})):
+        with pytest.raises(ValueError, match="FusedSGD needs a learning rate"):
+            wrong()
+    assert len(optimizer.param_groups) == 2
 
 
 def test_lists_of_another_length_are_refused():

@@ -15,7 +15,7 @@ Pair = collections.namedtuple("Pair", "logits hidden")
 
 
 class Net(torch.nn.Module):
-    """Two layers with a buffer; ``kind`` says what it returns."""
+    """Two layers with a buffer; ``kind`` selects what it returns."""
 
     def __init__(self, kind="tensor"):
         super().__init__()

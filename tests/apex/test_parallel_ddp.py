@@ -68,7 +68,7 @@ def test_given_communicators_take_turns(outcomes):
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("case", range(3), ids=["as it comes", "delayed", "one message per param"])
 def test_ranks_may_use_different_params(outcomes, rank, case):
-    """Half of the one rank's gradient on both; None where nobody used the param."""
+    """Half of the one rank's gradient on both; None where no rank used the param."""
     weights = [loops.batch(each).double().sum(0).expand(2, 6) / 2 for each in (0, 1)]
     bias = torch.full((2,), 4.0, dtype=torch.float64)
     assert_close(outcomes[rank]["unused"][case], [weights[0], bias, weights[1], bias, None, None])

@@ -12,7 +12,7 @@ from precision import IS_STAND_IN, low_of
 
 from ampcompat import amp
 from ampcompat.apex.parallel import LARC
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
 RATES = (0.5, 0.01)
 DECAYS = (0.1, 0.0)
@@ -228,7 +228,7 @@ def calls_of_a_step(count, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_the_number_of_operations_does_not_grow_with_the_number_of_params(dtype):
     few, many = calls_of_a_step(4, dtype), calls_of_a_step(40, dtype)
-    if dtype is torch.float16 and not torch_facts.foreach_norm_takes(2, True):
+    if dtype is torch.float16 and not features.foreach_norm_takes(2, True):
         pytest.skip("this torch has no float32 norms of half tensors in one operation")
     assert few.calls == many.calls and many.reads == 0
 

@@ -10,7 +10,7 @@ from precision import IS_STAND_IN
 
 import ranks
 import syncbn_loops as loops
-from ampcompat.apex.parallel import SyncBatchNorm, convert_syncbn_model, create_syncbn_process_group
+from ampcompat.apex.parallel import convert_syncbn_model, create_syncbn_process_group, SyncBatchNorm
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

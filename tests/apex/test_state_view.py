@@ -8,7 +8,7 @@ import torch
 import precision
 from ampcompat import amp as ours
 from ampcompat.apex import install
-from ampcompat.runtime import state
+from ampcompat.training import state
 
 SPELLINGS = [
     "from apex.amp._amp_state import _amp_state as found",

@@ -6,9 +6,9 @@ import pathlib
 import half_kernels
 import pytest
 
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
-if half_kernels.stand_in() or not torch_facts.has_nested_saved_tensor_hooks():
+if half_kernels.stand_in() or not features.has_nested_saved_tensor_hooks():
     pytest.skip("this torch has no half arithmetic, or cannot tell what autograd keeps", allow_module_level=True)
 
 

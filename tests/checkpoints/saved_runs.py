@@ -1,8 +1,6 @@
-"""Runs that are saved half-way, for the tests of checkpoints: what to train, how, and what it comes to.
+"""Training runs that are saved half-way, for the checkpoint tests: a network, its batches, optimizers, ``Run``.
 
-Owns: a network, its batches, the optimizers by name, ``Run``, and the uninterrupted runs, each trained once.
-Must not touch: torch's own state beyond the seed.
-The surprise: everything that a run comes to is compared by the bit, masters, momenta and scales included.
+The uninterrupted runs are trained once. Results are compared bit by bit, master weights, momenta and scales included.
 """
 
 import functools
@@ -13,14 +11,14 @@ from precision import HIGH
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
 OPTIMIZERS = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "Adam": lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-4),
     "AdamW": lambda params: torch.optim.AdamW(params, lr=0.01, eps=1e-4),
 }
-if torch_facts.has_fused_scale_update("cpu"):  # such torch has optimizers that skip on the device, no host read in between
+if features.has_fused_scale_update("cpu"):  # such torch has optimizers that skip on the device, no host read in between
     OPTIMIZERS["fused Adam"] = lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-4, fused=True)
 SAVED_AT, STEPS = 3, 6
 #: Large enough that float16 gradients overflow once or twice on the way: skips are part of what must resume.
@@ -73,7 +71,7 @@ class Run:
         return losses
 
     def checkpoint(self):
-        """Return what Apex's documentation says to save."""
+        """Return the checkpoint that Apex's documentation recommends."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "amp": amp.state_dict()}
 
     def load(self, checkpoint):

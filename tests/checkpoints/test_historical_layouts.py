@@ -1,4 +1,4 @@
-"""What Apex and its clients wrote to disk loads here and goes on; so does the state of torch's own scaler."""
+"""Checkpoints of Apex, of libraries that used it, and of torch's GradScaler load, and training continues."""
 
 import copy
 

@@ -21,7 +21,7 @@ def arguments(level, path):
 
 
 def killed(level, path, step):
-    """Start a run, kill it when it says that it has done ``step``, and return what it said."""
+    """Start a run, kill it when it prints that ``step`` is done, and return its output."""
     command = [sys.executable] + list(arguments(level, path))
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, universal_newlines=True, env=environment(**stand_in(level))
@@ -38,7 +38,7 @@ def killed(level, path, step):
 
 
 def finished(level, path):
-    """Run to the end and return what it said."""
+    """Run to the end and return the output."""
     done = python(*arguments(level, path), env=environment(**stand_in(level)))
     assert done.returncode == 0, done.stderr
     return done.stdout

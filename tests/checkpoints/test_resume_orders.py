@@ -40,7 +40,7 @@ def resume(run, order, checkpoint):
 
 
 def backward_without_consequences(run):
-    """Do a first backward pass, where Apex made its masters, that neither weights, statistics nor scales remember."""
+    """Do a first backward pass, where Apex made its masters, that leaves weights, statistics and scales unchanged."""
     run.model.eval()
     run.backward(50, delay_overflow_check=True)
     run.model.train()

@@ -1,8 +1,7 @@
-"""``python -m ampcompat ab``: what a user types, sees and gets. Fresh processes are few, since each loads torch."""
+"""``python -m ampcompat ab``: options, output and exit codes. Few tests start processes, since each imports torch."""
 
 import functools
 import importlib.util
-import io
 import os
 import signal
 import subprocess
@@ -15,9 +14,8 @@ import precision
 import pytest
 from processes import ROOT, environment, python
 
-from ampcompat.abtest import Report, Run
-from ampcompat.abtest.journal import Reader, Writer
-from ampcompat.cli import ab as ab_room, child, progress
+from ampcompat.abtest import Report
+from ampcompat.cli import ab as ab_command, child_process
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
@@ -59,14 +57,14 @@ def script(tmp_path):
 
 
 def in_process(*arguments):
-    """Run ``ab`` in this process, which is quicker, and return its exit code."""
-    return ab_room.ab(["--in-process"] + [str(argument) for argument in arguments])
+    """Run ``ab`` in this process, which is faster, and return its exit code."""
+    return ab_command.ab(["--in-process"] + [str(argument) for argument in arguments])
 
 
 # -- the whole command -------------------------------------------------------------------------------------------------
 
 
-def test_each_level_is_a_row_and_those_that_fail_say_how(script, tmp_path):
+def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     saved = tmp_path / "report.json"
     command = AB + ("--levels", "O0,O1,O3", "--steps", "6", "--seed", "3", "--json", saved, script(TRAINING), "9", "0")
     done = python(*command, env=environment(**half_kernels.stand_in()))
@@ -95,20 +93,20 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     saved, marker = tmp_path / "report.json", tmp_path / "marker"
     source = TRAINING + "    if step == 3:\n        open({!r}, 'w').close()\n".format(str(marker))
     command = [sys.executable] + list(AB) + ["--levels", "O0,O2", "--json", str(saved), script(source), "1000", "0.05"]
-    begun = subprocess.Popen(
+    process = subprocess.Popen(
         command,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         universal_newlines=True,
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in background jobs
     )
-    while not marker.exists() and begun.poll() is None:
+    while not marker.exists() and process.poll() is None:
         time.sleep(0.1)
-    begun.send_signal(signal.SIGINT)
-    printed, told = begun.communicate(timeout=60)
-    assert begun.returncode == 130, told
-    assert "interrupted after" in told and "only the baseline was run" in printed
+    process.send_signal(signal.SIGINT)
+    printed, progress_lines = process.communicate(timeout=60)
+    assert process.returncode == 130, progress_lines
+    assert "interrupted after" in progress_lines and "only the baseline was run" in printed
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0"]
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
@@ -140,7 +138,7 @@ def test_levels_of_a_distributed_script_run_under_its_launcher(script):
     assert "O0: 3 steps" in done.stderr
 
 
-def test_a_script_for_cuda_is_compared_on_the_device_at_hand(script):
+def test_a_script_for_cuda_is_compared_on_another_device(script):
     path = script(
         """
         import torch
@@ -176,7 +174,7 @@ def test_a_script_for_cuda_is_compared_on_the_device_at_hand(script):
         ("this is no Python", "SyntaxError"),
     ],
 )
-def test_where_every_level_fails_the_exit_code_says_so(script, capsys, source, says):
+def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says):
     assert in_process("--levels", "O0,O2", script(source)) == 1
     printed = capsys.readouterr().out
     assert "O2: failed: " in printed and says in printed
@@ -188,9 +186,9 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
     options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose")
     assert in_process(*(options + (path, 4, 0))) == 0
-    told = capsys.readouterr()
-    assert "beyond noise" in told.out and "arguments" not in told.out
-    assert "O0 2/2: 4 steps" in told.err
+    printed = capsys.readouterr()
+    assert "beyond noise" in printed.out and "arguments" not in printed.out
+    assert "O0 2/2: 4 steps" in printed.err
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0", "O2"]
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
@@ -202,16 +200,16 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 
 
 @needs_half
-def test_a_planted_overflow_is_found_by_name(capsys):
-    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "planted_overflow.py")) == 0
+def test_the_module_that_overflows_is_named(capsys):
+    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["volcano' in printed
+    assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
     assert "O2: rejected: its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
 
-def test_a_hopeless_nan_is_no_levels_fault(capsys):
-    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "hopeless_nan.py")) == 0
+def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
+    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 12, O0 O2: The loss was nan before scaling" in printed
     assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
@@ -231,40 +229,40 @@ def test_a_hopeless_nan_is_no_levels_fault(capsys):
         (["--seed", "-1", "script.py"], "--seed"),
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
-        (["--in-process", "--device", "cpu", __file__], "goes without --in-process"),
+        (["--in-process", "--device", "cpu", __file__], "cannot be combined with --in-process"),
         (["-"], "a script from stdin"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_sentence_and_exit_code_two(arguments, says, capsys):
+def test_a_wrong_command_line_is_one_line_and_exit_code_two(arguments, says, capsys):
     with pytest.raises(SystemExit) as left:
-        ab_room.ab(arguments)
-    told = capsys.readouterr()
-    assert left.value.code == 2 and told.out == ""
-    assert len(told.err.splitlines()) == 1 and told.err.startswith("ampcompat ab: error: ")
-    assert says in told.err
+        ab_command.ab(arguments)
+    printed = capsys.readouterr()
+    assert left.value.code == 2 and printed.out == ""
+    assert len(printed.err.splitlines()) == 1 and printed.err.startswith("ampcompat ab: error: ")
+    assert says in printed.err
 
 
-def test_under_a_launcher_it_says_how_to_be_called(monkeypatch, capsys, script):
+def test_under_a_launcher_the_error_names_the_option(monkeypatch, capsys, script):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit):
-        ab_room.ab([script("")])
+        ab_command.ab([script("")])
     assert "--launcher" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is installed here")
-def test_a_page_without_matplotlib_is_refused_before_anything_runs(script, capsys):
+def test_a_page_without_matplotlib_is_an_error_before_anything_runs(script, capsys):
     with pytest.raises(SystemExit):
-        ab_room.ab(["--html", "x.html", script("")])
+        ab_command.ab(["--html", "x.html", script("")])
     assert "matplotlib" in capsys.readouterr().err
 
 
-def test_the_desk_of_ab_loads_no_torch():
-    done = python("-c", "import sys, ampcompat.cli.ab, ampcompat.cli.fresh; print('torch' in sys.modules)")
+def test_the_parent_process_does_not_import_torch():
+    done = python("-c", "import sys, ampcompat.cli.ab, ampcompat.cli.subprocess_run; print('torch' in sys.modules)")
     assert done.stdout == "False\n", done.stderr
 
 
-# -- what a script sees ------------------------------------------------------------------------------------------------
+# -- the process of a script -------------------------------------------------------------------------------------------
 
 
 def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
@@ -275,7 +273,7 @@ def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
         """
     )
     before = list(sys.path), list(sys.argv)
-    child.run_target([path, "--levels", "-m"])
+    child_process.run_script([path, "--levels", "-m"])
     expected = ["__main__", [path, "--levels", "-m"], os.path.dirname(os.path.realpath(path)), True, path]
     assert capsys.readouterr().out == "{}\n".format(expected)
     assert (sys.path, sys.argv) == before
@@ -284,66 +282,5 @@ def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
 def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_path):
     script("import sys; print(__name__, sys.argv[1:], __spec__.name)", "module_of_ab.py")
     monkeypatch.chdir(tmp_path)
-    child.run_target(["-m", "module_of_ab", "x"])
+    child_process.run_script(["-m", "module_of_ab", "x"])
     assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
-
-
-# -- journal and progress ----------------------------------------------------------------------------------------------
-
-
-def test_a_line_that_is_half_written_is_not_there_yet(tmp_path):
-    path = str(tmp_path / "journal")
-    reader, writer = Reader(path), Writer(path)
-    writer.write({"step": 0, "text": "é"})
-    writer.close()
-    with open(path, "a", encoding="utf-8") as file:
-        file.write('{"step"')
-    assert reader.new_events() == [{"step": 0, "text": "é"}]
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(": 1}\n")
-    assert reader.new_events() == [{"step": 1}]
-    assert Reader(str(tmp_path / "none")).new_events() == []
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-
-def step_event(step):
-    return {"step": step, "loss": [[0, 0.25]], "scale": [[0, 65536.0]]}
-
-
-@pytest.mark.parametrize("columns", [10, 40, 80, 200])
-def test_a_bar_fits_its_terminal_and_says_what_there_is_room_for(monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "REDRAW", 0)
-    stream = Terminal()
-    shown = progress.make_progress(stream, steps=4)
-    shown.interval = 0
-    shown.begin("O1")
-    for step in range(3):
-        shown.hear(step_event(step))
-    shown.end(Run(step_seconds=[1.0] * 4, loss=[(3, 0, 0.5)]))
-    lines = [line.replace("\x1b[K", "") for line in stream.getvalue().split("\r")]
-    assert max(map(len, lines)) < columns + 1
-    assert lines[-1].endswith("\n") and "\x1b" not in "".join(lines)
-    if columns >= 80:
-        assert "3/4  loss 0.25  ETA 0:00  scale 65536" in lines[-2]
-        assert "4 steps, last loss 0.5" in lines[-1]
-
-
-def test_where_no_line_can_be_redrawn_there_are_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    stream = Terminal()
-    shown = progress.make_progress(stream)
-    shown.begin("O0")
-    shown.hear(step_event(0))
-    shown.end(Run(status="failed", error="ValueError: no", step_seconds=[1.0]))
-    assert stream.getvalue() == "O0: failed after 1 steps: ValueError: no\n"

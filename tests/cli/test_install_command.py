@@ -9,7 +9,7 @@ import venv
 import pytest
 from processes import ROOT, environment, python
 
-WHERE = "import sys, apex; print(apex.__file__); print(sorted({'torch', 'ampcompat'} & set(sys.modules)))"
+IMPORT = "import sys, apex; print(apex.__file__); print(sorted({'torch', 'ampcompat'} & set(sys.modules)))"
 
 
 class Environment:
@@ -47,10 +47,10 @@ def plain_python(env):
     """Run plain Python as a user does, without the PYTHONPATH of these tests."""
     variables = environment()
     del variables["PYTHONPATH"]
-    return env.python("-W", "error", "-c", WHERE, env=variables)
+    return env.python("-W", "error", "-c", IMPORT, env=variables)
 
 
-def test_plain_python_finds_the_alias_after_install_and_not_after_uninstall(env):
+def test_plain_python_imports_apex_after_install_and_not_after_uninstall(env):
     assert "No module named" in plain_python(env).stderr
     before = sorted(os.listdir(env.site))
     done = env.ampcompat("install")
@@ -65,7 +65,7 @@ def test_plain_python_finds_the_alias_after_install_and_not_after_uninstall(env)
     assert "No module named" in plain_python(env).stderr
 
 
-def test_both_may_be_repeated(env):
+def test_install_and_uninstall_may_be_repeated(env):
     assert [env.ampcompat("install").returncode for _ in range(2)] == [0, 0]
     with open(env.pth) as file:
         assert len(file.readlines()) == 1
@@ -75,7 +75,7 @@ def test_both_may_be_repeated(env):
     assert "Nothing to undo" in env.ampcompat("uninstall").stdout
 
 
-def test_metadata_answers_for_apex(env):
+def test_apex_has_metadata(env):
     if sys.version_info < (3, 8):
         pytest.skip("importlib.metadata came with Python 3.8")
     env.ampcompat("install")
@@ -83,7 +83,7 @@ def test_metadata_answers_for_apex(env):
     assert env.python("-c", source).stdout.startswith("0.1 ampcompat's stand-in")
 
 
-def test_an_apex_with_amp_is_not_displaced(env):
+def test_an_apex_with_amp_is_not_replaced(env):
     env.add_package("apex", "apex.amp")
     done = env.ampcompat("install")
     assert done.returncode == 2 and not os.path.exists(env.pth)
@@ -105,7 +105,7 @@ def test_another_apex_is_named_in_one_sentence_and_ours_comes_first(env, package
     assert plain_python(env).stdout.startswith(os.path.join(env.site, "apex"))
 
 
-def test_a_site_packages_that_cannot_be_written_is_one_clear_error(env):
+def test_a_site_packages_that_is_not_writable_is_one_clear_error(env):
     os.mkdir(env.pth)  # stands for a folder without permission, which root would not notice
     for command in ("install", "uninstall"):
         done = env.ampcompat(command)
@@ -113,7 +113,7 @@ def test_a_site_packages_that_cannot_be_written_is_one_clear_error(env):
         assert "cannot " in done.stderr and env.pth in done.stderr
 
 
-def test_spawned_children_of_plain_python_find_it_too(env):
+def test_child_processes_of_plain_python_import_it_too(env):
     env.ampcompat("install")
     variables = environment()
     del variables["PYTHONPATH"]

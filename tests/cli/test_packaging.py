@@ -1,4 +1,4 @@
-"""What is shipped, and what the README promises about it."""
+"""The wheel, the source archive, and the examples and commands of the README."""
 
 import collections
 import glob
@@ -16,7 +16,7 @@ from processes import ROOT, python
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.tables.opt_levels import OPT_LEVELS
+from ampcompat.opt_levels import OPT_LEVELS
 
 ALIAS = os.path.join("ampcompat", "apex", "site")
 
@@ -86,7 +86,7 @@ def test_the_readme_is_short_and_names_the_two_commands():
     assert len(read("README.md").splitlines()) < 150
     first, second = readme_commands()
     assert first.startswith("pip install torch==2.13.0 '.[examples]' && python -m ampcompat run examples/digits_cnn.py")
-    assert second == "pip install torch==2.13.0 -e '.[test]' && python -m pytest"
+    assert second == "pip install torch==2.13.0 -e '.[test]' && python -m pytest -n auto --dist loadfile"
 
 
 def test_ci_runs_the_readmes_second_command():
@@ -133,7 +133,7 @@ def test_the_readmes_levels_are_those_of_the_table():
     for level, policy in OPT_LEVELS.items():
         _, weights, functions, batch_norm, masters, scale = rows[level]
         assert weights == str(policy.cast_model_type or torch.float32)[len("torch.") :]
-        assert (functions == "as they are") is not policy.patch_torch_functions
+        assert (functions == "no autocast") is not policy.patch_torch_functions
         assert batch_norm == ("float16" if policy.keep_batchnorm_fp32 is False else "float32")
         assert (masters == "float32") is bool(policy.master_weights)
         assert scale == str(policy.loss_scale)

@@ -1,4 +1,4 @@
-"""``python -m ampcompat report``: reports from files again, as tables, page and image; wrong files in one line."""
+"""``python -m ampcompat report``: reports from files as tables, page and image; wrong files are errors in one line."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import pytest
 from made_reports import MADE, good_report
 from processes import python
 
-from ampcompat.abtest import advisor
+from ampcompat.abtest import recommendation, to_text
 from ampcompat.cli import main
 
 
@@ -16,15 +16,15 @@ def files(tmp_path):
     """Return the paths of two reports as ``ab --json`` writes them."""
     paths = []
     for name, report in (("first.json", good_report(20)), ("second.json", MADE["nothing measured"]())):
-        advisor.judge(report)
+        recommendation.recommend(report)
         path = tmp_path / name
         path.write_text(report.to_json(), encoding="utf-8")
         paths.append(str(path))
     return paths
 
 
-def complaint(capsys, *arguments):
-    """Return the one line that a refused command printed."""
+def error_line(capsys, *arguments):
+    """Return the one line that a command with an error printed."""
     with pytest.raises(SystemExit) as left:
         main(["report"] + list(arguments))
     said = capsys.readouterr().err
@@ -33,12 +33,12 @@ def complaint(capsys, *arguments):
     return said
 
 
-def test_the_table_is_printed_again(files, capsys, monkeypatch):
+def test_the_table_is_printed(files, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["report", files[0]]) == 0
     report = good_report(20)
-    advisor.judge(report)
-    assert capsys.readouterr().out == report.table(100) + "\n"
+    recommendation.recommend(report)
+    assert capsys.readouterr().out == to_text(report, 100) + "\n"
 
 
 def test_several_reports_are_printed_under_their_names(files, capsys):
@@ -58,7 +58,7 @@ def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
     assert capsys.readouterr().out.endswith("wrote {}\nwrote {}\n".format(page, image))
 
 
-def test_files_of_the_same_name_are_told_apart(files, capsys, tmp_path):
+def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="pages need matplotlib, of the extra `report`")
     (tmp_path / "other").mkdir()
     twin = str(tmp_path / "other" / "first.json")
@@ -73,33 +73,33 @@ def test_files_of_the_same_name_are_told_apart(files, capsys, tmp_path):
 @pytest.mark.parametrize(
     "content, says",
     [
-        ("{", "no JSON"),
-        ("{}", "no report"),
+        ("{", "not JSON"),
+        ("{}", "not a report"),
         ('{"schema": 9, "runs": {}}', "schema 9"),
         ('{"schema": 1, "runs": {"O1": 1}}', "damaged"),
     ],
 )
-def test_a_file_that_is_no_report_is_named_in_one_line(capsys, files, tmp_path, content, says):
+def test_a_file_that_is_not_a_report_is_named_in_one_line(capsys, files, tmp_path, content, says):
     path = tmp_path / "bad.json"
     path.write_text(content)
-    said = complaint(capsys, files[0], str(path))
+    said = error_line(capsys, files[0], str(path))
     assert "bad.json: " in said and says in said
-    assert capsys.readouterr().out == ""  # and nothing of the good one
+    assert capsys.readouterr().out == ""  # nor is the first report printed
 
 
 def test_files_that_cannot_be_read_or_written_are_named(capsys, files, tmp_path):
-    assert "cannot read" in complaint(capsys, str(tmp_path / "absent.json"))
+    assert "cannot read" in error_line(capsys, str(tmp_path / "absent.json"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    assert "no text in UTF-8" in complaint(capsys, str(tmp_path / "binary.json"))
+    assert "not UTF-8 text" in error_line(capsys, str(tmp_path / "binary.json"))
     pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
     for option in ("--html", "--png"):
-        assert "cannot write" in complaint(capsys, files[0], option, str(tmp_path / "absent" / "page.png"))
+        assert "cannot write" in error_line(capsys, files[0], option, str(tmp_path / "absent" / "page.png"))
 
 
 def test_without_matplotlib_the_line_says_what_to_install(capsys, files, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    assert "pip install 'ampcompat[report]'" in complaint(capsys, files[0], "--html", str(tmp_path / "page.html"))
+    assert "pip install 'ampcompat[report]'" in error_line(capsys, files[0], "--html", str(tmp_path / "page.html"))
     assert not (tmp_path / "page.html").exists()
 
 

@@ -1,4 +1,4 @@
-"""``python -m ampcompat run``: the script must not be able to tell, but for what ``import apex`` means."""
+"""``python -m ampcompat run``: a script runs as under plain Python, apart from what ``import apex`` imports."""
 
 import json
 import os
@@ -8,10 +8,10 @@ import textwrap
 import pytest
 from processes import ROOT, RUN, environment, python
 
-from ampcompat.cli import run as run_room
-from ampcompat.tables.opt_levels import OPT_LEVELS
+from ampcompat.cli import run as run_command
+from ampcompat.opt_levels import OPT_LEVELS
 
-WORLD = """
+STATE = """
 '''The script's own docstring.'''
 import json, os, sys
 main = sys.modules["__main__"]
@@ -42,17 +42,17 @@ def script(tmp_path):
     ids=["plain", "-W -u", "-O"],
 )
 @pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
-def test_a_script_sees_the_world_that_python_alone_shows_it(tmp_path, script, module, options):
-    script(WORLD, "inner/script.py")
+def test_a_script_runs_in_the_same_environment_as_under_plain_python(tmp_path, script, module, options):
+    script(STATE, "inner/script.py")
     target = ["-m", "inner.script"] if module else [os.path.join("inner", "script.py")]
     target += ["--opt-level", "O9", "-m", "--", "é"]
-    worlds = []
+    states = []
     for prefix in ((), RUN + ("--opt-level", "O2")):
         done = python(*(options + prefix + tuple(target)), cwd=str(tmp_path), input="from stdin")
         assert done.returncode == 0, done.stderr
-        worlds.append(json.loads(done.stdout))
-    assert worlds[0] == worlds[1]
-    assert worlds[1][-1] == "from stdin"
+        states.append(json.loads(done.stdout))
+    assert states[0] == states[1]
+    assert states[1][-1] == "from stdin"
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_exit_codes_and_tracebacks_are_the_scripts_own(script, source):
         (["--verbosity", "loud", "script.py"], "not a whole number"),
         (["--verbosity", "-1", "script.py"], "--verbosity"),
         (["--dtypes", "float32", "script.py"], "such as float32,float64"),
-        (["--dtypes", "float64,float32", "script.py"], "'float64,float32' is no low and wider high dtype"),
+        (["--dtypes", "float64,float32", "script.py"], "'float64,float32' is not LOW,HIGH"),
         (["--dtypes", "half,float", "script.py"], "--dtypes"),
         (["--opt-levl", "O1", "script.py"], "--opt-levl"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_sentence_and_exit_code_two(script, tmp_path, arguments, says):
+def test_a_wrong_command_line_is_one_line_and_exit_code_two(script, tmp_path, arguments, says):
     script("print('it ran')")
     done = python(*(RUN + tuple(arguments)), cwd=str(tmp_path))
     assert done.returncode == 2
@@ -108,7 +108,7 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_two(script, tmp_path
 
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["--no-such-option"]])
-def test_an_unknown_command_is_one_sentence_and_exit_code_two(arguments):
+def test_an_unknown_command_is_one_line_and_exit_code_two(arguments):
     done = python("-m", "ampcompat", *arguments)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1 and arguments[0] in done.stderr
@@ -119,7 +119,7 @@ def test_without_a_command_it_prints_the_help():
     assert done.returncode == 0 and "run a script written for Apex" in done.stdout
 
 
-def test_isolated_python_is_refused_because_it_hides_the_alias(script):
+def test_isolated_python_is_an_error_because_it_ignores_pythonpath(script):
     # -E hides this test's PYTHONPATH too, so ampcompat has to be in the current folder.
     done = python("-E", "-m", "ampcompat", "run", script("import apex"), cwd=ROOT)
     assert done.returncode == 2
@@ -135,7 +135,7 @@ def test_a_checkout_in_the_current_folder_is_enough(script):
     assert done.stdout.split() == [os.path.join(ROOT, "ampcompat", "apex", "site", "apex", "__init__.py"), "False"]
 
 
-def test_an_apex_beside_the_script_is_warned_of(script):
+def test_an_apex_next_to_the_script_gets_a_warning(script):
     script("name = 'mine'", "apex/__init__.py")
     done = python(*(RUN + (script("import apex; print(apex.name)"),)))
     assert done.stdout == "mine\n"
@@ -150,7 +150,7 @@ def test_an_installed_apex_is_not_used(script, tmp_path):
     assert done.stdout.startswith("ampcompat's stand-in"), done.stderr
 
 
-def test_children_find_the_alias_and_classes_of_main(script):
+def test_child_processes_import_apex_and_unpickle_classes_of_main(script):
     path = script(
         """
         import multiprocessing, subprocess, sys
@@ -233,10 +233,10 @@ def test_it_runs_under_torchrun(script):
     done = python(*(launcher + ("--opt-level", "O5", path, prefix)))
     assert done.returncode == 0, done.stderr
     assert [pathlib.Path(prefix + rank).read_text() for rank in "01"] == ["2 O5", "2 O5"]
-    assert done.stdout.count("Selected opt level O5") == 1  # notices are for rank 0
+    assert done.stdout.count("Selected optimization level O5") == 1  # notices are for rank 0
 
 
-def test_overrides_reach_amp_and_silence_it(script):
+def test_options_override_the_script(script):
     path = script(
         """
         import torch
@@ -250,7 +250,7 @@ def test_overrides_reach_amp_and_silence_it(script):
     assert done.stdout == "O2 0 torch.float16\n", done.stderr
 
 
-def test_another_pair_of_dtypes_lets_any_torch_show_every_level(script):
+def test_other_dtypes_run_every_level_on_any_torch(script):
     path = script(
         """
         import torch
@@ -265,7 +265,7 @@ def test_another_pair_of_dtypes_lets_any_torch_show_every_level(script):
     assert done.stdout == "torch.float32 torch.float64 {torch.float64}\n", done.stderr
 
 
-def test_a_mistake_in_the_script_is_the_scripts_error(script):
+def test_an_error_in_the_script_has_the_scripts_traceback(script):
     path = script("import torch\nfrom apex import amp\namp.initialize(torch.nn.Linear(1, 1), opt_level='01')\n")
     done = python(*(RUN + (path,)))
     lines = done.stderr.splitlines()
@@ -275,17 +275,28 @@ def test_a_mistake_in_the_script_is_the_scripts_error(script):
     assert "runpy" not in done.stderr and os.path.join("ampcompat", "cli") not in done.stderr
 
 
-def test_the_desk_starts_a_script_without_importing_torch():
+def test_run_does_not_import_torch():
     done = python("-c", "import sys, ampcompat.cli.run; print('torch' in sys.modules)")
     assert done.stdout == "False\n", done.stderr
 
 
-def test_its_levels_are_those_of_the_table():
-    assert run_room.LEVELS == tuple(OPT_LEVELS)
+def test_its_levels_are_those_of_opt_levels():
+    assert run_command.LEVELS == tuple(OPT_LEVELS)
 
 
-def test_info_says_which_backend_each_casting_level_gets():
+def test_info_prints_the_backend_of_each_level_that_casts():
     done = python("-W", "error", "-m", "ampcompat", "info", "--table")
     assert done.returncode == 0, done.stderr
     for expected in ("torch ", "O1 (float16)", "O4 (bfloat16)", "because", "torch.nn.functional"):
         assert expected in done.stdout
+
+
+@pytest.mark.parametrize("stated", ["auto", "off"])
+def test_info_says_for_each_half_dtype_whether_the_cpu_emulates_it_and_why(stated):
+    done = python("-W", "error", "-m", "ampcompat", "info", env=environment(AMPCOMPAT_HALF_MATH=stated))
+    lines = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in done.stdout.splitlines()}
+    emulated = "emulated (computed in float32, inputs and results rounded), because"
+    own = "torch's own kernels, because"
+    assert lines["float16 on this CPU"].startswith(emulated if stated == "auto" else own)
+    assert "because" in lines["bfloat16 on this CPU"]
+    assert lines["AMPCOMPAT_HALF_MATH"] == stated

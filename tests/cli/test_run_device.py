@@ -7,10 +7,10 @@ import pytest
 import torch
 from processes import ROOT, RUN, environment, python
 
-from ampcompat.cli import device
-from ampcompat.cli.parsing import LineParser
-from ampcompat.devices import startup
-from ampcompat.tables import torch_facts
+from ampcompat.cli import device_option
+from ampcompat.cli.argument_parser import LineParser
+from ampcompat.cuda_redirect import startup
+from ampcompat.torch_compat import features
 
 ON_CPU = RUN + ("--device", "cpu")
 
@@ -62,19 +62,20 @@ def test_every_process_of_a_script_is_redirected(script):
     assert done.stdout == "all redirected ['--device', 'mine']\n", done.stderr
 
 
-def test_without_the_option_there_is_no_trace_of_it(script):
-    source = "import sys, os, torch; print([n for n in sys.modules if 'devices' in n and 'ampcompat' in n], "
-    source += "os.environ.get('AMPCOMPAT_DEVICE'), [p for p in sys.path if 'devices' in p], torch.cuda.is_available())"
+def test_without_the_option_nothing_of_it_is_imported_or_set(script):
+    source = "import sys, os, torch; print([n for n in sys.modules if 'cuda_redirect' in n], "
+    source += "os.environ.get('AMPCOMPAT_DEVICE'), [p for p in sys.path if 'cuda_redirect' in p], "
+    source += "torch.cuda.is_available())"
     done = python(*(RUN + (script(source),)))
     assert done.stdout == "[] None [] {}\n".format(torch.cuda.is_available()), done.stderr
 
 
-def test_a_script_without_torch_does_not_get_one(script):
+def test_a_script_that_does_not_import_torch_stays_without(script):
     done = python(*(ON_CPU + (script("import sys; print('torch' in sys.modules, 'ampcompat.errors' in sys.modules)"),)))
     assert done.stdout == "False False\n", done.stderr
 
 
-def test_the_users_own_sitecustomize_runs_and_torch_looks_as_ever(script, tmp_path):
+def test_the_users_own_sitecustomize_runs_and_torch_is_imported_as_usual(script, tmp_path):
     script("print('mine first')\nname = 'mine'\n", "site/sitecustomize.py")
     path = script(
         """
@@ -95,8 +96,8 @@ def test_the_users_own_sitecustomize_runs_and_torch_looks_as_ever(script, tmp_pa
     assert "AmpNotImplementedError: torch.cuda.nccl.version cannot be redirected to cpu: " in last
 
 
-def test_runs_nest_and_the_inner_option_counts(script):
-    shown = "os.environ['AMPCOMPAT_DEVICE'], os.environ['PYTHONPATH'].count('devices')"
+def test_runs_nest_and_the_inner_option_is_used(script):
+    shown = "os.environ['AMPCOMPAT_DEVICE'], os.environ['PYTHONPATH'].count('cuda_redirect')"
     inner = script("import os; print({})".format(shown), "in.py")
     path = script(
         "import subprocess, sys\n"
@@ -117,7 +118,7 @@ def test_runs_nest_and_the_inner_option_counts(script):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_wrong_device_is_one_sentence(script, tmp_path, before, arguments, says):
+def test_a_wrong_device_is_an_error_in_one_line(script, tmp_path, before, arguments, says):
     done = python(*(before + RUN + arguments + (script("print('it ran')"),)))
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("ampcompat run: error: ") and len(done.stderr.splitlines()) == 1
@@ -125,13 +126,13 @@ def test_a_wrong_device_is_one_sentence(script, tmp_path, before, arguments, say
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu"])
-def test_a_device_that_is_not_there_is_one_sentence(name, capsys):
-    if name in torch_facts.available_devices():
+def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
+    if name in features.available_devices():
         pytest.skip("this machine has that device")
     with pytest.raises(SystemExit):
-        device.put_in_force(LineParser(prog="ampcompat run"), name)
-    complaint = "ampcompat run: error: --device {}: this torch finds no such device here, only cpu".format(name)
-    assert capsys.readouterr().err.startswith(complaint) and startup.VARIABLE not in os.environ
+        device_option.apply_option(LineParser(prog="ampcompat run"), name)
+    message = "ampcompat run: error: --device {}: not available to this torch, only cpu".format(name)
+    assert capsys.readouterr().err.startswith(message) and startup.VARIABLE not in os.environ
 
 
 def test_processes_with_nccl_and_a_gpu_each(script):
@@ -174,7 +175,7 @@ def test_processes_with_nccl_and_a_gpu_each(script):
     assert [pathlib.Path(folder, "done" + rank).read_text() for rank in "01"] == ["gloo 0", "gloo 1"]
 
 
-def test_the_compiler_follows(script):
+def test_compiled_functions_are_redirected(script):
     if not hasattr(torch, "compile"):
         pytest.skip("this torch has no compiler")
     path = script(

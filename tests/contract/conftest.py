@@ -11,5 +11,5 @@ with contextlib.suppress(ImportError):
 
 @pytest.fixture
 def levels_own_dtypes(torch_is_left_untouched, monkeypatch):
-    """Float16 and bfloat16 although this torch may not compute in them: the pair that stands in for them is taken away."""
+    """Float16 and bfloat16 although this torch may not compute in them: no replacement pair is used."""
     monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)

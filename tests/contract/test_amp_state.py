@@ -15,6 +15,7 @@ from networks import (
     train_step,
 )
 
+import ampcompat
 import precision
 from ampcompat import amp
 
@@ -58,6 +59,83 @@ def test_a_scaler_unscales_clears_and_updates_as_apexs_does(overflow):
     scaler.unscale([torch.tensor([float("nan")])], [torch.zeros(1)], scaler.loss_scale())
     scaler.clear_overflow_state()
     assert scaler.update_scale() is False
+
+
+def test_the_overflow_buffer_shows_what_unscale_found():
+    amp.initialize(make_network(), opt_level="O2", verbosity=0)
+    scaler = STATE.loss_scalers[0]
+    before = scaler._overflow_buf
+    assert (before.dtype, tuple(before.shape), before.item()) == (torch.int32, (1,), 0)
+    scaler.unscale([torch.tensor([float("inf")])], [torch.zeros(1)], scaler.loss_scale())
+    assert scaler._overflow_buf is before and before.item() == 1
+    assert scaler.update_scale() is True and scaler.loss_scale() == 32768.0
+    scaler.unscale([torch.ones(1)], [torch.zeros(1)], scaler.loss_scale())
+    assert before.item() == 0 and scaler.update_scale() is False
+
+
+def test_the_overflow_buffer_is_made_of_what_was_found_before_somebody_looked():
+    amp.initialize(make_network(), opt_level="O2", verbosity=0)
+    scaler = STATE.loss_scalers[0]
+    scaler.unscale([torch.tensor([float("nan")])], [torch.zeros(1)], scaler.loss_scale())
+    assert scaler._overflow_buf.item() == 1
+    scaler._overflow_buf.zero_()
+    assert scaler.update_scale() is False and scaler.loss_scale() == 65536.0
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_is_written_to_the_overflow_buffer_in_place_counts(found):
+    amp.initialize(make_network(), opt_level="O1", verbosity=0)
+    scaler = STATE.loss_scalers[0]
+    grads = [torch.tensor([1.0 if found else float("inf")])]
+    buffer = scaler._overflow_buf
+    scaler.unscale(grads, grads, scaler.loss_scale(), models_are_masters=True)
+    buffer.fill_(int(found))
+    assert scaler.update_scale() is found
+    scaler.clear_overflow_state()
+    assert buffer.item() == 0
+
+
+@pytest.mark.parametrize("form", [torch.zeros(1, dtype=torch.int32), torch.zeros((), dtype=torch.int64)], ids=str)
+def test_a_buffer_of_the_clients_own_is_obeyed(setting_at_o2, form):
+    model, optimizer, scaler = setting_at_o2
+    own = form.clone()
+    scaler.unscale([torch.tensor([float("inf")])], [torch.zeros(1)], scaler.loss_scale())
+    scaler._overflow_buf = own  # what was found before is in the buffer that it replaces
+    assert scaler.update_scale() is False and scaler.loss_scale() == 65536.0
+    own.fill_(1)  # as an all-reduce does with the flag of another rank
+    assert scaler.update_scale() is True and scaler.loss_scale() == 32768.0
+    train_step(model, optimizer, make_batch())
+    assert not amp.step_was_skipped(optimizer) and own.item() == 0 and scaler._overflow_buf is own
+    with amp.scale_loss(model(make_batch()[0]).sum() * float("inf"), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    assert amp.step_was_skipped(optimizer) and own.item() == 1
+
+
+@pytest.fixture
+def setting_at_o2():
+    model = make_network()
+    optimizer = sgd(model)
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    return model, optimizer, STATE.loss_scalers[0]
+
+
+@pytest.mark.parametrize("wrong", [None, 1, torch.zeros(2)], ids=str)
+def test_something_else_than_a_tensor_of_one_element_is_no_overflow_buffer(setting_at_o2, wrong):
+    _, _, scaler = setting_at_o2
+    with pytest.raises(TypeError, match="_overflow_buf must be a tensor of one element"):
+        scaler._overflow_buf = wrong
+    assert scaler.update_scale() is False
+
+
+def test_a_pass_that_raises_leaves_the_overflow_buffer_as_it_was(setting_at_o2):
+    model, optimizer, scaler = setting_at_o2
+    scaler._overflow_buf.fill_(1)
+    with pytest.raises(KeyError):
+        with amp.scale_loss(model(make_batch()[0]).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            raise KeyError
+    assert scaler._overflow_buf.item() == 1 and scaler.update_scale() is True
 
 
 def test_a_scaler_unscales_in_place_where_models_are_masters():
@@ -288,3 +366,71 @@ def test_scale_loss_after_init_alone_says_to_call_initialize():
 def test_the_state_has_a_handle_after_initialize(level):
     amp.initialize(make_network(), opt_level=level, verbosity=0)
     assert STATE.handle.is_active() is (level in ("O1", "O4"))
+
+
+def test_a_handle_that_is_deactivated_leaves_torch_as_it_was_and_can_be_asked_for_again():
+    x = torch.ones(2, 2, dtype=precision.HIGH)
+    before = dict(vars(torch)), dict(vars(F))
+    handle = amp.init()
+    assert torch.mm(x, x).dtype is precision.LOW
+    handle._deactivate()
+    assert (dict(vars(torch)), dict(vars(F))) == before and ampcompat.current() is None
+    assert torch.mm(x, x).dtype is precision.HIGH and handle.is_active() is False
+    handle._deactivate()
+    again = amp.init()
+    assert torch.mm(x, x).dtype is precision.LOW and again.is_active() is True
+    handle._deactivate()  # of a session that is over: the present one stays
+    assert torch.mm(x, x).dtype is precision.LOW
+    again._deactivate()
+
+
+@settings_at("O1", "O4")
+@pytest.mark.parametrize("same_model", [True, False])
+def test_initialize_casts_again_after_the_handle_was_deactivated(setting, same_model):
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        train_step(model, optimizer, make_batch(setting))
+        STATE.handle._deactivate()
+        x = torch.ones(2, 2, dtype=setting.high)
+        assert torch.mm(x, x).dtype is setting.high and STATE.handle.is_active() is False
+        train_step(model, optimizer, make_batch(setting))
+        if same_model:
+            initialize(setting, model, optimizer, loss_scale="dynamic")
+        else:
+            begin(setting)
+        assert torch.mm(x, x).dtype is setting.low and STATE.handle.is_active() is True
+
+
+@settings_at("O0", "O2")
+def test_deactivating_changes_nothing_where_no_functions_are_cast(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        STATE.handle._deactivate()
+        train_step(model, optimizer, make_batch(setting))
+        assert not amp.step_was_skipped(optimizer)
+
+
+def test_deactivating_a_disabled_handle_does_nothing():
+    handle = amp.init(enabled=False)
+    handle._deactivate()
+    assert amp.state_dict() == {} and ampcompat.current() is not None
+
+
+@pytest.mark.parametrize("initialized", [False, True])
+def test_init_allows_banned_functions_where_it_is_asked_to(initialized):
+    if initialized:
+        amp.initialize(make_network(), opt_level="O1", verbosity=0)
+    handle = amp.init(allow_banned=True)
+    x = torch.full((2,), 0.5, dtype=precision.LOW)
+    assert F.binary_cross_entropy(x, x.to(precision.HIGH)).dtype is precision.HIGH
+    handle._deactivate()
+    amp.init()
+    with pytest.raises(NotImplementedError, match="binary_cross_entropy_with_logits"):
+        F.binary_cross_entropy(x, x.to(precision.HIGH))
+
+
+def test_init_casts_to_bfloat16_where_it_is_asked_to():
+    x = torch.ones(2, 2, dtype=precision.HIGH)
+    handle = amp.init(patch_type=torch.bfloat16)
+    assert torch.mm(x, x).dtype is precision.low_of("O4")
+    handle._deactivate()

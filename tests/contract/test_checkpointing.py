@@ -8,9 +8,9 @@ from networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint  # by name and before any session: as user code does
 
 from ampcompat import amp
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
-# torch 1.12's checkpoint asks for CUDA's autocast on any machine.
+# torch 1.12's checkpoint queries CUDA's autocast on any machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available")
 
 BLOCKS, WIDTH, ROWS = 4, 16, 16
@@ -35,7 +35,7 @@ each_form = pytest.mark.parametrize("reentrant", FORMS)
 
 
 class Tower(torch.nn.Module):
-    """Blocks with batch norm and dropout between two layers; ``form`` says how the blocks are checkpointed.
+    """Blocks with batch norm and dropout between two layers; ``form`` selects how the blocks are checkpointed.
 
     Args:
         form: True for the reentrant form, False for the other, None for no checkpoints.
@@ -147,7 +147,7 @@ def saved_bytes(setting, form):
         return sum(size for size, _ in held.values())
 
 
-@pytest.mark.skipif(not torch_facts.has_nested_saved_tensor_hooks(), reason="this torch cannot say what autograd keeps")
+@pytest.mark.skipif(not features.has_nested_saved_tensor_hooks(), reason="this torch cannot say what autograd keeps")
 @each_form
 @each_setting
 def test_what_is_saved_falls_to_the_inputs_of_the_blocks(setting, reentrant):

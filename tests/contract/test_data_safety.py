@@ -17,7 +17,7 @@ from networks import (
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.runtime import state
+from ampcompat.training import state
 
 NAMESPACES = (torch, torch.Tensor, F)
 

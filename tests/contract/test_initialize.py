@@ -29,7 +29,7 @@ SIGNATURE = [
     ("max_loss_scale", 2.0**24),
 ]
 
-#: Options are told in the levels' own dtypes on any torch: nothing computes in them here.
+#: Options are tested with the levels' own dtypes on any torch, since nothing is computed in them here.
 in_half = pytest.mark.usefixtures("levels_own_dtypes")
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -276,7 +276,7 @@ def test_cast_model_outputs_casts_outputs_at_any_level(setting, dtype):
 def test_prints_the_level_its_defaults_and_the_options_after_overrides(level, capsys):
     amp.initialize(make_network(), opt_level=level, loss_scale=32.0)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Selected opt") and level in lines[0] and len(lines[0]) > 25
+    assert lines[0].startswith("Selected optimization level {}: ".format(level)) and len(lines[0]) > 25
     default, after = [index for index, line in enumerate(lines) if line.startswith("loss_scale ")]
     assert lines[default] == "{:22} : {}".format("loss_scale", DEFAULTS[level][-1])
     assert lines[after] == "{:22} : {}".format("loss_scale", 32.0)
@@ -476,7 +476,7 @@ def test_lazy_params_are_refused_with_what_to_do(level):
     if lazy is None:
         pytest.skip("this torch has no lazy modules")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that lazy modules are new
+        warnings.simplefilter("ignore")  # torch warns that lazy modules are new
         model = lazy(3)
     with pytest.raises(RuntimeError, match="run one batch"):
         quiet(model, opt_level=level)

@@ -8,7 +8,7 @@ from ampcompat import amp
 
 
 class Probe(torch.nn.Linear):
-    """A linear layer that remembers the dtypes of its input and of a product that it makes."""
+    """A linear layer that records the dtypes of its input and of a product that it makes."""
 
     def forward(self, x):
         self.saw = x.dtype

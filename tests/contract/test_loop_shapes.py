@@ -206,12 +206,12 @@ def test_a_wrapper_that_is_no_optimizer_by_class_goes_through(setting):
         reference(batch.double()).sum().backward()
         torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
         check(setting, optimizer, reference, roundings=4)
-        optimizer.zero_grad(set_to_none=True)  # which its own zero_grad does not know
+        optimizer.zero_grad(set_to_none=True)  # an argument that its own zero_grad lacks
         assert all(param.grad is None for param in [*model.parameters(), *amp.master_params(optimizer)])
 
 
 class SharpnessAware(torch.optim.SGD):
-    """SAM's two steps in one: climb along the gradient at hand, take the gradient there, come back, descend."""
+    """SAM's two steps in one: move along the gradient, compute the gradient there, restore the weights, step."""
 
     RADIUS = 2.0**-3
 

@@ -39,7 +39,7 @@ class Lab:
         initialize(setting, self.models, self.optimizers, num_losses=num_losses, loss_scale="dynamic")
 
     def optimizers_of(self, loss_id):
-        """Return the indices of the optimizers that own params of a loss."""
+        """Return the indices of the optimizers that have params of a loss."""
         return sorted({min(model, len(self.optimizers) - 1) for model in LOSSES[loss_id]})
 
     def backward(self, index, loss_id, how):

@@ -1,6 +1,7 @@
-"""Contract 7.3: an initialized model survives copies, pickles and replicas, each running its own weights."""
+"""Contract 7.3: copies, pickles and replicas of an initialized model work, each with its own weights."""
 
 import copy
+import functools
 import inspect
 import io
 import pickle
@@ -20,7 +21,7 @@ from networks import (
 
 from ampcompat import amp
 
-#: What old torch itself says when it saves a model or pickles a tensor.
+#: The warnings of old torch when it saves a model or pickles a tensor.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning"),
     pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning"),
@@ -36,6 +37,19 @@ class Named(torch.nn.Module):
 
     def forward(self, inputs, *, scale: float = 1.0, labels=None):
         return self.layer(inputs) * scale
+
+
+class Strict(Named):
+    """A model that takes no attribute which it has not declared, and gives none up."""
+
+    def __setattr__(self, name, value):
+        if name not in ("layer", "training") and not name.startswith("_parameter"):
+            if name not in dir(torch.nn.Module()):
+                raise AttributeError("Strict has no attribute {!r}".format(name))
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name):
+        raise AttributeError("Strict keeps {!r}".format(name))
 
 
 def sgd(model):
@@ -91,6 +105,24 @@ def test_a_copy_runs_its_own_weights(setting, duplicate):
             for param in model.parameters():
                 param.fill_(1.0)
         assert not holds_nonzero(twin(x))
+
+
+@each_setting
+@pytest.mark.parametrize("has_own_forward", [False, True])
+def test_a_model_that_refuses_attributes_trains_and_is_left_as_it_was(setting, has_own_forward):
+    model, (x, target) = Strict().to(setting.high), make_batch(setting)
+    if has_own_forward:
+        vars(model)["forward"] = functools.partial(Named.forward, model)
+    before = dict(vars(model))
+    with session_of(setting):
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        assert train_step(model, optimizer, (x, target)) is not None
+        for duplicate in (deep_copy, torch_copy) if not has_own_forward else ():
+            twin = duplicate(model)
+            assert torch.equal(twin(x), model(x)) and twin(x).dtype is model(x).dtype
+    assert {name for name in vars(model)} == set(before) and vars(model).get("forward") is before.get("forward")
+    assert model(x).dtype is setting.high
 
 
 @each_setting

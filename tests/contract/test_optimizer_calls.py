@@ -225,16 +225,60 @@ def test_params_of_the_model_that_no_optimizer_owns_are_no_trouble(setting):
         assert torch.equal(model.b.detach(), before)
 
 
+def begin_two(setting):
+    model = Product(1.0).to(setting.high)
+    optimizers = [torch.optim.SGD([model.a], lr=0.25), torch.optim.SGD([model.b], lr=0.25)]
+    initialize(setting, model, optimizers, loss_scale=128.0)
+    return [model] + optimizers
+
+
 @settings_at("O1", "O2")
-def test_gradients_of_an_optimizer_that_was_not_given_are_warned_about(setting, capsys):
+@pytest.mark.parametrize("used_before", [False, True])
+def test_gradients_of_an_optimizer_that_was_not_given_are_warned_about(setting, used_before, capsys):
     with session_of(setting, verbosity=1):
-        model = Product(1.0).to(setting.high)
-        given, forgotten = torch.optim.SGD([model.a], lr=0.25), torch.optim.SGD([model.b], lr=0.25)
-        initialize(setting, model, [given, forgotten], loss_scale=128.0)
+        model, given, forgotten = begin_two(setting)
+        capsys.readouterr()
+        if used_before:
+            backward(setting, model, [given, forgotten])
+            given.step(), forgotten.step()
+        backward(setting, model, given)
+        assert capsys.readouterr().out == ""
+        forgotten.step()
+        assert "scaled by 128" in capsys.readouterr().out
+        forgotten.step()
+        assert capsys.readouterr().out == ""
+
+
+@settings_at("O1", "O2")
+@pytest.mark.parametrize("forget", ["optimizer", "model"])
+def test_gradients_that_were_thrown_away_are_not_warned_about(setting, forget, capsys):
+    with session_of(setting, verbosity=1):
+        model, given, other = begin_two(setting)
         capsys.readouterr()
         backward(setting, model, given)
-        forgotten.step()
-        assert "scaled" in capsys.readouterr().out
+        if forget == "optimizer":
+            other.zero_grad()
+        else:
+            for param in model.parameters():
+                param.grad = None
+        backward(setting, model, other)
+        other.step()
+        assert capsys.readouterr().out == ""
+
+
+@settings_at("O1", "O2")
+def test_gradients_that_are_clipped_after_the_pass_of_another_optimizer_are_not_warned_about(setting, capsys):
+    with session_of(setting, verbosity=1):
+        models = [Product(1.0).to(setting.high) for _ in range(2)]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for model in models]
+        initialize(setting, models, optimizers, loss_scale=128.0)
+        capsys.readouterr()
+        for model, optimizer in zip(models, optimizers):
+            backward(setting, model, optimizer)
+        for optimizer in optimizers:
+            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.5)
+            optimizer.step()
+        assert capsys.readouterr().out == ""
 
 
 @each_setting

@@ -175,7 +175,7 @@ def test_a_checkpoint_of_one_level_loads_at_another(setting):
 
 
 class Tied(torch.nn.Module):
-    """Two names for one weight, a word of its own in the state dict, and a buffer that is not saved."""
+    """Two names for one weight, an extra entry in the state dict, and a buffer that is not saved."""
 
     def __init__(self):
         super().__init__()

@@ -7,7 +7,7 @@ from hypothesis import strategies
 from networks import INPUT, Product, ScaleReference, initialize, session_of, settings_at
 
 from ampcompat import amp
-from ampcompat.parts.scaler import LossScaler
+from ampcompat.loss_scaling.scaler import LossScaler
 
 briefly = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 overflows = strategies.lists(strategies.booleans(), max_size=40)

@@ -4,6 +4,7 @@ Warnings are errors in this suite, so that every test here also tests silence.
 """
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -123,3 +124,33 @@ def test_stochastic_weight_averaging_takes_an_initialized_model(setting):
         average.update_parameters(model)
         assert all(torch.equal(a, b) for a, b in zip(average.module.parameters(), model.parameters()))
         assert average(batch[0]).dtype is model(batch[0]).dtype
+
+
+METHODS = ("step", "zero_grad", "add_param_group", "load_state_dict")
+
+
+def signatures(optimizer):
+    return {name: inspect.signature(getattr(optimizer, name)) for name in METHODS}
+
+
+@each_setting
+@pytest.mark.parametrize("made", [None, "before", "after"])
+def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer, plain = make_optimizer(model), make_optimizer(make_network())
+        expected = signatures(plain)
+        if made == "before":
+            SCHEDULERS["StepLR"](optimizer)
+        initialize(setting, model, optimizer)
+        if made == "after":
+            SCHEDULERS["StepLR"](optimizer)  # whose own wrapper is no method and shows ``self``, without amp too
+            SCHEDULERS["StepLR"](plain)
+            expected = signatures(plain)
+        assert signatures(optimizer) == expected
+        for name in METHODS:
+            method, parameters = getattr(optimizer, name), list(expected[name].parameters)
+            assert inspect.getfullargspec(method).args == ["self"] * (parameters[:1] != ["self"]) + parameters
+            if (made, name) != ("after", "step"):
+                assert method.__self__ is optimizer and inspect.isfunction(method.__func__)
+                assert method.__name__ == name

@@ -1,4 +1,4 @@
-"""What is counted on a GPU beside what its allocator says."""
+"""Counted bytes on a GPU against those of its allocator."""
 
 import pytest
 import torch
@@ -35,16 +35,16 @@ def test_the_count_agrees_with_the_allocator(level):
     step()
     torch.cuda.reset_peak_memory_stats()
     report = ampcompat.memory_report(model, optimizer, step)
-    allocated = report.reading.cuda_allocated - before
+    allocated = report.usage.cuda_allocated - before
     batch = 256 * 2048 * 4
     workspaces = 64 * 2**20  # of cuBLAS: one per handle and stream
     assert 0.97 * report.peak_total <= allocated <= 1.03 * report.peak_total + batch + workspaces
-    assert report.reading.cuda_reserved >= report.reading.cuda_allocated
-    assert 0.0 <= report.reading.fragmentation < 1.0
+    assert report.usage.cuda_reserved >= report.usage.cuda_allocated
+    assert 0.0 <= report.usage.fragmentation < 1.0
     full = report.predicted.footprint.full
-    assert report.most.parameters == full.parameters and report.most.masters == full.masters
-    assert abs(report.most.optimizer - full.optimizer) <= 8 * 512
-    assert "CUDA's allocator has given" in str(report)
+    assert report.peak_by_kind.parameters == full.parameters and report.peak_by_kind.masters == full.masters
+    assert abs(report.peak_by_kind.optimizer - full.optimizer) <= 8 * 512
+    assert "CUDA's allocator has allocated" in str(report)
 
 
 def test_a_measured_step_gives_the_same_bits_on_a_gpu(level):

@@ -59,7 +59,7 @@ def all_levels(rank, levels, overflow_rank):
 
 
 def own_seeds(rank, levels):
-    """Train a model that every rank began with a seed of its own; return the masters."""
+    """Train a model that every rank created with a different seed; return the masters."""
     results = {}
     for level in levels:
         net = make_net()

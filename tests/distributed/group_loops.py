@@ -1,4 +1,4 @@
-"""Ranks that train params of their own, as shards are: no gradient is all-reduced. Importable by spawned processes."""
+"""Ranks that train different params, such as shards: no gradient is all-reduced. Importable by spawned processes."""
 
 import torch
 from precision import HIGH

@@ -38,7 +38,7 @@ def import_examples():
 
 
 def batches_of(digits_cnn):
-    """Return batches in which every quarter holds the same digits, so that batch norm sees the same in every part."""
+    """Return batches in which every quarter holds the same digits, for equal batch norm input in every part."""
     images, labels = digits_cnn.load_data(torch.device("cpu"))[:2]
     picked = [slice(step % 2 * DIGITS, (step % 2 + 1) * DIGITS) for step in range(STEPS)]
     return [(images[each].repeat(COPIES, 1, 1, 1), labels[each].repeat(COPIES)) for each in picked]

@@ -100,7 +100,7 @@ def late_shards(rank):
 
 
 def refusals(rank, level):
-    """Return what is said at a level that casts weights: (sharded before initialize, after it), and the dtypes then."""
+    """Return the messages at a level that casts weights: (sharded before initialize, after it), and the dtypes then."""
     said = []
     net = shard(make_net())
     try:

@@ -56,4 +56,4 @@ def test_levels_that_cast_weights_say_what_to_use_instead(each):
 def test_an_optimizer_that_was_made_before_sharding_is_pointed_out_once():
     first, second = ranks.run(sharded_loops.late_shards)
     assert first.count("the model does not train") == 1
-    assert second == ""  # rank 0 speaks
+    assert second == ""  # only rank 0 prints

@@ -1,4 +1,4 @@
-"""Found-inf over a process group: ranks whose gradients nobody averages skip together, and their scales agree."""
+"""Overflow checks over a process group: ranks with separate gradients skip the same steps and keep equal scales."""
 
 import group_loops
 import pytest
@@ -7,13 +7,13 @@ import torch
 
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpTypeError
-from ampcompat.tables import torch_facts
+from ampcompat.torch_compat import features
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
 FIRST = 2.0**16
-#: With torch's fused optimizers, which take the flag on the device, the verdict must be the group's too.
-FUSED = (("fused", True),) if torch_facts.has_fused_scale_update("cpu") else ()
+#: With torch's fused optimizers, which read the flag on the device, the overflow check must include the whole group.
+FUSED = (("fused", True),) if features.has_fused_scale_update("cpu") else ()
 CASES = [("O1", "all ranks", ()), ("O2", "all ranks", ()), ("O5", "a group", ()), ("O1", "a group", FUSED)]
 ALONE = ("O2", "none", ())
 

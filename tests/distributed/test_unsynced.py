@@ -1,4 +1,4 @@
-"""Passes under no_sync: what they leave meets on the next pass that is reduced, gradients and verdicts alike."""
+"""Gradient accumulation under no_sync: gradients and overflow flags are reduced in the next synchronized pass."""
 
 import pytest
 import torch

@@ -124,7 +124,7 @@ def both_ranks(rank, levels):
 
 
 def refusals(rank):
-    """Return what an ended group says whose gradients never met."""
+    """Return the message of a group that ended before its gradients were reduced."""
     net, optimizer = start("O2")
     model = torch.nn.parallel.DistributedDataParallel(net)
     accumulation = amp.accumulate(optimizer, 4)
@@ -142,7 +142,7 @@ def refusals(rank):
 
 
 def never_reduced(rank):
-    """Overflow on rank 1 and step on gradients that no rank has exchanged; return (skipped, the scale, hooks left behind)."""
+    """Overflow on rank 1 and step on unreduced gradients; return (skipped, the scale, remaining hooks)."""
     net, optimizer = start("O2", init_scale=2.0**8)
     model = torch.nn.parallel.DistributedDataParallel(net)
     try:

@@ -45,7 +45,7 @@ def test_the_digits_are_learnt_from_the_command_line():
     command = RUN + ("--opt-level", "O1", example(DIGITS), "--epochs", "6")
     done = python(*command, env=environment(**stand_in("O1")))
     assert done.returncode == 0, done.stderr
-    assert "Selected opt level O1" in done.stdout
+    assert "Selected optimization level O1" in done.stdout
     losses = numbers("loss", done.stdout)
     assert len(losses) == 6 and losses[-1] < 0.1 * losses[0]
     assert numbers("test accuracy:", done.stdout)[0] >= 97.0
@@ -56,7 +56,7 @@ def test_a_full_training_on_any_torch(level, dtypes):
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     done = python(*(RUN + ("--opt-level", level) + dtypes + (example(DIGITS), "--epochs", "4")))
     assert done.returncode == 0, done.stderr
-    assert "Selected opt level " + level in done.stdout
+    assert "Selected optimization level " + level in done.stdout
     losses = numbers("loss", done.stdout)
     assert len(losses) == 4 and losses[-1] < 0.1 * losses[0]
     assert numbers("test accuracy:", done.stdout)[0] >= 96.0

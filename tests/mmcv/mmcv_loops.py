@@ -1,9 +1,4 @@
-"""A loop as a runner of mmcv's makes it, without mmcv; models with decorated methods.
-
-Owns: ``BareRunner``, ``Decorated``, ``Switched``.
-Must not touch: hooks.
-The surprise: the runner is what the hooks ask for and no more.
-"""
+"""A minimal runner for MMCV's hooks, without mmcv, and models with decorated methods."""
 
 import torch
 
@@ -12,11 +7,11 @@ from networks import INPUT, Product
 
 
 class BareRunner:
-    """Has a model and an optimizer; calls the stages of one hook.
+    """Has what the hooks require of a runner, and no more; calls the stages of one hook.
 
     Args:
         losses: (model, iteration) -> loss.
-        iter, meta: where a resumed run begins, and with what.
+        iter, meta: the first iteration and the ``meta`` of a resumed run.
     """
 
     def __init__(self, model, optimizer, hook, losses, max_iters, iter=0, meta=None):
@@ -34,7 +29,7 @@ class BareRunner:
         return self
 
 
-class Decorated(torch.nn.Module):
+class ReturnsDtypes(torch.nn.Module):
     """Returns what its ``forward`` was given, and the dtype of a product in it, under MMCV's decorator."""
 
     def __init__(self, dtype=torch.float32, enabled=True):
@@ -48,8 +43,8 @@ class Decorated(torch.nn.Module):
         return x, others, named, torch.mm(x, self.weight).dtype
 
 
-class Switched(Product):
-    """The network whose every rounding is known, with MMCV's switch."""
+class DecoratedProduct(Product):
+    """``networks.Product``, whose every rounding is known, under MMCV's decorator."""
 
     def __init__(self, start):
         super().__init__(start)
@@ -67,7 +62,7 @@ def factor_of(iteration):
 
 
 def losses_of(setting, overflows=()):
-    """Return (model, iteration) -> loss of a ``Switched`` model; inf at some iterations."""
+    """Return (model, iteration) -> loss of a ``DecoratedProduct``; inf at some iterations."""
 
     def loss(model, iteration):
         total = model(INPUT.to(setting.high)).sum() * factor_of(iteration)

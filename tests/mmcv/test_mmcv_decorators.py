@@ -1,4 +1,4 @@
-"""auto_fp16 and force_fp32: which arguments they cast, where functions are cast, who asks whom."""
+"""auto_fp16 and force_fp32: which arguments they cast, where functions are cast, nested decorators and sessions."""
 
 import collections
 import copy
@@ -10,7 +10,7 @@ import torch
 import ampcompat
 from ampcompat import amp
 from ampcompat.mmcv import auto_fp16, force_fp32, wrap_fp16_model
-from mmcv_loops import Decorated
+from mmcv_loops import ReturnsDtypes
 from precision import HIGH, LOW
 
 WIDE = torch.eye(2, dtype=HIGH)
@@ -71,34 +71,34 @@ def test_only_the_named_arguments_are_cast_by_position_and_by_keyword():
 
 
 def test_without_names_all_arguments_are_cast_those_without_a_name_too():
-    model = Decorated(HIGH)
+    model = ReturnsDtypes(HIGH)
     x, others, named, product = model(WIDE, WIDE, 3, extra=WIDE)
     assert dtypes_of(x, others[0], named["extra"]) == [LOW, LOW, LOW] and others[1] == 3 and product is LOW
 
 
-def test_containers_keep_their_types_and_what_is_no_wide_float_passes():
+def test_containers_keep_their_types_and_other_values_are_not_cast():
     integers, flags = torch.arange(3), torch.tensor([True])
     given = Point([WIDE, integers], {"a": (WIDE, "text"), "b": NARROW, "c": flags})
-    x, y = Decorated(HIGH)(WIDE, given)[1][0]
+    x, y = ReturnsDtypes(HIGH)(WIDE, given)[1][0]
     assert dtypes_of(x[0], y["a"][0], y["b"]) == [LOW, LOW, LOW]
     assert x[1] is integers and y["c"] is flags and y["b"] is NARROW and y["a"][1] == "text"
-    assert type(Decorated(HIGH)(WIDE, given)[1][0]) is Point
+    assert type(ReturnsDtypes(HIGH)(WIDE, given)[1][0]) is Point
 
 
-@pytest.mark.skipif(HIGH is torch.float64, reason="the wide dtype that stands in here is float64 itself")
-def test_float64_is_not_float32_and_passes():
+@pytest.mark.skipif(HIGH is torch.float64, reason="here float64 stands in for float32")
+def test_float64_is_not_cast():
     double = WIDE.double()
     assert Probe().some(double, double)[0] is double
 
 
-def test_outputs_are_cast_back_where_that_is_asked_for():
+def test_outputs_are_cast_back_on_request():
     output = Probe().wide_output(WIDE)
     assert output["x"].dtype is HIGH and output["product"][0].dtype is HIGH and output["count"] == 3
     score, other = Probe().narrow_output(NARROW, NARROW)
     assert score.dtype is LOW and other is NARROW
 
 
-def test_forced_arguments_are_wide_and_functions_are_not_cast():
+def test_force_fp32_casts_arguments_to_float32_and_functions_are_not_cast():
     product, more, target = Probe().loss(NARROW, NARROW, target=NARROW)
     assert dtypes_of(product, more[0], target) == [HIGH, HIGH, HIGH]
 
@@ -110,13 +110,13 @@ def test_innermost_decorator_counts():
 
 def test_functions_are_cast_within_a_decorated_method_only(backend):
     with ampcompat.session(backend=backend, verbosity=0):
-        assert Decorated(HIGH)(WIDE)[3] is LOW
+        assert ReturnsDtypes(HIGH)(WIDE)[3] is LOW
         assert torch.mm(WIDE, WIDE).dtype is HIGH
         assert ampcompat.current().choice.name == backend
 
 
-def test_method_is_plain_where_the_flag_is_off_or_missing_and_nothing_is_opened():
-    model = Decorated(HIGH, enabled=False)
+def test_without_the_flag_nothing_is_cast_and_no_session_opens():
+    model = ReturnsDtypes(HIGH, enabled=False)
     assert model(WIDE)[0] is WIDE
     del model.fp16_enabled
     assert model(WIDE)[3] is HIGH
@@ -125,7 +125,7 @@ def test_method_is_plain_where_the_flag_is_off_or_missing_and_nothing_is_opened(
 
 
 @pytest.mark.parametrize("decorator", (auto_fp16, force_fp32))
-def test_decorating_what_is_no_method_of_a_module_is_told_at_the_call(decorator):
+def test_decorating_what_is_no_method_of_a_module_is_an_error_at_the_call(decorator):
     @decorator()
     def function(x):
         return x
@@ -149,7 +149,7 @@ def test_other_classes_may_be_supported():
     assert Plain().method(WIDE).dtype is LOW
 
 
-def test_names_that_are_no_names_are_refused():
+def test_wrong_names_and_types_are_errors():
     with pytest.raises(TypeError, match="names of arguments"):
         auto_fp16(apply_to=(1,))(lambda self, x: x)
     with pytest.raises(TypeError, match="classes"):
@@ -157,11 +157,11 @@ def test_names_that_are_no_names_are_refused():
 
 
 def test_decorated_method_keeps_its_name_and_docstring():
-    assert Decorated.forward.__name__ == "forward" and "dtype of a product" in Decorated.forward.__doc__
+    assert ReturnsDtypes.forward.__name__ == "forward" and "dtype of a product" in ReturnsDtypes.forward.__doc__
 
 
 def test_a_copy_of_a_model_and_other_threads_compute_alike():
-    model = copy.deepcopy(Decorated(HIGH))
+    model = copy.deepcopy(ReturnsDtypes(HIGH))
     seen = []
     threads = [threading.Thread(target=lambda: seen.append(model(WIDE)[3])) for _ in range(4)]
     for thread in threads:
@@ -172,7 +172,7 @@ def test_a_copy_of_a_model_and_other_threads_compute_alike():
 
 
 def test_gradients_are_those_of_the_rounded_weights():
-    model = Decorated(HIGH)
+    model = ReturnsDtypes(HIGH)
     weight = torch.tensor([[1.0 + 2.0**-30, 2.0], [3.0, 4.0]], dtype=HIGH)
     x = torch.ones(1, 2, dtype=HIGH, requires_grad=True)
 
@@ -191,40 +191,41 @@ def test_gradients_are_those_of_the_rounded_weights():
 
 
 def test_wrapping_sets_the_flag_where_there_is_one():
-    model = torch.nn.Sequential(Decorated(enabled=False), torch.nn.Linear(1, 1))
+    model = torch.nn.Sequential(ReturnsDtypes(enabled=False), torch.nn.Linear(1, 1))
     wrap_fp16_model(model)
-    assert model[0].fp16_enabled is True and not hasattr(model[1], "fp16_enabled") and not hasattr(model, "fp16_enabled")
+    assert model[0].fp16_enabled is True
+    assert not hasattr(model[1], "fp16_enabled") and not hasattr(model, "fp16_enabled")
     assert model[0].weight.dtype is torch.float32
     with pytest.raises(TypeError, match="wrap_fp16_model expected a torch.nn.Module, not dict"):
         wrap_fp16_model({})
 
 
-# -- beside amp.initialize ---------------------------------------------------------------------------------------------
+# -- with amp.initialize -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_cast_at_o0_nor_where_amp_is_disabled():
     with ampcompat.session("O0", verbosity=0):
-        assert Decorated(torch.float32)(torch.eye(2))[3] is torch.float32
+        assert ReturnsDtypes(torch.float32)(torch.eye(2))[3] is torch.float32
     amp.initialize(torch.nn.Linear(1, 1), enabled=False)
     x = torch.eye(2)
-    assert Decorated(torch.float32)(x)[0] is x
+    assert ReturnsDtypes(torch.float32)(x)[0] is x
 
 
 def test_casts_that_initialize_put_everywhere_stay_everywhere():
     amp.initialize(torch.nn.Linear(1, 1), opt_level="O1", verbosity=0)
-    assert Decorated(HIGH)(WIDE)[3] is LOW and torch.mm(WIDE, WIDE).dtype is LOW
+    assert ReturnsDtypes(HIGH)(WIDE)[3] is LOW and torch.mm(WIDE, WIDE).dtype is LOW
     assert Probe().loss(NARROW)[0].dtype is HIGH
 
 
 def test_model_that_initialize_cast_gets_half_arguments():
-    model = Decorated(torch.float32)
+    model = ReturnsDtypes(torch.float32)
     amp.initialize(model, opt_level="O2", verbosity=0)
     assert model.weight.dtype is LOW
-    assert Decorated.forward(model, WIDE)[3] is LOW
+    assert ReturnsDtypes.forward(model, WIDE)[3] is LOW
 
 
-def test_reset_ends_it_and_the_next_call_begins_anew():
-    model = Decorated(HIGH)
+def test_after_reset_the_next_call_opens_a_new_session():
+    model = ReturnsDtypes(HIGH)
     assert model(WIDE)[3] is LOW
     ampcompat.reset()
     assert ampcompat.current() is None and torch.mm(WIDE, WIDE).dtype is HIGH

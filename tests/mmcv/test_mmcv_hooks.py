@@ -1,4 +1,4 @@
-"""MMCV's mixed-precision hooks, without mmcv: against a float64 loop with every rounding written out, at every level."""
+"""MMCV's mixed-precision hooks, without mmcv: against a float64 loop with explicit rounding, at every level."""
 
 import copy
 from types import SimpleNamespace
@@ -7,12 +7,11 @@ import pytest
 import torch
 
 import ampcompat
-import half_kernels
 import precision
 import ranks
 from ampcompat import amp, mmcv
 from ampcompat.mmcv import Fp16OptimizerHook, GradientCumulativeFp16OptimizerHook, OptimizerHook
-from mmcv_loops import BareRunner, Switched, factor_of, losses_of
+from mmcv_loops import BareRunner, DecoratedProduct, factor_of, losses_of
 from networks import (
     MOMENTUM,
     RATE,
@@ -28,7 +27,7 @@ from precision import HIGH, LOW
 
 def make(setting, rate=RATE):
     """Return a model and its optimizer."""
-    model = Switched(1.0).to(setting.high)
+    model = DecoratedProduct(1.0).to(setting.high)
     return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
 
 
@@ -114,7 +113,7 @@ def test_an_initialized_optimizer_keeps_its_level(setting):
 
 
 def saved(runner):
-    """Return what a runner of mmcv's saves, through a file's worth of copying."""
+    """Return what a runner of mmcv's saves, as an independent copy."""
     parts = {"meta": runner.meta, "model": runner.model.state_dict(), "optimizer": runner.optimizer.state_dict()}
     return copy.deepcopy(dict(parts, iter=runner.iter))
 
@@ -152,7 +151,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(setting, cut):
 def test_a_scale_that_mmcv_saved_is_resumed_unless_the_config_wants_a_static_one(state):
     for loss_scale, expected in (("dynamic", 32.0), (512.0, 512.0)):
         hook = Fp16OptimizerHook(loss_scale=loss_scale)
-        model = Switched(1.0).to(HIGH)
+        model = DecoratedProduct(1.0).to(HIGH)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         hook.before_run(SimpleNamespace(model=model, optimizer=optimizer, meta={"fp16": {"loss_scaler": state}}))
         assert hook.loss_scaler.loss_scale == expected
@@ -171,7 +170,7 @@ class LogBuffer:
 
 @pytest.mark.parametrize("hook_class", (OptimizerHook, Fp16OptimizerHook, GradientCumulativeFp16OptimizerHook))
 def test_gradients_are_clipped_in_true_units_and_their_norm_is_logged(hook_class):
-    model = Switched(1.0).to(HIGH)
+    model = DecoratedProduct(1.0).to(HIGH)
     before = weights_of(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     hook = hook_class(grad_clip=dict(max_norm=2.0**-10, norm_type=2))
@@ -187,7 +186,7 @@ def test_gradients_are_clipped_in_true_units_and_their_norm_is_logged(hook_class
 
 
 def test_an_overflow_is_neither_clipped_nor_logged():
-    model = Switched(1.0).to(HIGH)
+    model = DecoratedProduct(1.0).to(HIGH)
     before = weights_of(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     hook = Fp16OptimizerHook(grad_clip=dict(max_norm=1.0))
@@ -201,8 +200,8 @@ def test_an_overflow_is_neither_clipped_nor_logged():
 # -- around it ---------------------------------------------------------------------------------------------------------
 
 
-def test_opening_says_nothing_and_an_overflow_is_told(capsys):
-    model = Switched(1.0).to(HIGH)
+def test_the_hook_prints_overflows_and_nothing_else(capsys):
+    model = DecoratedProduct(1.0).to(HIGH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     hook = Fp16OptimizerHook(loss_scale="dynamic")
     BareRunner(model, optimizer, hook, losses_of(SimpleNamespace(high=HIGH), overflows=(0,)), 1).run()
@@ -213,7 +212,7 @@ def test_opening_says_nothing_and_an_overflow_is_told(capsys):
 def test_two_runs_side_by_side_have_a_scale_each():
     runners = []
     for scale in (64.0, 1024.0):
-        model = Switched(1.0).to(HIGH)
+        model = DecoratedProduct(1.0).to(HIGH)
         hook = Fp16OptimizerHook(loss_scale={"init_scale": scale})
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         losses = losses_of(SimpleNamespace(high=HIGH), overflows=(1,) if scale == 64.0 else ())
@@ -224,7 +223,7 @@ def test_two_runs_side_by_side_have_a_scale_each():
 
 
 def test_without_before_run_the_first_iteration_is_an_error():
-    model = Switched(1.0).to(HIGH)
+    model = DecoratedProduct(1.0).to(HIGH)
     hook = Fp16OptimizerHook()
     runner = SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
     runner.outputs = {"loss": model(torch.ones(2, dtype=HIGH)).sum()}
@@ -239,7 +238,7 @@ def test_an_unknown_level_is_refused():
 
 def test_where_amp_is_disabled_the_hooks_train_in_float32():
     amp.initialize(torch.nn.Linear(1, 1), enabled=False)
-    model = Switched(1.0).to(torch.float64)
+    model = DecoratedProduct(1.0).to(torch.float64)
     setting = SimpleNamespace(high=torch.float64, rounds_weights=lambda t: t, rounds_state=lambda t: t)
     reference = reference_run(setting, model, 2, 5)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -249,7 +248,7 @@ def test_where_amp_is_disabled_the_hooks_train_in_float32():
 
 
 def test_after_reset_the_model_and_its_optimizer_are_plain_again():
-    model = Switched(1.0).to(HIGH)
+    model = DecoratedProduct(1.0).to(HIGH)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     BareRunner(model, optimizer, Fp16OptimizerHook(opt_level="O2"), losses_of(SimpleNamespace(high=HIGH)), 2).run()
     assert model.a.dtype is LOW
@@ -263,7 +262,7 @@ def test_after_reset_the_model_and_its_optimizer_are_plain_again():
 def rank_of_hooks(rank):
     """Train with another batch on each rank, and an overflow on rank 1 at iteration 1; return what came of it."""
     torch.manual_seed(0)
-    model = Switched(1.0).to(precision.HIGH)
+    model = DecoratedProduct(1.0).to(precision.HIGH)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     def loss(model, iteration):
@@ -303,56 +302,3 @@ def test_gradients_of_one_process_stay_as_they_are():
     param.grad = torch.ones(2)
     mmcv.allreduce_grads([param])
     assert torch.equal(param.grad, torch.ones(2))
-
-
-# -- norms of a half model ---------------------------------------------------------------------------------------------
-
-
-class SeenNorm(torch.nn.GroupNorm):
-    """Notes the dtype that it computes in."""
-
-    seen = []
-
-    def forward(self, x):
-        self.seen.append(x.dtype)
-        return super().forward(x)
-
-
-class Norms(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.group = SeenNorm(2, 4)
-        self.batch = torch.nn.BatchNorm1d(4)
-
-    def forward(self, x):
-        return self.batch(self.group(self.linear(x)))
-
-
-@pytest.mark.skipif(not half_kernels.trains_in(LOW), reason="this torch has no arithmetic in the low dtype")
-def test_norms_of_a_half_model_compute_in_float32_between_half_tensors():
-    torch.manual_seed(0)
-    model, x = Norms().to(HIGH), torch.randn(6, 4, dtype=HIGH)
-    expected = model(x)
-    half = mmcv.patch_norm_fp32(copy.deepcopy(model).to(LOW))
-    assert [half.linear.weight.dtype, half.group.weight.dtype, half.batch.running_mean.dtype] == [LOW, HIGH, HIGH]
-    del SeenNorm.seen[:]
-    out = copy.deepcopy(half)(x.to(LOW))
-    assert out.dtype is LOW and torch.allclose(out.to(HIGH), expected, atol=2e-2)
-    assert half.group(x.to(LOW)).dtype is LOW and SeenNorm.seen == [HIGH, HIGH]
-    out.sum().backward()
-
-
-def test_a_function_may_be_patched_by_hand():
-    double = mmcv.patch_forward_method(lambda x, y=None: (x * 2, y), torch.float32, torch.float64)
-    x, y = double(torch.ones(1), y=torch.ones(1, dtype=torch.int64))
-    assert x.dtype is torch.float32 and y.dtype is torch.int64
-    x, _ = mmcv.patch_forward_method(lambda x: (x * 2, 3), torch.float32, torch.float64, convert_output=False)(x)
-    assert x.dtype is torch.float64
-
-
-def test_tensors_of_one_dtype_are_cast_to_another():
-    value = {"a": [torch.ones(1), torch.ones(1, dtype=torch.float64)], "b": torch.nn.Linear(1, 1), "c": "text"}
-    cast = mmcv.cast_tensor_type(value, torch.float32, torch.int64)
-    assert [tensor.dtype for tensor in cast["a"]] == [torch.int64, torch.float64]
-    assert cast["b"] is value["b"] and cast["b"].weight.dtype is torch.float32

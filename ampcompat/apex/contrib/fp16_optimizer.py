@@ -1,16 +1,16 @@
-"""FP16_Optimizer as it was before 2019, when it was the whole of mixed precision.
+"""``FP16_Optimizer`` with the interface and the checkpoint format that Apex had before 2019.
 
-Owns: the calls of that time, and its checkpoints.
-Must not touch: masters and unscaling, which are those of ``fp16_utils.FP16_Optimizer``.
-The surprise: it skips steps that overflow under a static scale too, and it wraps any optimizer, not only Apex's.
+Master weights and unscaling are those of ``fp16_utils.FP16_Optimizer``. Unlike that class, this one also skips steps
+that overflow under a static loss scale. It wraps any optimizer, not only Apex's.
 """
 
 import torch
 
 from ...errors import AmpError
-from ...parts.old_layouts import FLAT, INNER, MASTERS
-from ...parts.scaler import LossScaler
+from ...optimizers.apex_checkpoints import FLAT, INNER, MASTERS
+from ...loss_scaling.scaler import LossScaler
 from ..fp16_utils import FP16_Optimizer as Present
+from .optimizers import as_older
 
 LISTS = "fp32_groups"
 
@@ -18,9 +18,15 @@ LISTS = "fp32_groups"
 class FP16_Optimizer(Present):
     """Wraps an optimizer of a model that has half params; arguments as in ``apex.fp16_utils.FP16_Optimizer``.
 
-    One iteration: ``backward(loss)`` as often as wanted, ``step()``, ``zero_grad()``. A dynamic scale starts at 2**16,
-    is halved by an overflow, though not below 1, and doubled after 1000 good steps.
+    One iteration: one or more ``backward(loss)``, ``step()``, ``zero_grad()``. A dynamic scale starts at 2**16. It is
+    halved at an overflow, but not below 1, and doubled after 1000 steps without overflow.
     """
+
+    def __init__(
+        self, init_optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, verbose=True
+    ):
+        given = (static_loss_scale, dynamic_loss_scale, dynamic_loss_args, verbose)
+        super().__init__(as_older(init_optimizer), *given)
 
     @staticmethod
     def _new_scaler(scale, options):
@@ -29,7 +35,7 @@ class FP16_Optimizer(Present):
 
     @property
     def cur_scale(self):
-        """The scale of now."""
+        """The current loss scale."""
         return self.loss_scale
 
     @cur_scale.setter
@@ -61,17 +67,17 @@ class FP16_Optimizer(Present):
         return dict(super().state_dict(), cur_scale=self.cur_scale)
 
     def load_state_dict(self, state_dict):
-        """Load what ``state_dict`` returned, ours or that of Apex at any time.
+        """Load a state dict of this class, or of any version of Apex.
 
         Raises:
-            AmpError: it is no such dict, or its masters are of other params.
+            AmpError: it is not such a dict, or its masters do not match the params.
         """
         if MASTERS not in state_dict and (FLAT in state_dict or LISTS in state_dict):
             state_dict = self._translated(state_dict)
         super().load_state_dict(state_dict)
 
     def _translated(self, saved):
-        """Return a checkpoint of before 2019 in the layout of today."""
+        """Convert a checkpoint of before 2019 to the current layout."""
         inner, shapes = saved[INNER], [[param.shape for param in group] for group in self.fp32_groups]
         if FLAT in saved:
             inner, groups = _split_state(inner, shapes), list(map(_split, saved[FLAT], shapes))
@@ -79,7 +85,7 @@ class FP16_Optimizer(Present):
             groups = saved[LISTS]
         if [[param.shape for param in group] for group in groups] != shapes:
             raise AmpError("The checkpoint has masters of other shapes than this optimizer, {}.".format(shapes))
-        # Params that stayed float32 are no masters of half ones here, and were there: the same values, by another way.
+        # The old layout also has masters for params that stayed float32. Here these params are loaded directly.
         with torch.no_grad():
             for params, values in zip(self.fp32_groups, groups):
                 for param, value in zip(params, values):
@@ -97,7 +103,7 @@ class FP16_Optimizer(Present):
 
 
 def _split(flat, shapes):
-    """Return the tensors of one that held them all in a row."""
+    """Split a flat tensor into tensors of the given shapes."""
     sizes = [shape.numel() for shape in shapes]
     if flat.numel() != sum(sizes):
         raise AmpError("The checkpoint has {} numbers where this optimizer has {}.".format(flat.numel(), sum(sizes)))
@@ -105,7 +111,7 @@ def _split(flat, shapes):
 
 
 def _split_state(inner, shapes):
-    """Return a state dict whose groups have a param each, a flat one, as one of the params themselves."""
+    """Convert a state dict with one flat param per group to one with the separate params."""
     state, groups, first = {}, [], 0
     for group, each in zip(inner["param_groups"], shapes):
         keys = list(range(first, first + len(each)))

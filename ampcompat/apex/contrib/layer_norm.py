@@ -1,8 +1,6 @@
-"""The layer norm of ``apex.contrib``, for one dimension.
+"""``FastLayerNorm``, the one-dimensional layer norm of ``apex.contrib``.
 
-Owns: ``FastLayerNorm``.
-Must not touch: the arithmetic, which is ``normalization.norm_functions``'.
-The surprise: Apex had it for some sixty sizes; here any size will do.
+Apex supports about sixty sizes; this implementation supports any size.
 """
 
 import torch
@@ -16,7 +14,7 @@ class FastLayerNorm(torch.nn.Module):
     Args:
         hidden_size: the size of that dimension.
         eps: added to the variance.
-        memory_efficient: accepted, changes nothing: torch decides what is kept for backward.
+        memory_efficient: accepted, no effect: torch decides what is saved for backward.
     """
 
     def __init__(self, hidden_size, eps=1e-5, memory_efficient=False):

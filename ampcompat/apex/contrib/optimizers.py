@@ -1,18 +1,16 @@
-"""The optimizers of before 2019, whose ``step`` is given gradients, copies and a scale.
+"""``FusedAdam`` and ``FusedSGD`` of before 2019, whose ``step`` takes gradients, output params and a scale.
 
-Owns: ``FusedAdam`` as it was then, ``FusedSGD``, and what the arguments of their ``step`` mean.
-Must not touch: formulas, which are ``multi_tensor.updates``.
-The surprise: this ``FusedAdam`` is another algorithm than today's of that name: eps is not corrected for bias, and
-``max_grad_norm`` clips each group by its own norm.
+This ``FusedAdam`` is not the algorithm that has the name today: eps is added without bias correction, and
+``max_grad_norm`` clips each param group by its own norm. The formulas are in ``multi_tensor.updates``.
 """
 
 import torch
 
 from ...errors import AmpTypeError
-from ...parts import tensors
+from ... import tensor_lists
 from .. import optimizers
-from ..multi_tensor import lists, updates
-from ..optimizers.fused import FusedOptimizer, checked, evaluated, refuse_amsgrad
+from ..multi_tensor import foreach_ops, updates
+from ..optimizers.fused import checked, evaluated, FusedOptimizer, refuse_amsgrad
 from ..optimizers.lamb import global_norm
 from ..optimizers.scaling import handed_over
 
@@ -20,7 +18,7 @@ from ..optimizers.scaling import handed_over
 class SteppedByHand(FusedOptimizer):
     """Base of optimizers whose ``step`` takes gradients from elsewhere than the params."""
 
-    _handed = {}  # id(param) -> gradient, while a step runs
+    _handed = {}  # id(param) -> gradient, during a step
     _norms = None  # a norm per group, of the scaled gradients
 
     def step(self, closure=None, grads=None, output_params=None, scale=1.0, grad_norms=None):
@@ -28,11 +26,11 @@ class SteppedByHand(FusedOptimizer):
 
         Args:
             closure: clears the gradients, computes the loss, goes backward, returns the loss.
-            grads: a list of gradients per group, or one list where there is one group; None in the place of a
-                gradient, or of them all, means that of the param.
+            grads: a list of gradients per group, or one list if there is one group. None instead of a gradient, or of
+                all, means ``param.grad``.
             output_params: likewise, tensors of another dtype that get the new weights.
-            scale: what the gradients are divided by first.
-            grad_norms: a norm per group, of the scaled gradients, for ``max_grad_norm``; None: they are computed.
+            scale: the gradients are first divided by it.
+            grad_norms: the norm of the scaled gradients of each group, for ``max_grad_norm``; computed if None.
         """
         loss = evaluated(closure)
         rows = [(group["params"], each) for group, each in zip(self.param_groups, self._by_group("grads", grads))]
@@ -47,7 +45,7 @@ class SteppedByHand(FusedOptimizer):
         with torch.no_grad():
             for group, outputs in zip(self.param_groups, self._by_group("output_params", output_params)):
                 if outputs:
-                    tensors.copy_(outputs, group["params"])
+                    tensor_lists.copy_(outputs, group["params"])
         return loss
 
     def _by_group(self, name, given):
@@ -69,20 +67,20 @@ class SteppedByHand(FusedOptimizer):
         return self._handed.get(id(param), param.grad)
 
 
-class FusedAdam(SteppedByHand):
-    """Adam as Apex had it before 2019.
+class FusedAdam(SteppedByHand, optimizers.FusedAdam):
+    """Adam as Apex had it before October 2019.
 
     Args:
         params: params, or param groups.
         lr: learning rate.
-        bias_correction: whether the averages are corrected for having begun at 0.
-        betas: how much of the mean of gradients, and of that of their squares, a step keeps.
+        bias_correction: whether the averages are corrected for their initial value 0.
+        betas: decay rates of the running means of the gradients and of their squares.
         eps: added to the root of the squares.
-        eps_inside_sqrt: it is added to the squares instead.
+        eps_inside_sqrt: eps is added before the root instead.
         weight_decay: weight decay, decoupled.
-        max_grad_norm: gradients of a group are scaled down to this norm; 0: not at all.
-        amsgrad: not there; ``True`` is a ``RuntimeError``.
-        use_mt, amp_scale_adjustment: accepted, change nothing.
+        max_grad_norm: gradients of each group are clipped to this norm; 0: no clipping.
+        amsgrad: not supported; ``True`` raises ``RuntimeError``.
+        use_mt, amp_scale_adjustment: accepted, no effect.
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
@@ -104,7 +102,8 @@ class FusedAdam(SteppedByHand):
         refuse_amsgrad(amsgrad, "FusedAdam")
         group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
         group["max_grad_norm"] = max_grad_norm
-        super().__init__(params, group, True, eps_mode=0 if eps_inside_sqrt else 1)
+        modes = {"eps_mode": 0 if eps_inside_sqrt else 1, "capturable": False, "master_weights": False}
+        FusedOptimizer.__init__(self, params, group, True, **modes)
 
     def _update(self):
         for index, group in enumerate(self.param_groups):
@@ -116,7 +115,7 @@ class FusedAdam(SteppedByHand):
                 self._finish(batch)
 
     def _divisor(self, index, group, batches):
-        """Return what the gradients of a group are to be divided by, as a tensor of shape (), or None."""
+        """Return the divisor of a group's gradients, as a tensor of shape (), or None."""
         if not group["max_grad_norm"] > 0 or not batches:
             return None
         norm = global_norm([batch.grads for batch in batches]) if self._norms is None else self._norms[index]
@@ -126,10 +125,22 @@ class FusedAdam(SteppedByHand):
     def _update_batch(self, group, batch, divisor):
         weights, grads, means, squares = batch.rows
         if divisor is not None:
-            grads = lists.mul(grads, 1.0)
-            lists.scale_(grads, 1.0 / divisor.to(grads[0]))
+            grads = foreach_ops.mul(grads, 1.0)
+            foreach_ops.scale_(grads, 1.0 / divisor.to(grads[0]))
         options = dict(self._numbers(group, batch), eps_inside_sqrt=self.eps_mode == 0)
         updates.adam_of_2018(weights, grads, means, squares, **options)
+
+
+def as_older(optimizer):
+    """Return ``optimizer``; an ``apex.optimizers.FusedAdam`` without current options is converted to the older one."""
+    is_plain = type(optimizer) is optimizers.FusedAdam and not optimizer.state
+    if is_plain and optimizer.adam_w_mode and not (optimizer.capturable or optimizer.master_weights):
+        optimizer.__class__ = FusedAdam
+        del optimizer._own["adam_w_mode"], optimizer.adam_w_mode
+        optimizer._own["eps_mode"] = optimizer.eps_mode = 1
+        for options in [optimizer.defaults] + optimizer.param_groups:
+            options.setdefault("max_grad_norm", 0.0)
+    return optimizer
 
 
 class FusedSGD(SteppedByHand, optimizers.FusedSGD):

@@ -1,8 +1,7 @@
-"""Cross entropy of a softmax, with smoothed labels and without a copy of the logits in float32.
+"""Softmax cross entropy with label smoothing, without a float32 copy of the logits.
 
-Owns: ``SoftmaxCrossEntropyLoss``.
-Must not touch: reduction; there is a loss per row.
-The surprise: as in Apex, ``padding_idx``, the label without a loss, is 0 unless it is given; with a class 0 it must be.
+The result is one loss per row, without reduction. As in Apex, ``padding_idx`` (the label that has no loss) is 0 by
+default; pass another value if 0 is a class.
 
 The formula (Szegedy et al. 2016), for C classes and p = softmax(logits):
 
@@ -12,7 +11,7 @@ The formula (Szegedy et al. 2016), for C classes and p = softmax(logits):
 
 import torch
 
-from ..multi_tensor import lists
+from ..multi_tensor import foreach_ops
 
 
 class SoftmaxCrossEntropyLoss(torch.autograd.Function):
@@ -23,14 +22,14 @@ class SoftmaxCrossEntropyLoss(torch.autograd.Function):
         """Return the loss of each row.
 
         Args:
-            ctx: autograd's.
+            ctx: the autograd context.
             logits: of shape (rows, classes), floating.
             labels: classes, of shape (rows,).
             smoothing: the share of the label that is spread over all classes.
             padding_idx: rows with this label have no loss and no gradient.
-            half_to_float: the losses of half logits come in float32; otherwise in the dtype of the logits.
+            half_to_float: return float32 losses for half logits; otherwise losses have the dtype of the logits.
         """
-        wide = logits.detach().to(lists.wide_dtype(logits.dtype))
+        wide = logits.detach().to(foreach_ops.wide_dtype(logits.dtype))
         normalizers = torch.logsumexp(wide, 1)
         counts = labels != padding_idx
         picked = labels * counts  # a padding label need not be a class

@@ -1,17 +1,16 @@
-"""Mixed precision by hand, as scripts did it before ``amp.initialize``.
+"""The names of ``apex.fp16_utils``: mixed precision by hand, as scripts used it before ``amp.initialize``.
 
-Owns: the names that ``apex.fp16_utils`` exports.
-Must not touch: sessions; nothing here casts a function or needs ``amp``.
-The surprise: "half" is float16, unless ``python -m ampcompat run --dtypes LOW,HIGH`` says what stands in for it.
+Nothing here patches functions or needs ``amp``. "Half" is float16, or the low dtype of ``python -m ampcompat run
+--dtypes LOW,HIGH``.
 """
 
 from .fp16_optimizer import FP16_Optimizer
 from .fp16util import (
     BN_convert_float,
-    FP16Model,
     clip_grad_norm,
     convert_module,
     convert_network,
+    FP16Model,
     master_params_to_model_params,
     model_grads_to_master_grads,
     network_to_half,

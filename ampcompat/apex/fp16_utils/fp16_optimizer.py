@@ -1,24 +1,25 @@
-"""FP16_Optimizer: float32 masters and a loss scale around any optimizer, as before ``amp.initialize``.
+"""``FP16_Optimizer``: float32 master weights and a loss scale around any optimizer, as before ``amp.initialize``.
 
-Owns: ``FP16_Optimizer``.
-Must not touch: the model's forward; whoever uses this casts the model (``network_to_half``, ``.half()``).
-The surprise: closures work. An overflow within one skips no step: the closure runs again, under a smaller scale.
+The caller casts the model itself (``network_to_half``, ``.half()``). Closures are supported. An overflow inside a
+closure does not skip the step: the closure runs again with a smaller scale.
 
 One iteration: ``zero_grad()``, ``backward(loss)`` instead of ``loss.backward()``, ``step()``. The gradients of half
-params stay scaled on them; their masters hold the true ones, overwritten at each ``update_master_grads()``.
+params stay scaled; their masters hold the unscaled ones, overwritten at each ``update_master_grads()``.
 """
 
 import torch
 
 from ...errors import AmpError, GradientOverflowError
-from ...parts import tensors
-from ...parts.masters import make_master, recast
-from ...parts.notices import Notices
-from ...parts.scaler import LossScaler
-from ...tables.opt_levels import DYNAMIC, parse_scale
+from ... import tensor_lists
+from ...optimizers.masters import make_master, recast
+from ...notices import Notices
+from ...loss_scaling.scaler import LossScaler
+from ...opt_levels import DYNAMIC, parse_scale
+from ..contrib.clip_grad import clip_grad_norm_
 from . import fp16util
+from .emulation import emulate_owners
 
-#: Overflows in a row within one closure after which it is given up: no scale mends a loss that is nan.
+#: Consecutive overflows within one closure before an error: no scale helps if the loss is nan.
 MAX_RETRIES = 50
 
 _INNER, _MASTERS, _SCALER = "optimizer_state_dict", "fp32_from_fp16", "loss_scaler"
@@ -29,9 +30,9 @@ class FP16_Optimizer:
 
     Args:
         init_optimizer: the optimizer; its half params that need gradients are replaced by float32 masters.
-        static_loss_scale: what losses are multiplied by; such a scale never skips a step.
-        dynamic_loss_scale: whether the scale changes by overflows instead.
-        dynamic_loss_args: ``init_scale``, ``scale_factor``, ``scale_window`` and what else ``LossScaler`` takes.
+        static_loss_scale: the factor of losses; with a static scale no step is skipped.
+        dynamic_loss_scale: whether the scale adapts to overflows instead.
+        dynamic_loss_args: ``init_scale``, ``scale_factor``, ``scale_window`` and other arguments of ``LossScaler``.
         verbose: whether overflows are printed.
     """
 
@@ -46,11 +47,12 @@ class FP16_Optimizer:
         self.overflow = False
         self.first_closure_call_this_step = True
         self._notices = Notices(1 if verbose else 0)
-        self._grads_scale = None  # what backward multiplied the gradients by that the half params hold now
-        self._float_grads_are_true = False  # float32 params hold theirs divided by it already
+        self._grads_scale = None  # the scale of the gradients that the half params hold now
+        self._float_grads_are_true = False  # gradients of float32 params are unscaled already
         self.fp16_groups, self.fp32_from_fp16_groups, self.fp32_from_fp32_groups = [], [], []
         for group in init_optimizer.param_groups:
             self._adopt(group)
+        emulate_owners(_all(self.fp16_groups), fp16util.dtypes())
 
     @staticmethod
     def _new_scaler(scale, options):
@@ -63,7 +65,7 @@ class FP16_Optimizer:
         for index, param in enumerate(group["params"]):
             if not param.requires_grad:
                 continue
-            if not tensors.is_narrower(param, high):
+            if not tensor_lists.is_narrower(param, high):
                 floats.append(param)
                 continue
             master = make_master(param, (), high)
@@ -96,8 +98,8 @@ class FP16_Optimizer:
 
         Args:
             loss: a tensor of one element.
-            update_master_grads: False where more backward passes follow before the step, and for all but the last;
-                gradients add up.
+            update_master_grads: False for gradient accumulation, in all backward passes but the last before the step;
+                gradients are summed.
             retain_graph: as for ``Tensor.backward``.
         """
         scale = self.loss_scale
@@ -107,39 +109,39 @@ class FP16_Optimizer:
             self.update_master_grads()
 
     def update_master_grads(self):
-        """Copy the gradients to the masters, divided by the scale; note whether one was inf or nan."""
+        """Unscale the gradients into the masters, and record whether one was inf or nan."""
         self._rescale_grads(self.loss_scale)
         fp16util.model_grads_to_master_grads(_all(self.fp16_groups), _all(self.fp32_from_fp16_groups))
         grads = [param.grad for param in self._masters() if param.grad is not None]
         with torch.no_grad():
             self.loss_scaler.clear_overflow_state()
-            self.loss_scaler.unscale_(tensors.grouped(grads), self._grads_scale)
+            self.loss_scaler.unscale_(tensor_lists.grouped(grads), self._grads_scale)
         self._float_grads_are_true = True
         self.overflow = self.loss_scaler.update_scale()
 
     def _rescale_grads(self, scale):
-        """Bring gradients of earlier passes to the scale of the next one, so that they add up in the same unit."""
+        """Rescale gradients of earlier passes to the scale of the next one, so that they can be summed."""
         before, self._grads_scale = self._grads_scale or scale, scale
         floats = self._grads_of(self.fp32_from_fp32_groups)
         with torch.no_grad():
             if self._float_grads_are_true:
-                tensors.multiply_(tensors.grouped(floats), before)
+                tensor_lists.multiply_(tensor_lists.grouped(floats), before)
                 self._float_grads_are_true = False
             if before != scale:
-                tensors.multiply_(tensors.grouped(floats + self._grads_of(self.fp16_groups)), scale / before)
+                tensor_lists.multiply_(tensor_lists.grouped(floats + self._grads_of(self.fp16_groups)), scale / before)
 
     def clip_master_grads(self, max_norm, norm_type=2):
         """Clip the masters' gradients by their joint norm and return it; -1, and nothing clipped, after an overflow."""
         if self.overflow:
             return -1
-        return fp16util.clip_grad_norm(self._masters(), max_norm, norm_type)
+        return clip_grad_norm_(self._masters(), max_norm, norm_type)
 
     def step(self, closure=None):
         """Step unless the gradients overflowed, and copy the masters into the model.
 
         Args:
-            closure: clears the gradients, calls ``backward`` of this object, returns the loss. The inner optimizer may
-                call it any number of times.
+            closure: clears the gradients, calls ``backward`` of this object, returns the loss. The wrapped optimizer
+                may call it any number of times.
 
         Raises:
             GradientOverflowError: every pass of a closure overflowed, whatever the scale.
@@ -152,7 +154,7 @@ class FP16_Optimizer:
         else:
             result = self.optimizer.step()
         self._master_params_to_model_params()
-        self._grads_scale, self._float_grads_are_true = None, False  # who clears the model's gradients need not tell us
+        self._grads_scale, self._float_grads_are_true = None, False  # the caller may clear the gradients itself
         return result
 
     def _step_with_closure(self, closure):
@@ -197,11 +199,11 @@ class FP16_Optimizer:
     def _master_params_to_model_params(self):
         fp16util.master_params_to_model_params(_all(self.fp16_groups), _all(self.fp32_from_fp16_groups))
 
-    # -- what it shares with the optimizer -----------------------------------------------------------------------------
+    # -- attributes of the wrapped optimizer ---------------------------------------------------------------------------
 
     @property
     def loss_scale(self):
-        """The scale of now."""
+        """The current loss scale."""
         return self.loss_scaler.loss_scale()
 
     @loss_scale.setter
@@ -240,12 +242,12 @@ class FP16_Optimizer:
         }
 
     def load_state_dict(self, state_dict):
-        """Load what ``state_dict`` returned, Apex's or ours, and round the masters into the model.
+        """Load a state dict of this class or of Apex, and round the masters into the model.
 
-        A scale that was saved by the other kind of scaler (static, dynamic) is left out.
+        A scale that was saved by the other kind of scaler (static or dynamic) is ignored.
 
         Raises:
-            AmpError: it is no such dict, or its masters are of other params.
+            AmpError: it is not such a dict, or its masters do not match the params.
         """
         missing = [key for key in (_INNER, _MASTERS) if key not in state_dict]
         if missing:
@@ -282,7 +284,7 @@ def _shapes(groups):
 
 
 def _scaler_numbers(saved):
-    """Return the numbers of a scaler in a checkpoint: a dict is ours, an object Apex's, of one kind or the other."""
+    """Return the values of a scaler in a checkpoint: a dict of this package, or a scaler object of Apex."""
     if saved is None or isinstance(saved, dict):
         return saved
     values = vars(saved)

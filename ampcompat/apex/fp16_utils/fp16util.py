@@ -1,23 +1,22 @@
-"""Models in half, and float32 masters of their params as plain lists.
+"""Conversion of models to half, and lists of float32 master params, flat ones included.
 
-Owns: the conversions, the master lists, flat ones among them.
-Must not touch: optimizers.
-The surprise: a flat master is one long vector of all params, which therefore must be of one dtype; batch norm kept in
-float32 rules it out.
+On a CPU, products of half in these networks are emulated. A flat master is one vector of all params, so all params must
+have the same dtype; a model whose batch norms stay in float32 cannot have one.
 """
 
 import torch
 
 from ...errors import AmpTypeError, AmpValueError
-from ...parts import tensors
-from ...runtime import state
-from ...tables import opt_levels
+from ... import tensor_lists
+from ...training import state
+from ... import opt_levels
+from .emulation import emulate
 
 clip_grad_norm = torch.nn.utils.clip_grad_norm_
 
 
 def dtypes():
-    """Return the ``DtypePair`` of this process: float16 and float32, or what the command line put in their places."""
+    """Return the ``DtypePair`` of this process: float16 and float32, or those given on the command line."""
     return opt_levels.parse_dtypes(state.command_line().get("dtypes")) or opt_levels.HALF
 
 
@@ -30,15 +29,15 @@ class tofp16(torch.nn.Module):
 
 
 def BN_convert_float(module):
-    """Put batch norms that have weights back into float32, within ``module`` too, and return it."""
+    """Cast batch norms that have weights, ``module`` itself and those within it, back to float32; return ``module``."""
     for inner in module.modules():
         if _is_batch_norm(inner):
             convert_module(inner, dtypes().high)
-    return module
+    return emulate(module, dtypes())
 
 
 def network_to_half(network):
-    """Return ``network`` in half but for its batch norms, behind a layer that casts the input."""
+    """Return ``network`` in half, except for its batch norms, after a layer that casts the input."""
     return torch.nn.Sequential(tofp16(), BN_convert_float(network.to(dtypes().low)))
 
 
@@ -48,21 +47,21 @@ def convert_module(module, dtype):
     for tensor in owned:
         if tensor is None or not tensor.is_floating_point() or tensor.dtype is dtype:
             continue
-        grad, tensor.grad = tensor.grad, None  # torch refuses data of another dtype than the gradient's
+        grad, tensor.grad = tensor.grad, None  # torch raises if data and gradient differ in dtype
         tensor.data = tensor.data.to(dtype)
         if grad is not None:
             tensor.grad = grad.to(dtype)
 
 
 def convert_network(network, dtype):
-    """Cast the floating params and buffers of ``network`` but those of batch norms that have weights; return it."""
+    """Cast the floating params and buffers of ``network``, except those of batch norms with weights; return it."""
     for module in network.modules():
         if _is_batch_norm(module):
             continue
         convert_module(module, dtype)
         if isinstance(module, torch.nn.RNNBase):
             module.flatten_parameters()
-    return network
+    return emulate(network, dtypes()._replace(low=dtype))
 
 
 def _is_batch_norm(module):
@@ -70,7 +69,7 @@ def _is_batch_norm(module):
 
 
 class FP16Model(torch.nn.Module):
-    """A network in half but for its batch norms, which casts its inputs.
+    """A network in half, except for its batch norms, which casts its inputs.
 
     Args:
         network: any module; it is cast in place.
@@ -81,7 +80,7 @@ class FP16Model(torch.nn.Module):
         self.network = convert_network(network, dtype=dtypes().low)
 
     def forward(self, *inputs):
-        """Return what the network makes of the inputs in half; integers stay."""
+        """Return the network's output for the inputs in half; integer inputs are not cast."""
         low = dtypes().low
         return self.network(*[tensor.to(low) if tensor.is_floating_point() else tensor for tensor in inputs])
 
@@ -100,6 +99,7 @@ def prep_param_lists(model, flat_master=False):
         AmpTypeError: a flat master of params that are not of one dtype.
         AmpValueError: no param needs a gradient.
     """
+    emulate(model, dtypes())
     model_params = [param for param in model.parameters() if param.requires_grad]
     high = dtypes().high
     if not flat_master:
@@ -156,14 +156,14 @@ def _flattened(alike):
 
 
 def _copy(targets, sources):
-    """Copy pairwise, one operation for all the tensors of a device."""
+    """Copy pairwise, with one operation per device."""
     by_device = {}
     for target, source in zip(targets, sources):
         pairs = by_device.setdefault((target.device, source.device), ([], []))
         pairs[0].append(target)
         pairs[1].append(source)
     for alike, theirs in by_device.values():
-        tensors.copy_(alike, theirs)
+        tensor_lists.copy_(alike, theirs)
 
 
 def to_python_float(tensor):

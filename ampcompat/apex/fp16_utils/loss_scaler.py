@@ -1,27 +1,26 @@
-"""The loss scalers of the loops that were written by hand; ``FP16_Optimizer`` uses ``parts.scaler`` instead.
+"""``LossScaler`` and ``DynamicLossScaler``, the loss scalers for training loops written by hand.
 
-Owns: ``LossScaler``, ``DynamicLossScaler``.
-Must not touch: optimizers; a loop asks ``has_overflow`` and decides.
-The surprise: pickled ones are in old checkpoints, so the names of the attributes are Apex's.
+A loop calls ``has_overflow`` and decides itself whether to step. The attributes have Apex's names, because old
+checkpoints contain pickled scalers. ``FP16_Optimizer`` uses ``loss_scaling.scaler`` instead.
 """
 
 import torch
 
-from ...parts import tensors
+from ... import tensor_lists
 
 
 class LossScaler:
-    """A scale that stays.
+    """A static loss scale.
 
     Args:
-        scale: what losses are multiplied by.
+        scale: the factor of losses.
     """
 
     def __init__(self, scale=1):
         self.cur_scale = scale
 
     def has_overflow(self, params):
-        """Return False: a static scale does not look."""
+        """Return False: a static scale has no overflow check."""
         return False
 
     def update_scale(self, overflow):
@@ -42,12 +41,12 @@ class LossScaler:
 
 
 class DynamicLossScaler(LossScaler):
-    """A scale that is divided at an overflow and multiplied after ``scale_window`` passes without one.
+    """A dynamic loss scale: divided at an overflow, multiplied after ``scale_window`` iterations without overflow.
 
     Args:
-        init_scale: where it starts.
-        scale_factor: the factor of both; the scale never falls below 1.
-        scale_window: good passes before it grows.
+        init_scale: the initial scale.
+        scale_factor: the divisor and the factor; the scale never falls below 1.
+        scale_window: iterations without overflow before the scale grows.
     """
 
     def __init__(self, init_scale=2**32, scale_factor=2.0, scale_window=1000):
@@ -62,7 +61,7 @@ class DynamicLossScaler(LossScaler):
         return has_non_finite([param.grad for param in params if param.grad is not None])
 
     def update_scale(self, overflow):
-        """Take in one pass."""
+        """Update the scale after one iteration."""
         if overflow:
             self.cur_scale = max(self.cur_scale / self.scale_factor, 1)
             self.last_overflow_iter = self.cur_iter
@@ -72,12 +71,12 @@ class DynamicLossScaler(LossScaler):
 
 
 def has_non_finite(grads):
-    """Return whether one of the gradients holds inf or nan; waits for each device once."""
+    """Return whether one of the gradients holds inf or nan; synchronizes with each device once."""
     flags = {}
     with torch.no_grad():
-        for alike in tensors.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
+        for alike in tensor_lists.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
             device = alike[0].device
             if device not in flags:
                 flags[device] = torch.zeros((), dtype=torch.float32, device=device)
-            tensors.check_and_scale_(alike, 1.0, flags[device])
+            tensor_lists.check_and_scale_(alike, 1.0, flags[device])
     return any(flag.item() != 0.0 for flag in flags.values())

@@ -1,18 +1,16 @@
-"""Stacks of linear layers under Apex's names.
+"""``apex.mlp`` and ``apex.fused_dense``: stacks of linear layers under Apex's names.
 
-Owns: the names that ``apex.mlp`` and ``apex.fused_dense`` export.
-Must not touch: ``torch.nn.Linear``.
-The surprise: Apex ran a whole stack in half under its casts; here each layer follows the op table, to the same dtype.
+Apex ran a whole stack in half under its casts; here each layer follows the op table, with the same result dtype.
 """
 
 from .fused_dense import (
-    FusedDense,
-    FusedDenseGeluDense,
     dense_no_bias_function,
     fused_dense_function,
     fused_dense_gelu_dense_function,
+    FusedDense,
+    FusedDenseGeluDense,
 )
-from .perceptron import MLP, MlpFunction, mlp_function
+from .perceptron import MLP, mlp_function, MlpFunction
 
 __all__ = [
     "FusedDense",

@@ -1,9 +1,7 @@
-"""A linear layer, and two with a GELU between them.
+"""``FusedDense`` and ``FusedDenseGeluDense``: a linear layer, and two with a GELU between them.
 
-Owns: ``FusedDense``, ``FusedDenseGeluDense`` and their functions.
-Must not touch: dtypes; linear and gelu are rows of the op table.
-The surprise: the GELU is the one by tanh, because cuBLAS fuses that one, so weights trained with Apex expect it. And
-params are drawn as ``torch.nn.Linear`` draws them; Apex left them as the memory was.
+The GELU is the approximation by tanh, as in Apex, so that weights trained there give the same outputs. Params are
+initialized as in ``torch.nn.Linear``; Apex left them uninitialized.
 """
 
 import math
@@ -11,7 +9,7 @@ import math
 import torch
 
 from ...errors import AmpValueError
-from ...tables import torch_facts
+from ...torch_compat import features
 
 
 def fused_dense_function(input, weight, bias):
@@ -32,7 +30,7 @@ def fused_dense_gelu_dense_function(input, weight1, bias1, weight2, bias2):
 
 def _gelu(tensor):
     """Return ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` (Hendrycks and Gimpel 2016)."""
-    if torch_facts.has_tanh_gelu():
+    if features.has_tanh_gelu():
         return torch.nn.functional.gelu(tensor, approximate="tanh")
     inner = math.sqrt(2.0 / math.pi) * (tensor + 0.044715 * (tensor * tensor * tensor))
     return 0.5 * tensor * (1.0 + torch.tanh(inner))
@@ -94,6 +92,6 @@ class FusedDenseGeluDense(torch.nn.Module):
 
 
 def _drawn(in_features, out_features):
-    """Return a weight and a bias as ``torch.nn.Linear`` draws them."""
+    """Return a weight and a bias initialized as in ``torch.nn.Linear``."""
     layer = torch.nn.Linear(in_features, out_features)
     return layer.weight, layer.bias

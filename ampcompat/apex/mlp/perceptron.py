@@ -1,8 +1,6 @@
-"""MLP: linear layers with one activation after each of them, the last included.
+"""``MLP``: linear layers with an activation after each of them, the last included.
 
-Owns: ``MLP``, and ``mlp_function`` which computes it.
-Must not touch: dtypes; a linear layer is a row of the op table.
-The surprise: the params are ``weight_0``, ``bias_0``, ``weight_1`` …, as in Apex's checkpoints.
+The params are named ``weight_0``, ``bias_0``, ``weight_1`` …, as in Apex's checkpoints.
 """
 
 import math
@@ -13,7 +11,7 @@ from ...errors import AmpTypeError, AmpValueError
 
 #: The activations by Apex's numbers.
 _ACTIVATIONS = ("none", "relu", "sigmoid")
-#: torch's functions are looked up at each call: casts by function replace them.
+#: torch's functions are looked up at each call, because function casts replace them.
 _FUNCTIONS = (lambda tensor: tensor, lambda tensor: torch.relu(tensor), lambda tensor: torch.sigmoid(tensor))
 
 
@@ -34,7 +32,7 @@ def mlp_function(bias, activation, input, *params):
 
 
 class MlpFunction:
-    """What Apex had as an autograd function; scripts call ``apply``."""
+    """An autograd function in Apex; scripts call ``apply``."""
 
     apply = staticmethod(mlp_function)
 
@@ -49,7 +47,7 @@ class MLP(torch.nn.Module):
 
     Raises:
         AmpTypeError: ``activation`` is none of these.
-        AmpValueError: ``mlp_sizes`` makes no layer.
+        AmpValueError: ``mlp_sizes`` describes no layer.
     """
 
     def __init__(self, mlp_sizes, bias=True, activation="relu"):
@@ -81,7 +79,7 @@ class MLP(torch.nn.Module):
         return [getattr(self, "bias_{}".format(index)) for index in range(self.num_layers * self.bias)]
 
     def reset_parameters(self):
-        """Draw the params: weights by both their sizes (Glorot and Bengio 2010), biases by their own."""
+        """Initialize the params: weights by both their sizes (Glorot and Bengio 2010), biases by their own."""
         for weight in self.weights:
             torch.nn.init.normal_(weight, 0.0, math.sqrt(2.0 / float(sum(weight.shape))))
         for bias in self.biases:

@@ -1,19 +1,13 @@
-"""``multi_tensor_applier``: how Apex's users call a function on lists of tensors.
-
-Owns: ``MultiTensorApply``, ``multi_tensor_applier``.
-Must not touch: the lists and the flag, which are the function's.
-The surprise: ``available`` asks each time whether every function of ``amp_C`` is there, because libraries choose their
-code by it.
-"""
+"""``multi_tensor_applier``, an instance of ``MultiTensorApply``: calls functions of ``amp_C`` on lists of tensors."""
 
 from . import functions
 
 
 class MultiTensorApply:
-    """Calls functions of ``amp_C``, with the chunk size that they want first.
+    """Calls functions of ``amp_C`` with the chunk size as the first argument.
 
     Args:
-        chunk_size: how many elements a block of threads took in Apex; without effect here.
+        chunk_size: elements per block of threads in Apex; no effect here.
     """
 
     def __init__(self, chunk_size):
@@ -22,6 +16,7 @@ class MultiTensorApply:
     @property
     def available(self):
         """Whether every function of ``amp_C`` that Apex's users call is there."""
+        # Checked at each call, because libraries choose their code by it.
         return all(callable(getattr(functions, name, None)) for name in functions.__all__)
 
     def check_avail(self):

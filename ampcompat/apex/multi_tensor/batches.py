@@ -1,15 +1,14 @@
-"""Lists of mixed tensors, taken apart into batches that can be computed on, and written back.
+"""Split lists of mixed tensors into batches of one device and dtype, widen them, and write results back.
 
-Owns: grouping by device and dtypes, widening, rounding back; the flag that these functions share.
-Must not touch: formulas.
-The surprise: tensors in float32 are computed on in place; only narrower ones are copied and written back.
+float32 tensors are updated in place; only narrower ones are copied and written back. The overflow flag that the
+functions of ``amp_C`` share is handled here too.
 """
 
 import torch
 
-from ...parts import tensors
-from ...tables import torch_facts
-from . import lists
+from ... import tensor_lists as tensors
+from ...torch_compat import features
+from . import foreach_ops
 
 
 def alike(tensor_lists):
@@ -24,25 +23,25 @@ def alike(tensor_lists):
 
 
 def wide(batch):
-    """Return tensors of one dtype in the dtype to compute in: themselves, if that is theirs."""
-    dtype = lists.wide_dtype(batch[0].dtype)
+    """Return tensors of one dtype in the dtype to compute in; not copied if they have it already."""
+    dtype = foreach_ops.wide_dtype(batch[0].dtype)
     return batch if batch[0].dtype == dtype else [tensor.to(dtype) for tensor in batch]
 
 
 def write_back(given, computed):
-    """Round lists that ``wide`` had to copy into the tensors that were given."""
+    """Copy results back into the given tensors, with rounding, where ``wide`` made copies."""
     for targets, sources in zip(given, computed):
         if targets is not sources:
             tensors.copy_(targets, sources)
 
 
 def allowed(noop_flag, tensor_lists, on_device=True):
-    """Yield what ``alike`` does, each with the flag on its device, as ``updates`` takes it as ``skip``.
+    """Yield the batches of ``alike``, each with the flag on its device, in the form of ``skip`` in ``updates``.
 
-    Where torch cannot heed a flag there, or with ``on_device`` false, the host reads it: either nothing is yielded, or
-    None in its place.
+    Where torch does not support a flag on the device, or ``on_device`` is false, the host reads it: either nothing is
+    yielded, or None is yielded in its place.
     """
-    on_device = on_device and torch_facts.has_flagged_sgd(noop_flag.device.type)
+    on_device = on_device and features.has_flagged_sgd(noop_flag.device.type)
     if not on_device and bool((noop_flag != 0).any()):
         return
     skip = (noop_flag != 0).any().to(torch.float32) if on_device else None
@@ -53,7 +52,7 @@ def allowed(noop_flag, tensor_lists, on_device=True):
 def update(noop_flag, tensor_lists, length, rule, on_device=True):
     """Call ``rule`` with widened batches of the first ``length`` lists, gradients first; write all but those back.
 
-    Nothing changes where the flag is set. A further list is of copies of the params (the second list) in another dtype,
+    Nothing changes if the flag is set. An additional list holds copies of the params (the second list) in another dtype
     and gets their new values.
     """
     with torch.no_grad():
@@ -66,19 +65,19 @@ def update(noop_flag, tensor_lists, length, rule, on_device=True):
 
 
 def flag_unless_finite(noop_flag, batch):
-    """Set the flag if a tensor of the batch holds inf or nan; nothing is read."""
-    largest = lists.norms(batch, float("inf"))
+    """Set the flag if a tensor of the batch holds inf or nan; the host reads nothing."""
+    largest = foreach_ops.norms(batch, float("inf"))
     bad = (largest - largest != 0).any().to(noop_flag.device, noop_flag.dtype)
     noop_flag.copy_(noop_flag | bad)
 
 
 def scaled(batch, factor):
     """Return the batch multiplied by a tensor of shape ()."""
-    results = lists.mul(batch, 1.0)
-    lists.scale_(results, factor.to(batch[0].device))
+    results = foreach_ops.mul(batch, 1.0)
+    foreach_ops.scale_(results, factor.to(batch[0].device))
     return results
 
 
 def shapeless(value):
-    """Return a tensor of one element as one of shape (); a number stays what it is."""
+    """Return a tensor of one element as one of shape (); a number is returned as it is."""
     return value.reshape(()) if isinstance(value, torch.Tensor) else value

@@ -1,8 +1,6 @@
-"""One flat tensor for many, and back: what ``apex_C`` holds.
+"""``flatten`` and ``unflatten`` of ``apex_C``: one flat tensor for many, and back.
 
-Owns: ``flatten``, ``unflatten``.
-Must not touch: the tensors that come in.
-The surprise: tensors of more than one dtype cannot share a flat one; the error is torch's own.
+All tensors must have one dtype; otherwise torch raises its own error.
 """
 
 import torch
@@ -14,6 +12,6 @@ def flatten(tensors):
 
 
 def unflatten(flat, tensors):
-    """Return views of ``flat`` with the shapes of ``tensors``, in turn."""
+    """Return views of ``flat`` with the shapes of ``tensors``, in order."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors))

@@ -1,20 +1,19 @@
-"""The functions of ``amp_C``, as scripts call them directly.
+"""The functions of ``amp_C``, with Apex's signatures. The formulas are in ``updates``.
 
-Owns: their signatures, and what the flag means.
-Must not touch: formulas, which are ``updates``.
-The surprise: lists may mix dtypes and devices; each function computes in float32 at least and rounds once, into the
-tensors that it was given.
+All take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an integer
+tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan, and
+still write their results. Functions that update weights do nothing if it is set; where torch supports this, the flag
+is evaluated on the device.
 
-All take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` is without effect. ``noop_flag`` is an integer
-tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 when they meet inf or nan and
-compute all the same; functions that update weights do nothing where it is set, on the device where torch can tell it
-so there.
+Lists may mix dtypes and devices. Each function computes in float32 at least and rounds once, when it writes to the
+given tensors.
 """
 
 import torch
 
-from ...parts import tensors
-from . import batches, lists, updates
+from ... import tensor_lists as tensors
+from . import batches, foreach_ops, updates
+from .hysteresis import update_scale_hysteresis
 
 __all__ = [
     "multi_tensor_scale",
@@ -22,15 +21,18 @@ __all__ = [
     "multi_tensor_l2norm",
     "multi_tensor_l2norm_mp",
     "multi_tensor_l2norm_scale",
+    "multi_tensor_unscale_l2norm",
     "multi_tensor_sgd",
     "multi_tensor_adam",
     "multi_tensor_adam_capturable",
+    "multi_tensor_adam_capturable_master",
     "multi_tensor_adagrad",
     "multi_tensor_novograd",
     "multi_tensor_lamb",
     "multi_tensor_lamb_mp",
     "multi_tensor_lamb_stage1_cuda",
     "multi_tensor_lamb_stage2_cuda",
+    "update_scale_hysteresis",
 ]
 
 
@@ -40,8 +42,8 @@ def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
         for _, (sources, targets) in batches.alike(tensor_lists):
             sources = batches.wide(sources)
             batches.flag_unless_finite(noop_flag, sources)
-            results = lists.mul(sources, 1.0)
-            lists.scale_(results, scale)
+            results = foreach_ops.mul(sources, 1.0)
+            foreach_ops.scale_(results, scale)
             tensors.copy_(targets, results)
 
 
@@ -53,13 +55,13 @@ def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-
             for index, operands in enumerate((xs, ys)):
                 if arg_to_check in (index, -1):
                     batches.flag_unless_finite(noop_flag, operands)
-            results = lists.mul(xs, a)
-            lists.add_(results, lists.mul(ys, b))
+            results = foreach_ops.mul(xs, a)
+            foreach_ops.add_(results, foreach_ops.mul(ys, b))
             tensors.copy_(targets, results)
 
 
 def multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists, per_tensor=False):
-    """Return (2-norm over all tensors of the list ``[xs]``, 2-norm of each), both float32; empty if not asked for."""
+    """Return (joint 2-norm of the list ``[xs]``, 2-norm of each tensor if ``per_tensor``, else empty), both float32."""
     return multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, 1.0, per_tensor)
 
 
@@ -74,11 +76,17 @@ def multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, scale, per_te
         device = noop_flag.device
         each = torch.zeros(len(tensor_lists[0]), dtype=torch.float32, device=device)
         for rows, (xs,) in batches.alike(tensor_lists[:1]):
-            each[rows] = lists.norms(batches.wide(xs)).to(device, torch.float32)
+            each[rows] = foreach_ops.norms(batches.wide(xs)).to(device, torch.float32)
         each = each * scale
         total = each.norm().reshape(1)
         batches.flag_unless_finite(noop_flag, [total])
         return total, each if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
+
+
+def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, per_tensor=False):
+    """Return ``multi_tensor_l2norm`` of ``[xs]`` times ``inv_scale``, a tensor of one element; xs are not modified."""
+    inv_scale = inv_scale.to(noop_flag.device).reshape(())
+    return multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists[:1], inv_scale, per_tensor)
 
 
 def multi_tensor_sgd(
@@ -99,10 +107,10 @@ def multi_tensor_sgd(
 
     def rule(gradients, params, buffers, skip):
         if scale != 1.0:
-            gradients = lists.mul(gradients, scale)
+            gradients = foreach_ops.mul(gradients, scale)
         updates.sgd(params, gradients, buffers, *options, skip=skip)
 
-    # In a first run the buffers may hold anything, which no sum gets rid of: the host decides whether to write there.
+    # In a first run the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
     batches.update(noop_flag, tensor_lists, 3, rule, on_device=not first_run)
 
 
@@ -129,6 +137,12 @@ def multi_tensor_adam_capturable(
         updates.adam(params, batches.scaled(gradients, inv_scale), means, squares, *options, skip=skip)
 
     batches.update(noop_flag, tensor_lists, 4, rule)
+
+
+def multi_tensor_adam_capturable_master(chunk_size, noop_flag, tensor_lists, *options):
+    """``multi_tensor_adam_capturable`` on ``[gradients, half params, means, squares, float32 params]``."""
+    gradients, halves, means, squares, masters = tensor_lists
+    multi_tensor_adam_capturable(chunk_size, noop_flag, [gradients, masters, means, squares, halves], *options)
 
 
 def multi_tensor_adagrad(chunk_size, noop_flag, tensor_lists, lr, epsilon, mode, weight_decay):
@@ -166,7 +180,7 @@ def multi_tensor_novograd(
     with torch.no_grad():
         for rows, batch, skip in batches.allowed(noop_flag, tensor_lists):
             gradients, params, means = map(batches.wide, batch)
-            news, held = lists.norms(gradients, order).to(grad_norms.device, grad_norms.dtype), grad_norms[rows]
+            news, held = foreach_ops.norms(gradients, order).to(grad_norms.device, grad_norms.dtype), grad_norms[rows]
             moments = updates.blend_norms(held, news, beta2, order)
             if skip is not None:
                 moments = torch.where(skip.to(held.device) != 0, held, moments)
@@ -197,7 +211,7 @@ def multi_tensor_lamb(
 ):
     """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first.
 
-    Any number may be a tensor. Nothing changes where ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``; the
+    Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``; the
     norm and its limit are those of before that. A fifth list, if there is one, are half copies of the params.
     """
     modes = {"averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
@@ -229,7 +243,7 @@ def multi_tensor_lamb_stage1_cuda(
 ):
     """The first half of LAMB, on ``[gradients, params, means, squares, updates]``; ``step`` counts from 0."""
     with torch.no_grad():
-        # The host reads the flag: the updates, written to be read by the second stage, may hold anything before.
+        # The host reads the flag: the list of updates, an output for the second stage, may be uninitialized.
         for rows, batch, _ in batches.allowed(noop_flag, tensor_lists, on_device=False):
             gradients, params, means, squares = map(batches.wide, batch[:4])
             norm = batches.shapeless(global_grad_norm).to(params[0].device)
@@ -237,7 +251,7 @@ def multi_tensor_lamb_stage1_cuda(
             options = ((beta1, beta2), 1.0 - beta1, epsilon, step + 1, True, 0.0, True)
             found = updates.adam_direction(params, gradients, means, squares, *options)
             decays = list(per_tensor_decay[rows].to(params[0].device).unbind())
-            lists.add_(found, lists.mul(params, decays))
+            foreach_ops.add_(found, foreach_ops.mul(params, decays))
             batches.write_back(batch[2:4], (means, squares))
             tensors.copy_(batch[4], found)
 
@@ -256,9 +270,9 @@ def multi_tensor_lamb_stage2_cuda(
     with torch.no_grad():
         for rows, batch, skip in batches.allowed(noop_flag, tensor_lists):
             params, found = map(batches.wide, batch)
-            found = lists.mul(found, 1.0)
+            found = foreach_ops.mul(found, 1.0)
             if weight_decay or use_nvlamb:
                 ratios = updates.ratios(per_tensor_param_norm[rows], per_tensor_update_norm[rows])
-                lists.mul_(found, list(ratios.to(params[0].device).unbind()))
-            lists.subtract_(params, found, lr, skip)
+                foreach_ops.mul_(found, list(ratios.to(params[0].device).unbind()))
+            foreach_ops.subtract_(params, found, lr, skip)
             batches.write_back(batch[:1], (params,))

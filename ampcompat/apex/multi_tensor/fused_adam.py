@@ -1,9 +1,4 @@
-"""Adam in one pass over memory, by torch's own fused operation.
-
-Owns: whether that operation can be used for given lists, and its call.
-Must not touch: the formula; ``updates.adam`` computes the same without it.
-The surprise: without bias correction the step count that it is told is infinite, which makes both corrections 1.
-"""
+"""Adam in one pass over memory, by torch's fused operation. ``updates.adam`` computes the same without it."""
 
 import functools
 
@@ -11,11 +6,11 @@ import torch
 
 
 def takes(weights, grads, means, squares, lr, step, decoupled):
-    """Return whether ``update`` gives the right result for these lists: one dtype, plain memory, a plain rate."""
+    """Return whether ``update`` supports these lists: one dtype, contiguous tensors, a number as learning rate."""
     rows = (weights, grads, means, squares)
     if isinstance(lr, torch.Tensor) or len({row[0].dtype for row in rows}) > 1:
         return False
-    # The kernels walk through memory, whatever the strides.
+    # The kernels ignore strides.
     if not all(tensor.is_contiguous() for row in rows for tensor in row):
         return False
     return _works(weights[0].device, weights[0].dtype, bool(decoupled))
@@ -25,7 +20,7 @@ def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction
     """Do what ``updates.adam`` does."""
     operation = torch._fused_adamw_ if decoupled else torch._fused_adam_
     if not bias_correction:
-        step = float("inf")
+        step = float("inf")  # makes both corrections 1
     if not isinstance(step, torch.Tensor):
         step = torch.full((), step, dtype=torch.float32, device=weights[0].device)
     steps = [step.to(torch.float32)] * len(weights)
@@ -36,7 +31,7 @@ def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction
 
 @functools.lru_cache(maxsize=None)
 def _works(device, dtype, decoupled):
-    """Return whether the operation is there for a device and dtype, and right without bias correction: tried, once."""
+    """Return whether the operation exists for a device and dtype and is right without bias correction; tested once."""
     weight, grad = torch.full((1,), 2.0, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
     mean, square = torch.zeros_like(grad), torch.zeros_like(grad)
     try:

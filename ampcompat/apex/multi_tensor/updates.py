@@ -1,32 +1,31 @@
-"""The published update rules, over lists of tensors.
+"""The published update rules of Adam, SGD, LAMB, NovoGrad and Adagrad, over lists of tensors.
 
-Owns: what Adam, SGD, LAMB, NovoGrad and Adagrad do to weights and state in one step.
-Must not touch: groups, state dicts, dtypes: every list comes on one device and in the dtype to compute in.
-The surprise: gradients are never changed; a step count or a learning rate may be a tensor of shape (), for steps that a
-graph captures. ``skip``, everywhere, is a float32 tensor of shape () on the device of the lists, or None: where it
-is 1, weights and state stay as they are, whatever the gradients hold, and the host need not know.
+All tensors of a list have one device and the dtype to compute in. Gradients are never modified. A step count or a
+learning rate may be a tensor of shape (), for steps that are captured in a CUDA graph. ``skip`` is a float32 tensor
+of shape () on the device of the lists, or None. Where it is 1, weights and state stay unchanged, whatever the
+gradients hold, and the host does not read it.
 """
 
 import math
 
 import torch
 
-from ...parts import tensors
-from . import fused_adam, lists
+from ... import tensor_lists
+from . import foreach_ops, fused_adam
 
 
 def correction(beta, step, wanted=True):
-    """Return ``1 - beta ** step``, what an average that began at 0 still lacks; 1 where it is not wanted."""
+    """Return ``1 - beta ** step``, the bias correction of an average that starts at 0; 1 if not wanted."""
     if not wanted or beta == 0:
         return 1.0
     if isinstance(step, torch.Tensor):
-        return -torch.expm1(step * math.log(beta))  # in float32 the plain formula would lose four digits of it
+        return -torch.expm1(step * math.log(beta))  # the plain formula would lose four digits in float32
     return 1.0 - beta**step
 
 
 def decayed(grads, weights, decay):
-    """Return gradients plus ``decay`` times the weights, as new tensors; without decay the gradients themselves."""
-    return lists.add(grads, weights, alpha=decay) if decay else grads
+    """Return gradients plus ``decay`` times the weights, as new tensors; the gradients themselves without decay."""
+    return foreach_ops.add(grads, weights, alpha=decay) if decay else grads
 
 
 def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, skip=None):
@@ -36,7 +35,7 @@ def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, 
         fused_adam.update(weights, grads, means, squares, lr, betas, *options)
         return
     direction = adam_direction(weights, grads, means, squares, betas, 1.0 - betas[0], *options)
-    lists.subtract_(weights, direction, lr, skip)
+    foreach_ops.subtract_(weights, direction, lr, skip)
 
 
 def adam_direction(
@@ -48,15 +47,15 @@ def adam_direction(
     """
     if not decoupled:
         grads = decayed(grads, weights, decay)
-    lists.blend_(means, betas[0], grads, share, skip)
-    lists.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
-    roots = lists.sqrt(squares)
-    lists.scale_(roots, correction(betas[1], step, bias_correction) ** -0.5)
-    lists.add_(roots, eps)
-    updates = lists.div(means, roots)
-    lists.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
+    foreach_ops.blend_(means, betas[0], grads, share, skip)
+    foreach_ops.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
+    roots = foreach_ops.sqrt(squares)
+    foreach_ops.scale_(roots, correction(betas[1], step, bias_correction) ** -0.5)
+    foreach_ops.add_(roots, eps)
+    updates = foreach_ops.div(means, roots)
+    foreach_ops.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
     if decoupled and decay:
-        lists.add_(updates, weights, alpha=decay)
+        foreach_ops.add_(updates, weights, alpha=decay)
     return updates
 
 
@@ -67,16 +66,16 @@ def adam_of_2018(
 
     The decay is decoupled, and multiplied by the corrected rate. ``eps_inside_sqrt``: eps is added before the root.
     """
-    lists.blend_(means, betas[0], grads, 1.0 - betas[0], skip)
-    lists.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
+    foreach_ops.blend_(means, betas[0], grads, 1.0 - betas[0], skip)
+    foreach_ops.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
     if eps_inside_sqrt:
-        roots = lists.sqrt(lists.add(squares, eps))
+        roots = foreach_ops.sqrt(foreach_ops.add(squares, eps))
     else:
-        roots = lists.sqrt(squares)
-        lists.add_(roots, eps)
-    updates = decayed(lists.div(means, roots), weights, decay)
+        roots = foreach_ops.sqrt(squares)
+        foreach_ops.add_(roots, eps)
+    updates = decayed(foreach_ops.div(means, roots), weights, decay)
     corrections = [correction(beta, step, bias_correction) for beta in betas]
-    lists.subtract_(weights, updates, lr * corrections[1] ** 0.5 / corrections[0], skip)
+    foreach_ops.subtract_(weights, updates, lr * corrections[1] ** 0.5 / corrections[0], skip)
 
 
 def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decays_last, is_first, skip=None):
@@ -87,20 +86,20 @@ def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decay
     direction = grads if decays_last else decayed(grads, weights, decay)
     if momentum:
         if is_first and skip is None:
-            tensors.copy_(buffers, direction)
+            tensor_lists.copy_(buffers, direction)
         else:
-            lists.blend_(buffers, momentum, direction, 1.0 if is_first else 1.0 - dampening, skip)
-        direction = lists.add(direction, buffers, alpha=momentum) if nesterov else buffers
+            foreach_ops.blend_(buffers, momentum, direction, 1.0 if is_first else 1.0 - dampening, skip)
+        direction = foreach_ops.add(direction, buffers, alpha=momentum) if nesterov else buffers
     if decays_last:
         direction = decayed(direction, weights, decay)
-    # Rates that are tensors multiply what is subtracted, which here may be the buffers.
-    lists.subtract_(weights, lists.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, skip)
+    # subtract_ multiplies the direction by a tensor rate in place. The direction may be the buffers, so copy it.
+    foreach_ops.subtract_(weights, foreach_ops.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, skip)
 
 
 def clip_divisor(norm, limit):
-    """Return what gradients of the global norm ``norm`` are divided by to keep to ``limit``, as a tensor of shape ().
+    """Return the divisor that clips gradients of global norm ``norm`` to ``limit``, as a tensor of shape ().
 
-    No limit, or 0, is none.
+    None or 0 means no limit.
     """
     over = norm / limit if limit else torch.ones_like(norm)
     return torch.where(over > 1, over, torch.ones_like(over))
@@ -108,7 +107,7 @@ def clip_divisor(norm, limit):
 
 def trust_ratios(weights, updates):
     """Return (norm of the weight / norm of its update) of each tensor, 1 where either is 0, as one tensor."""
-    return ratios(lists.norms(weights), lists.norms(updates))
+    return ratios(foreach_ops.norms(weights), foreach_ops.norms(updates))
 
 
 def ratios(weight_norms, update_norms):
@@ -126,18 +125,18 @@ def lamb(weights, grads, means, squares, divisor, lr, betas, eps, step, bias_cor
             decay), ``nvlamb`` (adapts also where there is no weight decay).
     """
     if divisor is not None:
-        grads = lists.mul(grads, 1.0)
-        lists.scale_(grads, 1.0 / divisor)
+        grads = foreach_ops.mul(grads, 1.0)
+        foreach_ops.scale_(grads, 1.0 / divisor)
     share = 1.0 - betas[0] if modes["averaging"] else 1.0
     options = (eps, step, bias_correction, decay, modes["decoupled"], skip)
     updates = adam_direction(weights, grads, means, squares, betas, share, *options)
     if decay or modes["nvlamb"]:
-        lists.mul_(updates, list(trust_ratios(weights, updates).unbind()))
-    lists.subtract_(weights, updates, lr, skip)
+        foreach_ops.mul_(updates, list(trust_ratios(weights, updates).unbind()))
+    foreach_ops.subtract_(weights, updates, lr, skip)
 
 
 def blend_norms(averages, news, beta, order):
-    """Return NovoGrad's second moments after a step: blended in the square for 2-norms, as they are for the largest."""
+    """Return NovoGrad's second moments after a step: averaged as squares for 2-norms, directly for maximum norms."""
     if order == 2:
         return (averages * averages * beta + news * news * (1.0 - beta)).sqrt()
     return averages * beta + news * (1.0 - beta)
@@ -149,28 +148,28 @@ def novograd(
     """NovoGrad (Ginsburg et al., 2019), given its second moments of this step.
 
     Args:
-        moments: one tensor of shape (n,): a (blended) norm for each tensor.
-        inside: the decay goes through the mean, as the paper has it; otherwise it is decoupled.
+        moments: one tensor of shape (n,): the running norm of each tensor.
+        inside: the decay enters the mean, as in the paper; otherwise it is decoupled.
     """
     divisors = moments * correction(betas[1], step, bias_correction) ** -0.5 + eps
     share = 1.0 - betas[0] if averaging else 1.0
     factors = list((1.0 / divisors).unbind())
     if inside:
-        lists.blend_(means, betas[0], decayed(lists.mul(grads, factors), weights, decay), share, skip)
-        updates = lists.mul(means, 1.0)
+        foreach_ops.blend_(means, betas[0], decayed(foreach_ops.mul(grads, factors), weights, decay), share, skip)
+        updates = foreach_ops.mul(means, 1.0)
     else:
-        lists.blend_(means, betas[0], grads, share, skip)
-        updates = lists.mul(means, factors)
-    lists.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
-    lists.subtract_(weights, updates if inside else decayed(updates, weights, decay), lr, skip)
+        foreach_ops.blend_(means, betas[0], grads, share, skip)
+        updates = foreach_ops.mul(means, factors)
+    foreach_ops.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
+    foreach_ops.subtract_(weights, updates if inside else decayed(updates, weights, decay), lr, skip)
 
 
 def adagrad(weights, grads, sums, lr, eps, decay, decoupled, skip=None):
     """Adagrad (Duchi et al., 2011); a ``decoupled`` decay does not enter the sum of squares."""
     if not decoupled:
         grads = decayed(grads, weights, decay)
-    lists.accumulate_squares_(sums, 1.0, grads, 1.0, skip)
-    roots = lists.sqrt(sums)
-    lists.add_(roots, eps)
-    updates = lists.div(grads, roots)
-    lists.subtract_(weights, decayed(updates, weights, decay) if decoupled else updates, lr, skip)
+    foreach_ops.accumulate_squares_(sums, 1.0, grads, 1.0, skip)
+    roots = foreach_ops.sqrt(sums)
+    foreach_ops.add_(roots, eps)
+    updates = foreach_ops.div(grads, roots)
+    foreach_ops.subtract_(weights, decayed(updates, weights, decay) if decoupled else updates, lr, skip)

@@ -1,9 +1,7 @@
 """Layer norm and RMS norm as functions of tensors.
 
-Owns: the dtype of what comes out. The plain functions return the input's dtype, the ``mixed_dtype`` ones the weight's;
-inside, everything is float32 at least.
-Must not touch: the formulas of torch's own kernels, where torch has them.
-The surprise: while casts by function are active (O1, O4) norms are rows of the op table: they take and give float32.
+The plain functions return the input's dtype, the ``mixed_dtype`` ones the weight's; both compute in float32 at least.
+At O1 and O4 norms are rows of the op table: inputs are cast to float32 and the result is float32.
 
 The formulas (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019), over the last ``len(normalized_shape)`` dimensions:
 
@@ -15,19 +13,20 @@ import numbers
 
 import torch
 
-from ...parts import tensors
-from ...runtime import registration
-from ...tables import op_rules, torch_facts
+from ... import tensor_lists
+from ...training import registrations
+from ...op_table import rules
+from ...torch_compat import features
 
 
 def _in_float(function):
-    """Decorate a norm: the casts of O1 and O4 do with it what they do with ``torch.nn.functional.layer_norm``."""
-    return registration.obeying(function, op_rules.FLOAT)
+    """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``."""
+    return registrations.obeying(function, rules.FLOAT)
 
 
 @_in_float
 def fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
-    """Return the layer norm of ``input`` without weights. torch decides what is kept for backward."""
+    """Return the layer norm of ``input`` without weights. torch decides what is saved for backward."""
     return _layer_norm(input, normalized_shape, None, None, eps, input.dtype)
 
 
@@ -45,7 +44,7 @@ def mixed_dtype_fused_layer_norm_affine(input, weight, bias, normalized_shape, e
 
 @_in_float
 def fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
-    """Return the RMS norm of ``input`` without a weight. torch decides what is kept for backward."""
+    """Return the RMS norm of ``input`` without a weight. torch decides what is saved for backward."""
     return _rms_norm(input, normalized_shape, None, eps, input.dtype)
 
 
@@ -80,13 +79,13 @@ def _layer_norm(input, normalized_shape, weight, bias, eps, dtype):
 def _rms_norm(input, normalized_shape, weight, eps, dtype):
     given = [tensor for tensor in (input, weight) if tensor is not None]
     shape = _as_shape(normalized_shape)
-    if torch_facts.has_rms_norm(input.device.type):
+    if features.has_rms_norm(input.device.type):
         if all(tensor.dtype is dtype for tensor in given):
             return torch.nn.functional.rms_norm(input, shape, weight, eps)
         wide = _widest(given)
         weight = None if weight is None else weight.to(wide)
         return torch.nn.functional.rms_norm(input.to(wide), shape, weight, eps).to(dtype)
-    # On the CPU torch has no kernel for it, and its composition takes longer than this one (torch 2.13).
+    # On the CPU torch has no kernel for it, and its composite implementation is slower than this one (torch 2.13).
     _check_shape(input, shape, weight)
     wide = _widest(given)
     x = input.to(wide)
@@ -98,7 +97,7 @@ def _widest(given):
     """Return the widest dtype among tensors, and float32 at least."""
     wide = torch.float32
     for tensor in given:
-        if not tensors.is_narrower(tensor, wide):
+        if not tensor_lists.is_narrower(tensor, wide):
             wide = tensor.dtype
     return wide
 
@@ -112,7 +111,7 @@ def _last_dimensions(shape):
 
 
 def _check_shape(input, shape, weight):
-    # As torch's own kernels do: broadcasting would hide the mistake.
+    # torch's own kernels check this too; broadcasting would hide the mistake.
     if not shape or tuple(input.shape[-len(shape) :]) != shape:
         raise RuntimeError(
             "RMS norm over {}: expected an input of shape [*, {}], got {}.".format(

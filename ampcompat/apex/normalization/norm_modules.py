@@ -1,9 +1,4 @@
-"""Layer norm and RMS norm as modules.
-
-Owns: their weights.
-Must not touch: the arithmetic, which is ``norm_functions``'.
-The surprise: as in Apex these are no subclasses of ``torch.nn.LayerNorm``; what asks for that class does not find them.
-"""
+"""Layer norm and RMS norm as modules. As in Apex they are not subclasses of ``torch.nn.LayerNorm``."""
 
 import numbers
 import warnings
@@ -15,7 +10,7 @@ from . import norm_functions
 
 
 class _Norm(torch.nn.Module):
-    """What the norms share: a weight of the normalized shape, and a bias where there is one."""
+    """Base class of the norms: a weight of the normalized shape, and a bias where there is one."""
 
     _has_bias = False
 
@@ -51,9 +46,9 @@ class FusedLayerNorm(_Norm):
 
     Args:
         normalized_shape: the last dimensions of the input, as an int or a sequence of them.
-        eps: is added to the variance.
+        eps: added to the variance.
         elementwise_affine: whether there are a weight and a bias.
-        memory_efficient: accepted; torch decides what is kept for backward.
+        memory_efficient: accepted, no effect; torch decides what is saved for backward.
     """
 
     __constants__ = ["normalized_shape", "eps"]
@@ -61,7 +56,7 @@ class FusedLayerNorm(_Norm):
 
     def forward(self, input):
         """Return the norm of ``input``."""
-        if torch.jit.is_scripting():  # TorchScript follows torch's own functions only, as in Apex
+        if torch.jit.is_scripting():  # TorchScript supports torch's own functions only, as in Apex
             normed = torch.nn.functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         else:
             normed = norm_functions.fused_layer_norm_affine(
@@ -79,7 +74,7 @@ class FusedRMSNorm(_Norm):
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
-    """Layer norm with the result in the weights' dtype: float32 weights make float32 of a half input."""
+    """Layer norm with the result in the weights' dtype: with float32 weights a half input gives a float32 result."""
 
     def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
         _check_affine(type(self).__name__, keywords)
@@ -97,7 +92,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
-    """RMS norm with the result in the weight's dtype: a float32 weight makes float32 of a half input."""
+    """RMS norm with the result in the weight's dtype: with a float32 weight a half input gives a float32 result."""
 
     def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
         _check_affine(type(self).__name__, keywords)
@@ -109,11 +104,11 @@ class MixedFusedRMSNorm(FusedRMSNorm):
 
 
 def _check_affine(name, keywords):
-    """Take ``elementwise_affine`` as Apex does: needless if True, an error if not.
+    """Accept ``elementwise_affine`` as Apex does: no effect if True, an error otherwise.
 
     Raises:
         AmpValueError: there would be no weight to take the dtype from.
-        TypeError: another keyword came.
+        TypeError: there is another keyword.
     """
     affine = keywords.pop("elementwise_affine", None)
     if keywords:

@@ -1,12 +1,7 @@
-"""Adagrad.
-
-Owns: ``FusedAdagrad``.
-Must not touch: the formula, which is ``multi_tensor.updates.adagrad``.
-The surprise: it has no decay of the learning rate and no initial value of the sum, unlike ``torch.optim.Adagrad``.
-"""
+"""``FusedAdagrad``. Unlike ``torch.optim.Adagrad`` it has no learning rate decay and no initial value of the sum."""
 
 from ..multi_tensor import functions, updates
-from .fused import FusedOptimizer, checked
+from .fused import checked, FusedOptimizer
 
 
 class FusedAdagrad(FusedOptimizer):
@@ -29,7 +24,7 @@ class FusedAdagrad(FusedOptimizer):
         super().__init__(params, group, set_grad_none, adagrad_w_mode=int(adagrad_w_mode))
 
     def _advance(self, group):
-        """Count nothing: no part of the formula asks for the step."""
+        """Do nothing: the formula does not use the step count."""
 
     def _update_batch(self, group, batch):
         options = (group["lr"], group["eps"], group["weight_decay"], bool(self.adagrad_w_mode))

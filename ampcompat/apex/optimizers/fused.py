@@ -1,10 +1,8 @@
-"""What Apex's optimizers have in common.
+"""``FusedOptimizer``, the base class of Apex's optimizers: batches of params, step counts of groups, and state dicts.
 
-Owns: ``FusedOptimizer``: batches of params that are updated together, the step count of a group, state dicts.
-Must not touch: formulas, which are ``multi_tensor.updates``.
-The surprise: state is kept and updates are computed in float32 at least, for half params too; ``load_state_dict`` keeps
-it so, where torch's would round it to the params' dtype. A step that is handed ``found_inf`` skips itself on the
-device; from then on the count of steps is a tensor there, and a number again in state dicts.
+State is kept and updates are computed in float32 at least, also for half params; ``load_state_dict`` does not round
+it to the params' dtype as torch's does. A step that gets ``found_inf`` is skipped on the device. From then on the
+step count is a tensor on the device; state dicts hold it as a number.
 """
 
 import itertools
@@ -13,20 +11,20 @@ from typing import Dict, List, NamedTuple, Optional
 import torch
 
 from ...errors import AmpError
-from ...parts import tensors
-from ...tables import torch_facts
-from ..multi_tensor import lists
-from .scaling import UNSCALED, handed_over
+from ... import tensor_lists
+from ...torch_compat import features
+from ..multi_tensor import foreach_ops
+from .scaling import handed_over, UNSCALED
 
-#: Where a group keeps its count of steps, and a param its float32 copy.
+#: The keys of a group's step count and of a param's float32 copy.
 STEP, MASTER = "step", "master_param"
 
 
 class Batch(NamedTuple):
     """Params of one device and dtype that have gradients; lists as long as ``params``.
 
-    ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` where that is their own.
-    ``state`` holds a list per name. ``skip`` is what ``multi_tensor.updates`` has under this name.
+    ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` if they have it.
+    ``state`` holds a list per name. ``skip`` is described in ``multi_tensor.updates``.
     """
 
     params: List[torch.Tensor]
@@ -37,25 +35,25 @@ class Batch(NamedTuple):
 
     @property
     def rows(self):
-        """The lists in the order in which the formulas take them."""
+        """The lists in the order of the formulas' arguments."""
         return (self.weights, self.grads) + tuple(self.state.values())
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """Base of the optimizers: a subclass names its state and says what a step does to a batch.
+    """Base class of the optimizers: a subclass names its state and defines the update of a batch.
 
     Args:
-        params: as for every optimizer of torch.
+        params: as for ``torch.optim.Optimizer``.
         defaults: the options of a param group.
         set_grad_none: whether ``zero_grad`` sets gradients to None.
-        attributes: options that are no group's, as Apex has them; they are copied and pickled with the optimizer.
+        attributes: options that are not in param groups, as in Apex; copied and pickled with the optimizer.
     """
 
-    #: The names of a param's state that have the param's shape and begin at 0.
+    #: The names of state tensors that have the param's shape and are initialized with 0.
     state_names = ()
-    #: Whether half params get float32 copies that are kept.
+    #: Whether the optimizer keeps float32 copies of half params.
     master_weights = False
-    #: What the step that runs now was told.
+    #: The ``Scaling`` of the current step.
     _scaling = UNSCALED
 
     def __init__(self, params, defaults, set_grad_none, **attributes):
@@ -69,13 +67,13 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self):
-        """Whether a step takes ``found_inf`` and ``grad_scale`` on the device, as amp and torch's GradScaler ask."""
+        """Whether a step takes ``found_inf`` and ``grad_scale`` on the device; read by amp and torch's GradScaler."""
         devices = {param.device.type for group in self.param_groups for param in group["params"]}
-        return all(torch_facts.has_flagged_sgd(device) for device in devices)
+        return all(features.has_flagged_sgd(device) for device in devices)
 
     @property
     def _dummy_overflow_buf(self):
-        """A flag that is not set, for those who call functions of ``amp_C`` with this optimizer's params."""
+        """A flag that is not set, for calls of ``amp_C`` functions with this optimizer's params."""
         return torch.zeros(1, dtype=torch.int32, device=self.param_groups[0]["params"][0].device)
 
     def zero_grad(self, set_to_none=True):
@@ -89,8 +87,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _step_under(self, scaling):
-        """Step on gradients as ``scaling``, a ``Scaling``, says they are."""
+        """Step on gradients with the state that ``scaling``, a ``Scaling``, describes."""
         if scaling.skip is not None and not self._step_supports_amp_scaling and scaling.is_skip():
+            with torch.no_grad():
+                params = [param for group in self.param_groups for param in group["params"]]
+                scaling.unscale_skipped_([param.grad for param in params if param.grad is not None])
             return
         self._scaling = scaling
         try:
@@ -110,7 +111,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         raise NotImplementedError("a subclass says what a step does")
 
     def _advance(self, group):
-        """Count a step of a group, on the device if that is where it may be skipped."""
+        """Count a step of a group, on the device if the step may be skipped there."""
         if not group["params"]:
             return
         count, skip = group.get(STEP, 0), self._scaling.skip
@@ -122,7 +123,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def _numbers(group, batch):
-        """Return what the formulas of Adam's kind take beside lists, by name."""
+        """Return the keyword arguments of Adam-like formulas."""
         count = group[STEP]
         return {
             "lr": group["lr"],
@@ -137,7 +138,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _batches(self, params, names):
-        """Return those params that have gradients, in batches, with their state of these names; it begins at 0."""
+        """Return the params that have gradients, in batches, with their state of these names, created as 0."""
         alike = {}
         for param in params:
             grad = self._gradient(param)
@@ -151,11 +152,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         return [self._batch(each, names) for each in alike.values()]
 
     def _gradient(self, param):
-        """Return what a param is to be updated with; None: it is left out."""
+        """Return the gradient for a param; None: the param is not updated."""
         return param.grad
 
     def _batch(self, params, names):
-        dtype = lists.wide_dtype(params[0].dtype)
+        dtype = foreach_ops.wide_dtype(params[0].dtype)
         state = {name: [self._slot(param, name, dtype) for param in params] for name in names}
         models = state[names[0]] if names else None
         given = [self._gradient(param) for param in params]
@@ -173,7 +174,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return state[name]
 
     def _keeps_master(self, param):
-        """Return whether a half param gets a float32 copy that is kept."""
+        """Return whether the optimizer keeps a float32 copy of a half param."""
         return self.master_weights
 
     def _master(self, param, dtype):
@@ -184,12 +185,12 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _finish(self, batch):
         if batch.weights is not batch.params:
-            tensors.copy_(batch.params, batch.weights)
+            tensor_lists.copy_(batch.params, batch.weights)
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
 
     def state_dict(self):
-        """Return the state dict; counts of steps are numbers there, which waits for the device."""
+        """Return the state dict; step counts are numbers in it, which synchronizes with the device."""
         found = super().state_dict()
         for group in found["param_groups"]:
             if isinstance(group.get(STEP), torch.Tensor) and not getattr(self, "capturable", False):
@@ -197,21 +198,21 @@ class FusedOptimizer(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict):
-        """Load a state dict, that of torch's own optimizer of the kind included; what it holds in float32 stays so."""
+        """Load a state dict, also that of torch's corresponding optimizer; float32 state stays float32."""
         super().load_state_dict(state_dict)
         saved = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
         for key, param in zip(saved, own):
             for name, value in state_dict["state"].get(key, {}).items():
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and name != STEP:
-                    dtype = lists.wide_dtype(param.dtype)
+                    dtype = foreach_ops.wide_dtype(param.dtype)
                     self.state[param][name] = value.detach().to(device=param.device, dtype=dtype).clone()
 
         for group in self.param_groups:
             self._complete(group)
 
     def _complete(self, group):
-        """Add what a group of torch's own optimizer lacks; torch counts steps in the state of each param."""
+        """Add missing entries to a group of torch's optimizer; torch counts steps in the state of each param."""
         for name, value in self.defaults.items():
             group.setdefault(name, value)
         counts = [self.state[param].pop(STEP) for param in group["params"] if STEP in self.state.get(param, {})]
@@ -229,8 +230,8 @@ def clear_gradients(groups, to_none):
             elif param.grad is not None:
                 param.grad = param.grad.detach()
                 grads.append(param.grad)
-    for alike in tensors.grouped([grad for grad in grads if not grad.is_sparse]):
-        lists.zero_(alike)
+    for alike in tensor_lists.grouped([grad for grad in grads if not grad.is_sparse]):
+        foreach_ops.zero_(alike)
     for grad in grads:
         if grad.is_sparse:
             grad.zero_()
@@ -239,12 +240,12 @@ def clear_gradients(groups, to_none):
 def widened(alike, dtype, models=None):
     """Return ``alike`` itself if it is of ``dtype``, else copies in that dtype.
 
-    ``models``: tensors of that dtype and those shapes, with which one operation makes all the copies.
+    ``models``: tensors of that dtype and those shapes, so that one operation can make all copies.
     """
     if alike[0].dtype == dtype:
         return alike
     if models is not None:
-        return tensors.widened(alike, models)[0]
+        return tensor_lists.widened(alike, models)[0]
     return [tensor.to(dtype) for tensor in alike]
 
 
@@ -257,12 +258,12 @@ def evaluated(closure):
 
 
 def refuse_amsgrad(amsgrad, name):
-    """Raise if the AMSGrad variant is asked for, which Apex never had."""
+    """Raise if the AMSGrad variant is requested, which Apex never had."""
     if amsgrad:
         raise AmpError("{} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.".format(name))
 
 
-#: Options that make no sense below 0.
+#: Options that must not be negative.
 NOT_NEGATIVE = ("lr", "eps", "weight_decay", "momentum")
 
 
@@ -276,7 +277,7 @@ def checked(**options):
 
 
 def on_device(number, group):
-    """Return a number as a float32 tensor of shape () on the group's device; one that is there already stays itself."""
+    """Return a number as a float32 tensor of shape () on the group's device; not copied if it is there already."""
     device = group["params"][0].device
     if isinstance(number, torch.Tensor):
         return number.to(device=device, dtype=torch.float32).reshape(())

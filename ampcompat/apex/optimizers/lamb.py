@@ -1,15 +1,13 @@
-"""LAMB, for large batches.
+"""``FusedLAMB``, for large batches. The formula is ``multi_tensor.updates.lamb``.
 
-Owns: ``FusedLAMB``.
-Must not touch: the formula, which is ``multi_tensor.updates.lamb``.
-The surprise: gradients are first clipped by their global norm over all groups, to 1 unless ``max_grad_norm`` says
-otherwise; the gradients that the params hold stay as they are.
+Gradients are first clipped by their global norm over all groups (``max_grad_norm``, 1 by default). The gradients in
+``param.grad`` are not modified.
 """
 
 import torch
 
-from ..multi_tensor import functions, lists, updates
-from .fused import FusedOptimizer, checked, refuse_amsgrad
+from ..multi_tensor import foreach_ops, functions, updates
+from .fused import checked, FusedOptimizer, refuse_amsgrad
 
 
 class FusedLAMB(FusedOptimizer):
@@ -18,16 +16,16 @@ class FusedLAMB(FusedOptimizer):
     Args:
         params: params, or param groups.
         lr: learning rate.
-        bias_correction: whether the averages are corrected for having begun at 0.
-        betas: how much of the mean of gradients, and of that of their squares, a step keeps.
+        bias_correction: whether the averages are corrected for their initial value 0.
+        betas: decay rates of the running means of the gradients and of their squares.
         eps: added to the root of the squares.
         weight_decay: weight decay.
-        amsgrad: not there; ``True`` is a ``RuntimeError``.
+        amsgrad: not supported; ``True`` raises ``RuntimeError``.
         adam_w_mode: weight decay is added to the update; otherwise to the gradient.
         grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
         set_grad_none: ``zero_grad`` sets gradients to None.
-        max_grad_norm: gradients are scaled down to this norm, taken over all of them; 0 or None: not at all.
-        use_nvlamb: adapts also the tensors that have no weight decay.
+        max_grad_norm: gradients are clipped to this global norm; 0 or None: no clipping.
+        use_nvlamb: also adapt tensors that have no weight decay.
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
@@ -78,7 +76,7 @@ class FusedLAMB(FusedOptimizer):
 
 def global_norm(batches):
     """Return the 2-norm over all tensors in lists of tensors, on the first one's device; None if there are none."""
-    norms = [lists.norms(batch).norm() for batch in batches]
+    norms = [foreach_ops.norms(batch).norm() for batch in batches]
     if len(norms) < 2:
         return norms[0] if norms else None
     dtype = max((norm.dtype for norm in norms), key=lambda each: torch.finfo(each).bits)

@@ -1,9 +1,7 @@
-"""LAMB that keeps the float32 copies of half params itself.
+"""``FusedMixedPrecisionLamb``: LAMB that keeps float32 copies of half params itself.
 
-Owns: ``FusedMixedPrecisionLamb``.
-Must not touch: the formula, which is ``FusedLAMB``'s.
-The surprise: learning rate and step count are plain numbers here, tensors of one element in Apex; both are taken, and
-in checkpoints both load.
+Learning rate and step count are plain numbers here and tensors of one element in Apex. Arguments and checkpoints may
+have either form.
 """
 
 from .fused import evaluated
@@ -12,11 +10,11 @@ from .scaling import grad_scaler_in, handed_over
 
 
 class FusedMixedPrecisionLamb(FusedLAMB):
-    """LAMB for a model that is half as a whole, without amp's masters.
+    """LAMB for a model that is entirely in half, without amp's master weights.
 
     Args:
         step: the number of steps that are already done.
-        reduced_precision_dtype: params of this dtype get float32 copies, made in the first step; None: none do.
+        reduced_precision_dtype: params of this dtype get float32 copies, made in the first step; None: no copies.
 
     The other arguments are those of ``FusedLAMB``.
     """
@@ -48,7 +46,7 @@ class FusedMixedPrecisionLamb(FusedLAMB):
     def step(self, closure=None, **told):
         """Step, and return the loss that ``closure``, if there is one, computed before.
 
-        ``grad_scaler=``: a ``torch.cuda.amp.GradScaler`` whose scale the gradients still carry.
+        ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it.
         """
         loss = evaluated(closure)
         self._step_under(handed_over(self, grad_scaler_in(told)))

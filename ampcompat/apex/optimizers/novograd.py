@@ -1,21 +1,19 @@
-"""NovoGrad: one second moment for each tensor.
+"""``FusedNovoGrad``: NovoGrad, with one second moment per tensor. It also loads the moments of Apex's checkpoints.
 
-Owns: ``FusedNovoGrad``, and the reading of its second moments from Apex's checkpoints.
-Must not touch: the formula, which is ``multi_tensor.updates.novograd``.
-The surprise: the second moment is a norm, not its square, as in Apex; ours lies in the param's state, where Apex had
-two tensors in each param group.
+As in Apex the second moment is a norm, not its square. It is kept in each param's state, where Apex keeps two tensors
+per param group.
 """
 
 import torch
 
 from ...errors import AmpValueError
-from ..multi_tensor import functions, lists, updates
-from .fused import FusedOptimizer, checked, refuse_amsgrad
+from ..multi_tensor import foreach_ops, functions, updates
+from .fused import checked, FusedOptimizer, refuse_amsgrad
 
 MOMENT = "exp_avg_sq"
 #: The moment of a param whose steps so far were all skipped on the device; norms are never negative.
 NONE_YET = -1.0
-#: Apex's numbers for norms.
+#: Apex's values of ``norm_type``.
 ORDERS = {2: 2, 0: float("inf")}
 
 
@@ -25,15 +23,15 @@ class FusedNovoGrad(FusedOptimizer):
     Args:
         params: params, or param groups.
         lr: learning rate.
-        bias_correction: whether the averages are corrected for having begun at 0.
-        betas: how much of the mean of gradients, and of their norm, a step keeps.
+        bias_correction: whether the averages are corrected for their initial value 0.
+        betas: decay rates of the running means of the gradients and of their norm.
         eps: added to the norm.
         weight_decay: weight decay.
-        amsgrad: not there; ``True`` is a ``RuntimeError``.
+        amsgrad: not supported; ``True`` raises ``RuntimeError``.
         reg_inside_moment: norm and decay enter the mean, as in the paper; otherwise only the update.
         grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
         norm_type: 2, or 0 for the largest absolute value.
-        init_zero: norms begin at 0; otherwise at those of the first gradients.
+        init_zero: norms start at 0; otherwise at those of the first gradients.
         set_grad_none: ``zero_grad`` sets gradients to None.
     """
 
@@ -70,11 +68,11 @@ class FusedNovoGrad(FusedOptimizer):
                 self._spread(group, group.pop(MOMENT))
 
     def _spread(self, group, moments):
-        """Give every param its element of Apex's pair of tensors: one for the half params, one for the others."""
+        """Distribute Apex's two tensors, one for half params and one for the others, to the state of the params."""
         rows = [iter([] if row is None else row.float().reshape(-1).unbind()) for row in moments]
         for param in group["params"]:
             if "exp_avg" in self.state.get(param, {}):
-                dtype = lists.wide_dtype(param.dtype)
+                dtype = foreach_ops.wide_dtype(param.dtype)
                 moment = next(rows[0 if param.dtype == torch.float16 else 1], None)
                 if moment is None:
                     raise AmpValueError("the checkpoint has fewer norms of gradients than params with state")
@@ -90,9 +88,9 @@ class FusedNovoGrad(FusedOptimizer):
         )
 
     def _moments(self, group, batch):
-        """Let the second moments of a batch take part in this step, and return them as one tensor."""
+        """Update the second moments of a batch for this step, and return them as one tensor."""
         order = ORDERS[group["norm_type"]]
-        norms = lists.norms(batch.grads, order)
+        norms = foreach_ops.norms(batch.grads, order)
         held = [self.state[param].get(MOMENT) for param in batch.params]
         missing = torch.full_like(norms[0], NONE_YET)
         held = torch.stack([missing if old is None else old for old in held])

@@ -1,30 +1,31 @@
-"""What a step is told of its gradients: that they are still multiplied, or that they hold inf or nan.
+"""The state of the gradients of a step: whether they are still scaled, and whether they hold inf or nan.
 
-Owns: ``Scaling``, and how torch's GradScaler and amp hand it over.
-Must not touch: weights, gradients.
-The surprise: nothing is read from the device, unless somebody asks ``is_skip``.
+torch's GradScaler and amp pass it to the optimizer. Only ``is_skip`` reads from the device.
 """
 
 import torch
 
-from ..multi_tensor import lists
+from ... import tensor_lists
+from ..multi_tensor import foreach_ops
 
 
 class Scaling:
-    """How gradients are to be taken.
+    """Scale and overflow flag of gradients.
 
     Args:
-        skip: a tensor of one element that is not 0 where the step must change nothing, or None.
-        factor: what the gradients are to be multiplied by: a number, a tensor of one element, or None.
+        skip: a tensor of one element, not 0 if the step must be skipped; or None.
+        factor: the factor that unscales the gradients: a number, a tensor of one element, or None.
+        in_place: whether the gradients themselves are multiplied, as torch's fused optimizers do under GradScaler.
     """
 
-    def __init__(self, skip=None, factor=None):
-        # Kernels ask whether the flag is exactly 1; sums of flags come as well.
+    def __init__(self, skip=None, factor=None, in_place=False):
+        self.in_place = in_place
+        # Kernels compare the flag with 1, but sums of flags are passed too.
         self.skip = None if skip is None else (skip.detach() != 0).to(torch.float32).reshape(())
         self.factor = factor.detach().reshape(()) if isinstance(factor, torch.Tensor) else factor
 
     def is_skip(self):
-        """Return whether the step must change nothing, and stop saying so to the device; waits for it."""
+        """Return whether the step must be skipped, and drop the flag; synchronizes with the device."""
         skip, self.skip = self.skip, None
         return skip is not None and bool(skip.item())
 
@@ -39,20 +40,35 @@ class Scaling:
         return None if self.skip is None else self.skip.to(device)
 
     def unscaled(self, grads, given):
-        """Return gradients times the factor; ``given`` are the user's own tensors, which stay as they are."""
+        """Return gradients times the factor.
+
+        ``given`` are the user's tensors, of which ``grads`` may be wider copies; modified only if ``in_place``.
+        """
         if self.factor is None:
             return grads
-        grads = lists.mul(grads, 1.0) if grads is given else grads
-        factor = self.factor
-        lists.scale_(grads, factor.to(grads[0]) if isinstance(factor, torch.Tensor) else factor)
+        if grads is given and not self.in_place:
+            grads = foreach_ops.mul(grads, 1.0)
+        self._multiply(grads)
+        if self.in_place and grads is not given:
+            self._multiply(given)
         return grads
+
+    def _multiply(self, grads):
+        factor = self.factor
+        foreach_ops.scale_(grads, factor.to(grads[0]) if isinstance(factor, torch.Tensor) else factor)
+
+    def unscale_skipped_(self, grads):
+        """Unscale the dense gradients of a skipped step."""
+        if self.factor is not None and self.in_place:
+            for alike in tensor_lists.grouped([grad for grad in grads if not grad.is_sparse]):
+                self._multiply(alike)
 
 
 UNSCALED = Scaling()
 
 
 def handed_over(optimizer, grad_scaler=None):
-    """Return the ``Scaling`` that whoever calls ``optimizer.step`` has left on it, or that ``grad_scaler`` knows."""
+    """Return the ``Scaling`` that the caller of ``optimizer.step`` has set on it, or that of ``grad_scaler``."""
     if grad_scaler is None:
         found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     else:
@@ -61,13 +77,13 @@ def handed_over(optimizer, grad_scaler=None):
         scale = grad_scaler._get_scale_async()
     if found is None and scale is None:
         return UNSCALED
-    return Scaling(found, None if scale is None else 1.0 / scale)
+    return Scaling(found, None if scale is None else 1.0 / scale, in_place=True)
 
 
 def grad_scaler_in(told):
-    """Return the ``grad_scaler`` among the keywords of a step; no other may be there.
+    """Return the ``grad_scaler`` among the keywords of a step; any other keyword is an error.
 
-    It is not in the signature: where it is, torch's GradScaler warns, and hands itself over instead of its flag.
+    It is not in the signature, because then torch's GradScaler warns and passes itself instead of its flag.
     """
     unknown = sorted(set(told) - {"grad_scaler"})
     if unknown:

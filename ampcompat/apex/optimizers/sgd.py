@@ -1,13 +1,12 @@
-"""Stochastic gradient descent with momentum.
+"""``FusedSGD``: stochastic gradient descent with momentum. The formula is ``multi_tensor.updates.sgd``.
 
-Owns: ``FusedSGD``.
-Must not touch: the formula, which is ``multi_tensor.updates.sgd``.
-The surprise: ``materialize_master_grads=False`` made Apex read half gradients in the step itself; ours come out the
-same either way, so it is kept for those who ask and changes nothing.
+``materialize_master_grads`` is accepted for compatibility and has no effect. With False Apex reads half gradients in
+the step itself, which gives the same result.
 """
 
+from ...errors import AmpValueError
 from ..multi_tensor import functions, updates
-from .fused import FusedOptimizer, checked, clear_gradients
+from .fused import checked, clear_gradients, FusedOptimizer
 
 BUFFER = "momentum_buffer"
 
@@ -17,13 +16,13 @@ class FusedSGD(FusedOptimizer):
 
     Args:
         params: params, or param groups.
-        lr: learning rate.
-        momentum: how much of the momentum a step keeps.
-        dampening: how much less than all of the gradient enters the momentum, after the first step.
+        lr: learning rate; optional if every param group has one.
+        momentum: momentum factor.
+        dampening: dampening of the momentum, after the first step.
         weight_decay: weight decay.
-        nesterov: Nesterov's momentum; needs momentum, and no dampening.
-        wd_after_momentum: the decay is added to the momentum's result instead of to the gradient.
-        materialize_master_grads: accepted, changes nothing.
+        nesterov: Nesterov momentum; requires a momentum and no dampening.
+        wd_after_momentum: the decay is added after the momentum instead of to the gradient.
+        materialize_master_grads: accepted, no effect.
         set_grad_none: ``zero_grad`` sets gradients to None.
     """
 
@@ -32,7 +31,7 @@ class FusedSGD(FusedOptimizer):
     def __init__(
         self,
         params,
-        lr,
+        lr=None,
         momentum=0,
         dampening=0,
         weight_decay=0,
@@ -43,7 +42,8 @@ class FusedSGD(FusedOptimizer):
     ):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("nesterov needs a momentum and no dampening")
-        group = checked(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
+        group = checked(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
+        group["lr"] = lr if lr is None else checked(lr=lr)["lr"]
         modes = {
             "wd_after_momentum": wd_after_momentum,
             "materialize_master_grads": materialize_master_grads,
@@ -51,6 +51,16 @@ class FusedSGD(FusedOptimizer):
             "scale_set_by_backward": False,
         }
         super().__init__(params, group, set_grad_none, **modes)
+
+    def add_param_group(self, param_group):
+        """Add a group of params.
+
+        Raises:
+            ValueError: neither the group nor the optimizer has a learning rate.
+        """
+        if self.defaults["lr"] is None and isinstance(param_group, dict) and param_group.get("lr") is None:
+            raise AmpValueError("FusedSGD needs a learning rate: FusedSGD(params, lr=...), or lr in every param group.")
+        super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none=False):
         """Clear the gradients: to 0, or to None if ``set_to_none`` or ``set_grad_none`` is true."""
@@ -68,7 +78,7 @@ class FusedSGD(FusedOptimizer):
 
     @property
     def _step_supports_amp_scaling(self):
-        # A first step is not dampened, and whether one was the first only the host knows.
+        # A first step has no dampening, and only the host knows whether a step was the first.
         dampened = any(group["momentum"] and group["dampening"] for group in self.param_groups)
         return not dampened and super()._step_supports_amp_scaling
 

@@ -1,15 +1,12 @@
-"""Reduce gradients over processes, a bucket of them at a time, while a backward pass is still running.
+"""Reduce gradients over processes in buckets while the backward pass is still running.
 
-Owns: ``Arithmetic`` (what is done to a bucket before and after), ``Bucket``, ``BackwardReduction`` (when).
-Must not touch: the module's forward; params, but for their gradients.
-The surprise: ranks need not agree on which params a pass has used. Behind its gradients each bucket carries a mark
-per param, summed with them: a param that some rank used gets its gradient on all of them, one that no rank used keeps
-None.
+Ranks may use different params in a pass: after its gradients each bucket has one flag per param, summed with
+them. A param that some rank used gets its gradient on all ranks; one that no rank used keeps None.
 
 One backward pass (a bucket is launched when its last gradient has arrived, but never before the buckets in front of
 it, so that every rank sends them in the same order):
 
-    a gradient reaches an output, or a param    this pass is ours: call ``finish`` at its end
+    a gradient reaches an output, or a param    call ``finish`` at the end of this pass
     a param has its gradient                    launch the buckets at the front that are complete
     finish                                      launch the others; wait for all; copy back
 """
@@ -22,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from ...errors import AmpError
-from ...parts import tensors
-from ...tables import torch_facts
+from ... import tensor_lists
+from ...torch_compat import features
 from .flat import flatten, master_of, unflatten
 
 
@@ -37,13 +34,13 @@ class Arithmetic(NamedTuple):
 
     def before(self, flat):
         """Return what is to be summed over the processes; may be ``flat`` itself."""
-        # gloo has bfloat16 in recent torch only, and summing it in float32 loses nothing.
+        # gloo supports bfloat16 in recent torch only; the sum in float32 is at least as exact.
         needs_wide = flat.dtype is getattr(torch, "bfloat16", None) and flat.device.type == "cpu"
-        sent = flat.float() if (self.wide or needs_wide) and tensors.is_narrower(flat, torch.float32) else flat
+        sent = flat.float() if (self.wide or needs_wide) and tensor_lists.is_narrower(flat, torch.float32) else flat
         return sent if self.predivide == 1.0 else sent.div_(self.predivide)
 
     def after(self, sent, world_size):
-        """Make an average of the sum, in place."""
+        """Divide the sum to an average, in place."""
         if self.average and self.predivide != world_size:
             sent.mul_(self.predivide / world_size)
 
@@ -59,11 +56,11 @@ class Bucket:
     def __init__(self, params, group):
         self.params = params
         self.group = group
-        self.flat = None  # the reduced gradients, for whoever wants to keep them
+        self.flat = None  # the reduced gradients, if the plan keeps them
         self.restart()
 
     def restart(self):
-        """Forget a pass."""
+        """Discard the state of a pass."""
         self.arrived = set()
         self._sent = self._work = self._lacking = None
 
@@ -72,11 +69,11 @@ class Bucket:
         return len(self.arrived) == len(self.params)
 
     def is_launched(self):
-        """Return whether it is on its way."""
+        """Return whether the collective was started."""
         return self._work is not None
 
     def launch(self, arithmetic):
-        """Send the gradients as they are now."""
+        """Start the collective with the current gradients."""
         for param in self.params:
             if param.grad is not None and param.grad.is_sparse:
                 param.grad = param.grad.to_dense()
@@ -101,13 +98,13 @@ class Bucket:
         targets = []
         for index, param in used:
             if keeps_flat:
-                param.grad = views[index].data  # the same memory, but to autograd no view: those refuse detach_()
+                param.grad = views[index].data  # .data is no view for autograd; detach_() fails on views
             elif param.grad is None:
                 param.grad = views[index].clone()
             else:
                 targets.append((param.grad.detach(), views[index]))
         if targets:
-            tensors.copy_(*map(list, zip(*targets)))
+            tensor_lists.copy_(*map(list, zip(*targets)))
         if not keeps_flat:
             self.flat = None
         self.restart()
@@ -125,7 +122,7 @@ class Plan(NamedTuple):
 
     ``size``: elements after which a bucket is closed. ``triggers``: ids of the params that close one instead, if any.
     ``delays``: send nothing before the end of a pass. ``keeps_flat``: keep the reduced buffers. ``groups``: process
-    groups that take turns.
+    groups that are used in rotation.
     """
 
     size: int
@@ -161,7 +158,7 @@ class BackwardReduction:
     def __init__(self, params, plan, arithmetic):
         self.buckets = make_buckets(params, plan)
         self.enabled = True
-        self.has_local = False  # whether passes have been left unreduced since the last reduction
+        self.has_local = False  # whether there were unreduced passes since the last reduction
         self._plan = plan
         self._arithmetic = arithmetic
         self._is_awaited = False
@@ -174,13 +171,13 @@ class BackwardReduction:
                 self._watch(param, _arrival(this, bucket, id(param)))
 
     def close(self):
-        """Stop watching."""
+        """Remove the hooks."""
         for hook in self._handles:
             hook.remove()
         self._handles, self._nodes = [], []
 
     def restart(self):
-        """Forget a backward pass that did not come to its end."""
+        """Discard the state of a backward pass that did not finish."""
         self._is_awaited = False
         for bucket in self.buckets:
             bucket.restart()
@@ -197,8 +194,8 @@ class BackwardReduction:
     def watch_output(self, output):
         """Call ``finish`` at the end of the pass that reaches ``output`` first.
 
-        The params' own hooks would do, if checkpointing did not run backward passes inside of that pass, with ends of
-        their own.
+        Hooks of the params are not enough: activation checkpointing runs nested backward passes with callbacks of their
+        own.
         """
 
         def reached(grad):
@@ -209,14 +206,14 @@ class BackwardReduction:
 
     def expect_end(self):
         """Call ``finish`` at the end of the pass that is running now, once."""
-        # Where a pass within this one throws it away it is asked for again and again: an average is not changed by
-        # averaging it once more.
-        if not self._is_awaited or not torch_facts.queued_callbacks_survive():
+        # A nested backward pass can drop the queued callback, so it is queued again. Reducing twice is harmless,
+        # since an average does not change when it is averaged again.
+        if not self._is_awaited or not features.queued_callbacks_survive():
             self._is_awaited = True
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 
     def arrived(self, bucket, key):
-        """Note a gradient, and launch what is complete."""
+        """Record a gradient, and launch complete buckets."""
         if bucket.is_launched():
             raise AmpError(
                 "A param received a second gradient in one backward pass, after the first had been sent to the other "
@@ -247,7 +244,7 @@ class BackwardReduction:
             self.restart()
 
     def _reduce_masters(self):
-        """Reduce what amp has moved from unreduced half gradients to their masters meanwhile."""
+        """Reduce gradients that amp has moved from unreduced half params to their masters."""
         if not self.has_local:
             return
         self.has_local = False
@@ -258,7 +255,7 @@ class BackwardReduction:
 
 
 def _arrival(this, bucket, key):
-    """Return a hook that tells the reduction behind a weak reference of a gradient."""
+    """Return a hook that records a gradient with the reduction behind a weak reference."""
 
     def hook(*unused):
         reduction = this()

@@ -1,9 +1,7 @@
-"""DistributedDataParallel and Reducer: gradients averaged over the processes of ``torch.distributed``.
+"""``DistributedDataParallel`` and ``Reducer`` with Apex's arguments: gradients averaged over ``torch.distributed``.
 
-Owns: the two classes with Apex's arguments.
-Must not touch: optimizers; when and how gradients travel (``buckets``).
-The surprise: ``amp.initialize`` comes first, this wraps what it returned. Gradients are reduced as the backward pass
-leaves them, still scaled, so an overflow on one rank is an overflow on all.
+Call ``amp.initialize`` first, then wrap the model that it returned. Gradients are reduced while they are still
+scaled, so an overflow on one rank is an overflow on all. ``buckets`` decides when and how gradients are sent.
 """
 
 from collections.abc import Mapping
@@ -13,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import AmpTypeError, AmpValueError
-from ...runtime import state
+from ...training import state
 from .buckets import Arithmetic, BackwardReduction, Plan
 from .flat import broadcast_params, flat_dist_call, is_distributed
 
@@ -27,19 +25,19 @@ class DistributedDataParallel(torch.nn.Module):
     Args:
         module: the module; its keys in ``state_dict`` get the prefix ``module.``.
         message_size: elements per message, about.
-        delay_allreduce: send everything at the end of the backward pass rather than as it comes.
-        shared_param: refused, as in Apex; shared params just work.
+        delay_allreduce: send everything at the end of the backward pass.
+        shared_param: raises an error, as in Apex; shared params need no option.
         allreduce_trigger_params: params that end a message, instead of ``message_size``.
         retain_allreduce_buffers: keep the reduced buffers in ``allreduce_buffers``; gradients are views of them.
         allreduce_always_fp32: sum half gradients in float32.
-        num_allreduce_streams: process groups whose messages travel side by side.
-        allreduce_communicators: ``(process groups, streams)`` to use for that; ``torch.distributed`` has streams of
-            its own.
-        gradient_average: divide the sum by the number of processes. Without it, what comes is
+        num_allreduce_streams: process groups whose messages are sent in parallel.
+        allreduce_communicators: ``(process groups, streams)`` to use for that; ``torch.distributed`` uses its own
+            streams.
+        gradient_average: divide the sum by the number of processes. Without it, the result is
             ``sum / gradient_predivide_factor``.
-        gradient_predivide_factor: how much of that division comes before the sum, so that half does not overflow.
-        gradient_average_split_factor: the older name of that.
-        prof: accepted; torch's profiler sees the collectives without it.
+        gradient_predivide_factor: the part of that division that is done before the sum, to avoid overflow in half.
+        gradient_average_split_factor: the older name of ``gradient_predivide_factor``.
+        prof: accepted, no effect; torch's profiler records the collectives without it.
     """
 
     def __init__(
@@ -76,6 +74,10 @@ class DistributedDataParallel(torch.nn.Module):
         self._reduction = None
         self._watched = None
         broadcast_params(module)
+        if is_distributed():
+            for session in state.sessions:
+                if session.enabled:
+                    session.replicas.compare_arithmetic(module)
         self._watch()
 
     def forward(self, *inputs, **kwargs):
@@ -106,7 +108,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @contextmanager
     def no_sync(self):
-        """Return a context in which gradients stay as this rank computed them: torch's name for it."""
+        """Return a context in which gradients are not reduced, as in torch's DistributedDataParallel."""
         before = self._disable_allreduce
         self._set_disabled(True)
         try:
@@ -116,7 +118,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @property
     def has_local_gradients(self):
-        """Whether a pass has been left unreduced since the last reduction."""
+        """Whether there was an unreduced pass since the last reduction."""
         return self._reduction is not None and self._reduction.has_local
 
     def _set_disabled(self, disabled):
@@ -126,7 +128,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._reduction.has_local |= disabled
 
     def _watch(self):
-        """Watch the params that are trained now; they may have been frozen, cast or replaced since the last time."""
+        """Register hooks on the params that are trained now; they may have been frozen, cast or replaced."""
         if not is_distributed():
             return
         params = [param for param in self.module.parameters() if param.requires_grad]
@@ -148,12 +150,12 @@ class DistributedDataParallel(torch.nn.Module):
                 session.replicas.add(self)
 
     def __getstate__(self):
-        # Hooks and process groups stay behind; the copy finds its own at its first forward.
+        # Hooks and process groups are not copied; the copy creates its own at its first forward.
         return dict(self.__dict__, _reduction=None, _watched=None, _groups=[None])
 
 
 class Reducer:
-    """Averages gradients when it is told to.
+    """Averages gradients at each call of ``reduce``.
 
     Args:
         module_or_grads_list: a module, whose params are broadcast from rank 0 now, or a list of gradients.
@@ -202,7 +204,7 @@ def _groups(streams, communicators):
 
 
 def _tensors(value, seen):
-    """Yield the tensors in nested containers and dataclasses; what it does not find, the params' own hooks do."""
+    """Yield the tensors in nested containers and dataclasses; for others the hooks of the params are enough."""
     if isinstance(value, torch.Tensor):
         yield value
         return

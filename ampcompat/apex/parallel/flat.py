@@ -1,16 +1,13 @@
 """One collective for many tensors: flattened by dtype and device, sent, and copied back.
 
-Owns: ``flatten``, ``unflatten``, ``flat_dist_call``, and the broadcast with which ranks start alike.
-Must not touch: when and why anything is sent.
-The surprise: weights that amp has cast are broadcast by way of their float32 masters, which ``initialize`` made from
-this rank's own values.
+Weights that amp has cast are broadcast by way of their float32 master weights, which ``initialize`` made on each rank.
 """
 
 import torch
 import torch.distributed as dist
 
-from ...parts import tensors
-from ...runtime import state
+from ... import tensor_lists
+from ...training import state
 
 
 def flatten(alike):
@@ -33,26 +30,29 @@ def flat_dist_call(tensor_list, call, extra_args=None):
     Args:
         tensor_list: dense tensors, in the same order on every rank.
         call: such as ``dist.broadcast``; after ``dist.all_reduce`` the sums are divided by the number of processes.
-        extra_args: what ``call`` takes beside the tensor, such as ``(0,)``.
+        extra_args: arguments of ``call`` after the tensor, such as ``(0,)``.
     """
     with torch.no_grad():
-        for alike in tensors.grouped(tensor_list):
+        for alike in tensor_lists.grouped(tensor_list):
             flat = flatten(alike)
             call(flat, *(extra_args or ()))
             if call is dist.all_reduce:
                 flat /= dist.get_world_size()
-            tensors.copy_([tensor.detach() for tensor in alike], unflatten(flat, alike))
+            tensor_lists.copy_([tensor.detach() for tensor in alike], unflatten(flat, alike))
 
 
 def is_distributed():
-    """Return whether this process is one of a group."""
+    """Return whether a process group is initialized."""
     return dist.is_available() and dist.is_initialized()
 
 
 def broadcast_params(module):
-    """Give every rank the params of rank 0, masters and all."""
+    """Broadcast the params of rank 0, and their masters, to all ranks."""
     if not is_distributed():
         return
+    for session in state.sessions:
+        if session.enabled:
+            session.refresh_masters()
     params = list(module.parameters())
     masters = [master_of(param) for param in params]
     sources = [param if master is None else master for param, master in zip(params, masters)]

@@ -1,17 +1,16 @@
 """LARC: a learning rate for each param, by the ratio of its norm to its gradient's (You, Gitman and Ginsburg, 2017).
 
-Owns: ``LARC``.
-Must not touch: the wrapped optimizer's update. LARC rescales gradients before it, and nothing else.
-The surprise: to torch this is an ``Optimizer`` (so that learning-rate schedulers take it) without any state: params,
-state, hooks and, if amp prepared it, amp's adapter are those of the wrapped optimizer.
+``LARC`` rescales gradients before the wrapped optimizer's step and does nothing else. It is a subclass of
+``torch.optim.Optimizer``, so that learning rate schedulers accept it, but has no state of its own: params, state,
+hooks and amp's adapter are those of the wrapped optimizer.
 """
 
 import torch
 
-from ...parts.optimizers import SLOT
-from ..multi_tensor import lists
+from ...optimizers.adapter import SLOT
+from ..multi_tensor import foreach_ops
 
-#: What else schedulers, hooks and amp look for on an optimizer; all of it belongs to the wrapped one.
+#: Other attributes that schedulers, hooks and amp read on an optimizer; they are those of the wrapped one.
 _SHARED = ("defaults", SLOT)
 
 
@@ -24,9 +23,9 @@ class LARC(torch.optim.Optimizer):
 
     Args:
         optimizer: any optimizer; the rates of its groups may change at any time.
-        trust_coefficient: how much a param may move relative to its norm.
+        trust_coefficient: the size of an update relative to the norm of its param.
         clip: whether ``lr`` is an upper bound of the adapted rate (LARC) or a factor of it (LARS).
-        eps: keeps the denominator from 0.
+        eps: added to the denominator.
     """
 
     def __init__(self, optimizer, trust_coefficient=0.02, clip=True, eps=1e-8):
@@ -103,11 +102,11 @@ class LARC(torch.optim.Optimizer):
         return loss
 
     def _rescale(self, group):
-        """Rescale the gradients of a group; nothing is read back from the device."""
+        """Rescale the gradients of a group; nothing is read from the device."""
         decay = group.get("weight_decay") or 0.0
         for alike in _alike([param for param in group["params"] if param.grad is not None]):
             weights, grads = [param.detach() for param in alike], [_values(param.grad) for param in alike]
-            weight, grad = lists.norms(weights), lists.norms(grads)
+            weight, grad = foreach_ops.norms(weights), foreach_ops.norms(grads)
             rate = self.trust_coefficient * weight / (grad + decay * weight + self.eps)
             if self.clip:
                 rate = (rate / group["lr"]).clamp(max=1.0)
@@ -116,11 +115,11 @@ class LARC(torch.optim.Optimizer):
             if decay:
                 decays = torch.where(adapts, torch.full_like(rate, decay), torch.zeros_like(rate)).to(weights[0].dtype)
                 _add_decay_([param.grad for param in alike], weights, list(decays.unbind()))
-            lists.mul_([_values(param.grad) for param in alike], list(rates.unbind()))
+            foreach_ops.mul_([_values(param.grad) for param in alike], list(rates.unbind()))
 
 
 def _alike(params):
-    """Return lists of params that one operation can take: of one device and dtype, their gradients too."""
+    """Return lists of params of the same device and dtype, and with gradients of the same device and dtype."""
     groups = {}
     for param in params:
         if param.grad.is_sparse and not param.grad.is_coalesced():
@@ -135,11 +134,11 @@ def _values(grad):
 
 
 def _add_decay_(grads, weights, decays):
-    """Add ``decay * weight`` to gradients; sparse ones decay where they have values."""
-    products = lists.mul(weights, decays)
+    """Add ``decay * weight`` to gradients; sparse ones only at their indices."""
+    products = foreach_ops.mul(weights, decays)
     if grads[0].is_sparse:
         for grad, product in zip(grads, products):
             rows = grad._indices()
             grad._values().add_(product[tuple(rows.unbind())])
     else:
-        lists.add_(grads, products)
+        foreach_ops.add_(grads, products)

@@ -1,9 +1,7 @@
 """``python -m apex.parallel.multiproc script.py …``: one process of a script per GPU of this machine.
 
-Owns: starting and ending those processes.
-Must not touch: the script's own arguments, beyond ``--world-size`` and ``--rank``.
-The surprise: only rank 0 writes to the terminal; the others write to ``GPU_<rank>.log``. torchrun does this better
-today, and the variables it sets (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are set here too.
+Rank 0 writes to the terminal, the others to ``GPU_<rank>.log``. The variables of torchrun (RANK, LOCAL_RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are set too; new scripts should use torchrun.
 """
 
 import os
@@ -37,7 +35,7 @@ def main(arguments=None):
 
 
 def _wait(workers):
-    """Return 0 once all have ended well, or the first bad exit status as soon as there is one."""
+    """Return 0 after all have succeeded, or the first exit status that is not 0."""
     while True:
         statuses = [worker.poll() for worker in workers]
         for status in statuses:
@@ -63,7 +61,7 @@ def _value(arguments, option, default):
 
 
 def _with(arguments, **options):
-    """Return the arguments with these options set, in place where they are there already."""
+    """Return the arguments with these options set; existing options are replaced."""
     arguments = list(arguments)
     for option, value in options.items():
         if option in arguments[:-1]:

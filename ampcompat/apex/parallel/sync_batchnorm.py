@@ -1,9 +1,7 @@
-"""SyncBatchNorm: batch norm over the joint batch of several processes.
+"""``SyncBatchNorm``: batch norm over the joint batch of several processes; also ``convert_syncbn_model``.
 
-Owns: ``SyncBatchNorm`` and its differentiable function, ``convert_syncbn_model``, ``create_syncbn_process_group``.
-Must not touch: gradients of weight and bias beyond this rank's share; DistributedDataParallel averages those.
-The surprise: ranks may hold batches of different sizes, even none. Counts travel with the statistics, and these are
-combined from each rank's own mean and squared deviations, which keeps the digits that a sum of squares would lose.
+Ranks may have batches of different sizes, even empty ones: counts are exchanged together with the statistics. The
+gradients of weight and bias are those of this rank; DistributedDataParallel averages them.
 """
 
 import torch
@@ -11,7 +9,7 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from ...errors import AmpValueError
-from ...parts import tensors
+from ... import tensor_lists
 from .flat import is_distributed
 
 
@@ -42,7 +40,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         self.fuse_relu = fuse_relu
 
     def forward(self, input, z=None):
-        """Normalize ``input``, then add ``z`` and apply relu where asked to; the input's dtype comes back."""
+        """Normalize ``input``, then add ``z`` if given and apply relu if ``fuse_relu``; return the input's dtype."""
         self._check_input_dim(input)
         channels_first = input.transpose(1, -1) if self.channel_last and input.dim() > 2 else input
         output = self._normalized(channels_first)
@@ -62,7 +60,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         self._held_group = _HeldGroup(group)
 
     def specify_process_group(self, process_group):
-        """Share statistics with these ranks from now on."""
+        """Set the ranks that share statistics."""
         self.process_group = process_group
 
     def _check_input_dim(self, input):
@@ -77,7 +75,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     def _normalized(self, input):
         if not self.training and self.running_mean is not None:
             settings = self.running_mean, self.running_var, self.weight, self.bias
-            if input.dtype is self.running_mean.dtype and input.numel():  # torch 1.3 dies of an empty batch
+            if input.dtype is self.running_mean.dtype and input.numel():  # torch 1.3 crashes on an empty batch
                 return torch.nn.functional.batch_norm(input, *settings, training=False, eps=self.eps)
             return _normalize(input, *settings, eps=self.eps).to(input.dtype)
         output, mean, variance, count = _SyncNorm.apply(input, self.weight, self.bias, self.eps, self._group())
@@ -86,7 +84,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         return output
 
     def _group(self):
-        """Return the group to share with: a process group, True for all processes, or None for nobody."""
+        """Return the group to share with: a process group, True for all processes, or None for no sharing."""
         return (True if self.process_group is None else self.process_group) if is_distributed() else None
 
     @torch.no_grad()
@@ -99,7 +97,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
 
 class _HeldGroup:
-    """A process group, which copies of a module share and which stays behind when one is pickled."""
+    """A process group that copies of a module share and that is not pickled."""
 
     def __init__(self, group):
         self.group = group
@@ -152,6 +150,7 @@ def _joint_statistics(input, dtype, group):
     wide = input.to(dtype)
     own = max(wide.numel() // wide.shape[1], 1)
     mean = _channel_sums(wide) / own
+    # Means and squared deviations are combined, since a sum of squares would lose digits.
     deviations = _channel_sums((wide - _spread(mean, wide)).pow(2))
     count = mean.new_full((1,), wide.numel() // wide.shape[1])
     if group is None:
@@ -197,9 +196,10 @@ def _summed(tensor, group):
 
 
 def convert_syncbn_model(module, process_group=None, channel_last=False):
-    """Return ``module`` with every batch norm replaced by a ``SyncBatchNorm`` that owns the same params and statistics.
+    """Return ``module`` with every batch norm replaced by a ``SyncBatchNorm`` that has the same params and statistics.
 
-    Optimizers made before go on working, and a layer that is used in two places stays one layer. Instance norms stay.
+    Optimizers made before remain valid, and a layer that is used in two places stays one layer. Instance norms are not
+    replaced.
     """
     return _converted(module, process_group, channel_last, {})
 
@@ -238,7 +238,7 @@ def _from_batch_norm(norm, process_group, channel_last):
 
 
 def create_syncbn_process_group(group_size):
-    """Return this rank's group of ``group_size`` neighbouring ranks, or None (all ranks) for 0; call it on every rank.
+    """Return this rank's group of ``group_size`` consecutive ranks, or None (all ranks) for 0; call it on every rank.
 
     Raises:
         AmpValueError: the number of processes is not a multiple of ``group_size``.

@@ -1,16 +1,14 @@
-"""Layers of recurrent networks, and the five kinds of network that scripts ask for.
+"""Recurrent layers, and the five kinds of network of ``apex.RNN``.
 
-Owns: ``RNNCell`` and what each kind computes in one step.
-Must not touch: the order of layers and steps, which is ``stacks``'.
-The surprise: a layer keeps its hidden state, with its graph, from call to call; ``reset_hidden`` and ``detach_hidden``
-end that. Copies and pickles of a layer hold the values, without the graph.
+A layer keeps its hidden state, with its graph, from call to call; ``reset_hidden`` and ``detach_hidden`` end that.
+Copies and pickles of a layer hold the values without the graph.
 
-The kinds (x: what a step gets from the input, h: from the hidden state; gates in torch's order):
+The kinds (x: the input's contribution to a step, h: the hidden state's; gates in torch's order):
 
     ReLU, Tanh   h = relu(x + h), tanh(x + h)
     LSTM         c = sigmoid(f) * c + sigmoid(i) * tanh(g); h = sigmoid(o) * tanh(c)       Hochreiter, Schmidhuber 1997
     GRU          n = tanh(x_n + sigmoid(r) * h_n); h = (1 - sigmoid(z)) * n + sigmoid(z) * h        Cho et al. 2014
-    mLSTM        an LSTM that sees (W_mi x) * (W_mh h) in the place of h                        Krause et al. 2016
+    mLSTM        an LSTM with (W_mi x) * (W_mh h) in place of h                                 Krause et al. 2016
 """
 
 import math
@@ -44,13 +42,13 @@ def _tanh(x, h, hidden):
 
 
 class RNNCell(torch.nn.Module):
-    """One layer.
+    """One recurrent layer.
 
     Args:
         gate_multiplier: how many gates there are.
         input_size, hidden_size: numbers of features.
         cell: ``cell(x, h, hidden) -> new hidden states``, the first of which is the output; ``x`` and ``h`` are the
-            input's and the last output's share in the gates.
+            input's and the last output's contribution to the gates.
         n_hidden_states: how many hidden states there are.
         bias: whether there are biases.
         output_size: features of the output, if it is to be projected.
@@ -90,25 +88,25 @@ class RNNCell(torch.nn.Module):
         return type(self)(self.gate_multiplier, size, self.hidden_size, *options)
 
     def reset_parameters(self, gain=1):
-        """Draw the params uniformly, as torch's recurrent layers do."""
+        """Initialize the params uniformly, as torch's recurrent layers do."""
         bound = 1.0 / math.sqrt(self.hidden_size)
         for param in self.parameters():
             torch.nn.init.uniform_(param, -bound, bound)
 
     def init_hidden(self, bsz):
-        """Begin at 0 where there is no hidden state of this batch size."""
+        """Set the hidden state to 0 unless there is one of this batch size."""
         for index, held in enumerate(self.hidden):
             if held is None or held.shape[0] != bsz:
                 size = self.hidden_size if index else self.output_size
                 self.hidden[index] = torch.zeros(bsz, size, dtype=self.w_ih.dtype, device=self.w_ih.device)
 
     def reset_hidden(self, bsz):
-        """Begin at 0."""
+        """Set the hidden state to 0."""
         self.hidden = [None] * self.n_hidden_states
         self.init_hidden(bsz)
 
     def detach_hidden(self):
-        """Keep the values of the hidden state and let go of its graph.
+        """Detach the hidden state from its graph.
 
         Raises:
             RuntimeError: there is no hidden state yet.
@@ -124,7 +122,7 @@ class RNNCell(torch.nn.Module):
     def over_steps(self, inputs, reverse=False):
         """Return the hidden states after each step over ``inputs``, which are of shape (steps, batch, features)."""
         self.init_hidden(inputs.shape[1])
-        prepared = [each.unbind() for each in self._prepare(inputs)]  # what does not wait for the hidden state
+        prepared = [each.unbind() for each in self._prepare(inputs)]  # does not depend on the hidden state
         found = [None] * len(inputs)
         for step in reversed(range(len(inputs))) if reverse else range(len(inputs)):
             hidden = self.cell(*self._shares(*[each[step] for each in prepared]), self.hidden)

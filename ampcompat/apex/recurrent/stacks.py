@@ -1,8 +1,6 @@
-"""Recurrent layers on top of each other, and in both directions.
+"""Stacked and bidirectional recurrent layers.
 
-Owns: ``stackedRNN``, ``bidirectionalRNN``: the order of layers, the shapes of what comes out.
-Must not touch: what a layer computes, which is ``cells``'.
-The surprise: each layer goes through the whole sequence before the next one does; the numbers are the same.
+Each layer processes the whole sequence before the next one does; the result is the same as step by step.
 """
 
 import torch
@@ -11,25 +9,25 @@ from ...errors import AmpTypeError
 
 
 class _Network(torch.nn.Module):
-    """What both share: parts in ``rnns`` that keep hidden states."""
+    """Base class of both: a list ``rnns`` of layers that keep hidden states."""
 
     def reset_parameters(self):
-        """Draw the params anew."""
+        """Initialize the params again."""
         for rnn in self.rnns:
             rnn.reset_parameters()
 
     def init_hidden(self, bsz):
-        """Begin at 0 where there is no hidden state of this batch size."""
+        """Set the hidden states to 0 unless there are some of this batch size."""
         for rnn in self.rnns:
             rnn.init_hidden(bsz)
 
     def reset_hidden(self, bsz):
-        """Begin at 0."""
+        """Set the hidden states to 0."""
         for rnn in self.rnns:
             rnn.reset_hidden(bsz)
 
     def detach_hidden(self):
-        """Keep the values of the hidden states and let go of their graphs."""
+        """Detach the hidden states from their graphs."""
         for rnn in self.rnns:
             rnn.detach_hidden()
 
@@ -38,8 +36,8 @@ class stackedRNN(_Network):
     """Layers, each taking the outputs of the one below.
 
     Args:
-        inputRNN: the first layer, which the others are made like; or a list of all.
-        num_layers: how many there are.
+        inputRNN: the first layer, a template for the others; or a list of all layers.
+        num_layers: the number of layers.
         dropout: the probability with which outputs are dropped between layers, in training.
         batch_first: inputs and outputs are of shape (batch, steps, features) instead of (steps, batch, features).
     """

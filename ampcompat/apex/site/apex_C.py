@@ -2,7 +2,7 @@
 
 import importlib.util
 
-if importlib.util.find_spec("ampcompat") is None:  # a checkout that is on nobody's path, which `apex` knows how to find
+if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on sys.path; `apex` finds it
     import apex  # noqa: F401
 
 from ampcompat.apex.multi_tensor.flat import flatten, unflatten  # noqa: E402

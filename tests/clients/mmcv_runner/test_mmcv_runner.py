@@ -229,10 +229,10 @@ def test_installation_is_undone_without_a_trace():
 
 
 def test_a_config_installs_by_an_import():
-    import ampcompat.mmcv.in_configs
+    import ampcompat.mmcv.autoinstall
 
     assert runner_module.HOOKS.get("Fp16OptimizerHook") is mmcv.Fp16OptimizerHook
-    assert ampcompat.mmcv.in_configs.undo() is None
+    assert ampcompat.mmcv.autoinstall.undo() is None
     assert runner_module.HOOKS.get("Fp16OptimizerHook") is not mmcv.Fp16OptimizerHook
 
 

@@ -1,8 +1,7 @@
-"""One small training, and what it must end with, for every client.
+"""One small training and its expected result, for every client: a network, its data, and Apex's own loop over them.
 
-Owns: the network, its data, and Apex's own loop over them, which clients must agree with to the last bit.
-Must not touch: any client.
-The surprise: the network notes in which dtype it computed, so that a client that leaves amp out is found out.
+Clients must agree with that loop bit by bit. The network records the dtypes in which it computes, to detect a client
+that does not use amp.
 """
 
 import contextlib
@@ -16,12 +15,12 @@ from networks import weights_of
 #: Passes over the batches; a training is interrupted after the first.
 EPOCHS, BATCHES = 2, 4
 
-#: The levels that Apex had and that train in half: what is asked of every client. O0 shows that the client's loop is ours.
+#: The levels of Apex, for every client. O0 shows that the client's loop is equivalent to Apex's.
 LEVELS = ("O0", "O1", "O2", "O3")
 
 
 class Net(torch.nn.Module):
-    """A small classifier with a batch norm, which notes the dtypes that it computes in."""
+    """A small classifier with a batch norm, which records the dtypes that it computes in."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +75,7 @@ def expected(level, clip=None, loss_inside=False, around=contextlib.nullcontext)
 
     Args:
         clip: the gradients' norm, if they are clipped.
-        loss_inside: the model that amp sees computes the loss as well.
+        loss_inside: the model given to amp computes the loss as well.
         around: returns a context for each forward pass.
     """
     whole = LossNet()

@@ -26,5 +26,5 @@ def apex_is_ours():
 
 @pytest.fixture
 def checkpoints_hold_classes(monkeypatch):
-    """Let a client load classes of its own from its checkpoints: since 2.6 torch does not, unless it is told."""
+    """Let a client load classes of its own from its checkpoints: torch 2.6 and later need an option for this."""
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")

@@ -1,7 +1,7 @@
 """DeepSpeed 0.16: ``"amp"`` in its configuration, with accumulation and clipping, and its checkpoints.
 
-On a CPU it refuses to exchange float16 gradients, so levels that have them wait for a GPU. Its checkpoints hold what the script
-adds for amp.
+On a CPU it refuses to exchange float16 gradients, so levels that have them wait for a GPU. Its checkpoints hold what
+the script adds for amp.
 """
 
 import client_training
@@ -31,7 +31,7 @@ def process_group(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
-    """DeepSpeed's launcher says where a process runs."""
+    """Set the variables that DeepSpeed's launcher sets."""
     for name, value in (("LOCAL_RANK", "0"), ("RANK", "0"), ("WORLD_SIZE", "1"), ("DS_ACCELERATOR", "cpu")):
         monkeypatch.setenv(name, value)
 

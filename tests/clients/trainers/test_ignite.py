@@ -14,7 +14,7 @@ handlers = client_modules.imported("ignite.handlers", "trainers")
 
 
 def trainer_of(level):
-    """Return (trainer, what a checkpoint of it holds), made as ignite's documentation says."""
+    """Return (trainer, what a checkpoint of it holds), made as in ignite's documentation."""
     amp = importlib.import_module("apex.amp")
     model = client_training.Net()
     model, optimizer = amp.initialize(model, client_training.optimizer_of(model), opt_level=level)

@@ -13,7 +13,7 @@ from networks import differing, weights_of
 
 import ampcompat
 import client_modules
-from ampcompat.devices import redirect_device
+from ampcompat.cuda_redirect import redirect_device
 
 pl = client_modules.imported_with_apex("pytorch_lightning", "trainers")
 plugins = client_modules.imported_with_apex("pytorch_lightning.plugins", "trainers")

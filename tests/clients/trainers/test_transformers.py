@@ -14,7 +14,7 @@ from networks import differing, weights_of
 
 import ampcompat
 import client_modules
-from ampcompat.devices import redirect_device
+from ampcompat.cuda_redirect import redirect_device
 
 transformers = client_modules.imported_with_apex("transformers", "trainers")
 client_modules.imported_with_apex("transformers.trainer", "trainers")
@@ -44,7 +44,7 @@ def first_model():
 
 @pytest.fixture(autouse=True)
 def trainers_begin_anew(monkeypatch):
-    """accelerate remembers the device of the first trainer in a process, and a Trainer writes to the environment."""
+    """accelerate keeps the device of the first trainer in a process, and a Trainer writes to the environment."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     states.AcceleratorState._reset_state(reset_partial_state=True)
     yield

@@ -1,9 +1,8 @@
-"""Let torchvision be imported beside a torch for CPUs.
+"""Make torchvision importable with a CPU build of torch.
 
-Owns: ``DECLARED``.
-Must not touch: torchvision, and what imports it (timm does, torchmetrics and transformers do where it is installed).
-The surprise: the builds of torchvision that are easily had need a torch with CUDA, and their Python stops at operators which
-only their compiled part declares. Declared here, without code, those operators let it be imported. Nothing is replaced.
+The commonly available builds of torchvision need a CUDA build of torch; otherwise their import fails at operators
+that only the compiled part declares. ``DECLARED`` declares these operators without an implementation. Nothing is
+replaced. timm needs torchvision, and so do torchmetrics and transformers where it is installed.
 """
 
 import importlib.util

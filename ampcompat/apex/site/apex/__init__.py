@@ -1,8 +1,7 @@
-"""ampcompat's stand-in for NVIDIA Apex: the same names, implemented by the package ampcompat.
+"""ampcompat's stand-in for NVIDIA Apex: the same names, re-exported from the package ``ampcompat``.
 
-Owns: nothing; this folder is made of re-exports.
-Must not touch: torch, until a submodule is needed. Importing it prints nothing and costs next to nothing.
-The surprise: ``import apex`` alone makes ``apex.amp`` and the other submodules available, each loaded at first use.
+``import apex`` makes ``apex.amp`` and the other submodules available; each is loaded at first use. The import prints
+nothing and does not load torch.
 """
 
 import importlib
@@ -13,7 +12,7 @@ from . import _absent
 
 
 def _find_ampcompat():
-    """Make sure that ``import ampcompat`` works: it may be a checkout that is on nobody's path."""
+    """Make sure that ``import ampcompat`` works: it may be a checkout that is not on ``sys.path``."""
     if importlib.util.find_spec("ampcompat") is None:
         import os
 
@@ -23,8 +22,15 @@ def _find_ampcompat():
 _find_ampcompat()
 _absent.watch()
 
+#: Names that Apex's ``__init__.py`` defines: see ``ampcompat.apex.package_names``.
+_OWN = ("DeprecatedFeatureWarning", "RankInfoFormatter", "check_cudnn_version_and_warn", "deprecated_warning")
+
 
 def __getattr__(name):
+    if name in _OWN:
+        from ampcompat.apex import package_names
+
+        return getattr(package_names, name)
     full_name = __name__ + "." + name
     if not name.startswith("_") and importlib.util.find_spec(full_name) is not None:
         return importlib.import_module(full_name)
@@ -38,4 +44,4 @@ def __dir__():
     import pkgutil
 
     carried = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
-    return sorted(carried.union(globals()))
+    return sorted(carried.union(globals(), _OWN))

@@ -1,10 +1,8 @@
-"""Say what to use instead of the parts of Apex that are not carried.
+"""Errors for parts of Apex that ampcompat does not provide: a table of replacements, and import hooks that use it.
 
-Owns: the table of advice, and the error that gives it.
-Must not touch: names outside ``apex`` and Apex's two extension modules.
-The surprise: a finder at the very end of ``sys.meta_path`` raises the error, because only it hears of names that no
-file answers to; to a probe by ``importlib.util.find_spec`` it says, truthfully, that there is no such module. Before
-either, both ends of that list ask ``ampcompat.apex.beside`` about another Apex that is installed.
+The error is raised by a finder at the end of ``sys.meta_path``, since only that one is called for names that no file
+provides. For ``importlib.util.find_spec`` it returns None instead. A finder at each end of ``sys.meta_path`` first
+calls ``ampcompat.apex.nvidia_apex`` for another installed Apex.
 """
 
 import sys
@@ -33,11 +31,11 @@ _ADVICE = {
 
 
 class NotCarriedImportError(ModuleNotFoundError):
-    """A part of Apex that ampcompat does not carry; the message says what to use instead."""
+    """A part of Apex that ampcompat does not provide; the message names a replacement."""
 
 
 def explain(name):
-    """Return one sentence about a name that is not carried: what to use instead, or what there is beside it."""
+    """Return one sentence about a name that is not provided: a replacement, or the names that its module has."""
     entry = name
     while entry not in _ADVICE and "." in entry:
         entry = entry.rpartition(".")[0]
@@ -51,7 +49,7 @@ def explain(name):
 
 
 def _names_in(home):
-    """Return the public names of a loaded module, without what it imported for itself."""
+    """Return the public names of a loaded module, without modules that it imported."""
     module = sys.modules.get(home)
     names = [] if module is None else [name for name in dir(module) if not name.startswith("_")]
     values = {name: vars(module).get(name) for name in names}
@@ -64,55 +62,55 @@ def _is_in(home, module):
 
 
 def their_attribute(name):
-    """Return what another Apex that is installed has under a name, or raise AttributeError."""
+    """Return an attribute of another installed Apex, or raise AttributeError."""
     if name.startswith("__"):
         raise AttributeError(name)
-    from ampcompat.apex import beside
+    from ampcompat.apex import nvidia_apex as beside
 
     return beside.attribute(name)
 
 
 def watch():
-    """Give the advice from now on, in this process; take the compiled parts of another Apex where there is one."""
+    """Install the import hooks in this process: the errors, and the compiled parts of another installed Apex."""
     sys.meta_path.insert(0, _Chooser())
     sys.meta_path.append(_Adviser())
 
 
 class _Chooser:
-    """The first finder to be asked: a part of an Apex beside ours may be the better one."""
+    """The first finder: modules of another installed Apex may be preferred."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """Return the spec of their part, or None: go on as usual."""
+        """Return the spec of the preferred module, or None for the usual import."""
         if not fullname.startswith("apex."):
             return None
-        from ampcompat.apex import beside
+        from ampcompat.apex import nvidia_apex as beside
 
-        return beside.preferred(fullname)
+        return beside.preferred(fullname, path)
 
 
 class _Adviser:
-    """The last finder to be asked: what comes here, nobody found."""
+    """The last finder: it is called only for names that no other finder found."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """Raise the advice for a name of Apex; return None for every other one, and to a probe."""
+        """Raise the error for a name of Apex; return None for other names and for ``importlib.util.find_spec``."""
         if not fullname.startswith("apex."):
             return None
-        from ampcompat.apex import beside
+        from ampcompat.apex import nvidia_apex as beside
 
         spec = beside.missing(fullname)
         if spec is not None:
             return spec
         requested, asker = _request(fullname, sys._getframe(1))
-        if asker == "importlib.util":  # a probe by importlib.util.find_spec
+        if asker == "importlib.util":  # called by importlib.util.find_spec
             return None
-        # Without `name=`: with it, `from apex import parallel` would swallow the error and lose the advice.
+        # Without `name=`: with it, `from apex import parallel` would suppress the error and its message.
         raise NotCarriedImportError(explain(requested))
 
 
 def _request(fullname, frame):
-    """Return (the whole name that is being imported, the module that asks), from the import system's own frames.
+    """Return (the full name that is imported, the name of the importing module), from the frames of the import system.
 
-    ``import apex.contrib.xentropy`` asks a finder for ``apex.contrib`` first, but the advice is for the whole.
+    ``import apex.contrib.xentropy`` first calls a finder with ``apex.contrib``, but the message is about the full name.
     """
     requested = fullname
     while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":

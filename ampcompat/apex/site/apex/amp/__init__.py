@@ -1,18 +1,10 @@
-"""Apex's ``amp``: the names of ``ampcompat.amp``, with the submodules that clients reach into.
+"""Apex's ``amp``: the names of ``ampcompat.amp``, with the submodules that users of Apex import.
 
-Owns: nothing; ``from apex import amp`` and ``from ampcompat import amp`` share functions and state.
-Must not touch: anything.
-The surprise: ``amp._amp_state`` is a module and the state object in one (see ``ampcompat.apex.state_view``).
+``from apex import amp`` and ``from ampcompat import amp`` share functions and state. ``amp._amp_state`` is both a
+module and the state object (see ``ampcompat.apex.state_view``).
 """
 
 from ampcompat.amp import (
-    O0,
-    O1,
-    O2,
-    O3,
-    O4,
-    O5,
-    Properties,
     accumulate,
     bfloat16_function,
     disable_casts,
@@ -22,8 +14,15 @@ from ampcompat.amp import (
     initialize,
     load_state_dict,
     master_params,
+    O0,
+    O1,
+    O2,
+    O3,
+    O4,
+    O5,
     opt_levels,
     promote_function,
+    Properties,
     register_bfloat16_function,
     register_float_function,
     register_half_function,

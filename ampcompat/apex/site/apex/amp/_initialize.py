@@ -1,4 +1,4 @@
-"""What clients import of Apex's initialization: ``applier``."""
+"""``applier``, the function of Apex's ``_initialize`` that other libraries import."""
 
 from collections.abc import Iterable, Mapping
 

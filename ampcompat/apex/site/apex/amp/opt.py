@@ -1,8 +1,8 @@
-"""``OptimWrapper``, the API of before 2019, answers with a pointer to the present one."""
+"""``OptimWrapper``, the API of before 2019: raises an error that names the current API."""
 
 
 class OptimWrapper:
-    """What ``handle.wrap_optimizer`` returned; its only use today is to say what to call instead."""
+    """The result of ``handle.wrap_optimizer`` before 2019; using it raises an error that names the replacement."""
 
     def __init__(self, optimizer=None, amp_handle=None, num_loss=1):
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""What clients asked Apex about recurrent networks."""
+"""Test for the recurrent backend of before torch 1.0."""
 
 import torch
 

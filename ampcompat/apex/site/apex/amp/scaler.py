@@ -1,3 +1,3 @@
 """The loss scaler."""
 
-from ampcompat.parts.scaler import LossScaler
+from ampcompat.loss_scaling.scaler import LossScaler

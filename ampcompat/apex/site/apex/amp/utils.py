@@ -1,4 +1,4 @@
-"""Small questions about tensors that clients asked Apex."""
+"""Small tests of tensors, under Apex's names."""
 
 import torch
 

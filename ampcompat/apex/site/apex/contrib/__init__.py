@@ -1,3 +1,3 @@
-"""The parts of ``apex.contrib`` that are carried."""
+"""The parts of ``apex.contrib`` that are provided."""
 
 from . import clip_grad, layer_norm, optimizers, xentropy

@@ -1,3 +1,3 @@
-"""The marks for NVIDIA's profilers, which are not set here."""
+"""NVTX markers, which do nothing here."""
 
 from ampcompat.apex.pyprof import init, wrap

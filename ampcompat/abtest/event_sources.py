@@ -1,0 +1,59 @@
+"""The other observers of a recorded run, overflow diagnosis and memory measurement, and events from their results."""
+
+from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
+from ..memory.step_observer import MemoryObserver
+
+#: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic
+#: scale may begin with, since an optimizer has no state before it has stepped.
+MEASURED = (1, 2, 5, 10, 20, 50, 100)
+
+
+class DiagnosisEvents:
+    """Makes one event of each explanation of a skipped step."""
+
+    def __init__(self, diagnosis):
+        self._diagnosis = diagnosis
+        self._count = 0  # explanations that have become events
+
+    def step_ended(self, next_step):
+        """Do nothing: explanations need no end of a step."""
+
+    def new_events(self):
+        """Return the events of explanations since the last call."""
+        new = self._diagnosis.findings[self._count :]
+        self._count += len(new)
+        return [{"finding": text, "of_step": step} for step, text in new]
+
+
+class MemoryEvents:
+    """Makes events of measured memory: bytes by kind, and the formula's result."""
+
+    def __init__(self, meter):
+        self._meter = meter
+        self._last = None  # the last reading that has become an event
+
+    def step_ended(self, next_step):
+        """End the measurement of a step; begin that of ``next_step`` (None after the last) if it is to be measured."""
+        if next_step is None:
+            self._meter.closed(None)
+        else:
+            self._meter.begin_step(next_step)
+
+    def new_events(self):
+        """Return an event if there is a new reading."""
+        meter = self._meter
+        if meter.usage is self._last:
+            return []
+        self._last = meter.usage
+        predicted = None if meter.predicted is None else meter.predicted.record()
+        event = {"predicted": predicted, "measured": list(meter.measured), "notes": meter.explanations()}
+        return [dict(event, memory=meter.usage.record())]
+
+
+def add_observers(recorder, diagnose=True, memory=True):
+    """Return the observers of a recorded run, ``recorder`` among them, and add the others' events to its sources."""
+    diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
+    meters = [MemoryObserver(MEASURED)] if memory else []
+    recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
+    # The recorder is last: it may stop the run after a step, which the others must have observed by then.
+    return diagnoses + meters + [recorder]

@@ -1,0 +1,12 @@
+"""Which iterations share an optimizer step under gradient accumulation."""
+
+
+def group_bounds(iteration, steps, total=None):
+    """Return ``(first, end)``: iterations ``first`` to ``end - 1`` share an optimizer step with ``iteration``.
+
+    Groups begin at multiples of ``steps``, whether a run was resumed or not, so that schedules stay the same. ``total``
+    cuts off the last group.
+    """
+    first = iteration - iteration % steps
+    end = first + steps
+    return first, end if total is None else min(end, total)

@@ -1,0 +1,114 @@
+"""Emulated products on a CPU, for networks that scripts have put into half without ``amp.initialize``.
+
+A network is marked in the same way as ``models.forward`` marks the models of a session. Its ``forward`` then runs in a
+``HalfMode``.
+"""
+
+import gc
+import threading
+
+import torch
+
+from ...casting import autograd, half_emulation_mode
+from ...models import forward as forwards
+from ... import tensor_lists
+from ...patching import PatchStack
+
+
+def emulate(network, dtypes):
+    """Emulate products of the low dtype within ``network`` when it runs on a CPU; return ``network``.
+
+    Does nothing if the dtype is not emulated, no param of the network has it, or torch has no function modes.
+
+    Args:
+        network: a module.
+        dtypes: the ``DtypePair``.
+    """
+    low, high = dtypes
+    has_low = any(param.dtype is low and tensor_lists.is_narrower(param, high) for param in network.parameters())
+    if has_low and not _is_marked(network) and half_emulation_mode.mode_for(dtypes) is not None:
+        forwards.mark(network, EmulatedForward(type(network), dtypes), PatchStack())  # permanent: no session undoes it
+    return network
+
+
+def emulate_owners(params, dtypes):
+    """Call ``emulate`` on every module that holds one of ``params``, unless a module around it is emulated already.
+
+    For callers that have only the params and do not know which of these modules the script will call.
+    """
+    if not params or half_emulation_mode.mode_for(dtypes) is None:
+        return
+    wanted = {id(param) for param in params}
+    modules = _modules_alive()
+    done = {id(inner) for module in modules if _is_marked(module) for inner in module.modules()}
+    for module in modules:
+        if id(module) not in done and any(id(param) in wanted for param in module.parameters()):
+            emulate(module, dtypes)
+
+
+def _modules_alive():
+    """Return all modules that the garbage collector tracks, without scripted and partly constructed ones."""
+    # type() instead of isinstance(), which would load lazy proxies.
+    found = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    return [each for each in found if "_modules" in vars(each) and not isinstance(each, torch.jit.ScriptModule)]
+
+
+def _is_marked(module):
+    return isinstance(vars(module).get(forwards.MARK), EmulatedForward)
+
+
+class EmulatedForward(forwards.ForwardCasts):
+    """The mark of one network. Copies and unpickled networks check again whether the dtype is emulated.
+
+    Args:
+        owner: the network's class.
+        dtypes: the ``DtypePair``.
+    """
+
+    def __init__(self, owner, dtypes):
+        self._dtypes = dtypes
+        self._mode = half_emulation_mode.mode_for(dtypes)
+        super().__init__(owner)
+
+    def run(self, forward, model, args, kwargs):
+        """Call ``forward(model, *args, **kwargs)`` with emulation, unless it is active already."""
+        mode = None if self._mode is None else self._mode.context()
+        if mode is None or half_emulation_mode.is_in_force() or not _is_on_cpu(model):
+            return forward(model, *args, **kwargs)
+        with _recomputing, mode:
+            return forward(model, *args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        return EmulatedForward(self.owner, self._dtypes)
+
+    def __reduce__(self):
+        return EmulatedForward, (self.owner, self._dtypes)
+
+
+def _is_on_cpu(model):
+    param = None if model is None else next(model.parameters(), None)
+    return param is None or param.device.type == "cpu"
+
+
+class _Recomputing:
+    """Context in which activation checkpoints recompute in the ``HalfMode`` of their forward pass."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._patches = PatchStack()
+
+    def __enter__(self):
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                autograd.recompute_alike(half_emulation_mode, self._patches)
+
+    def __exit__(self, *exc_info):
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._patches.undo()
+
+
+_recomputing = _Recomputing()

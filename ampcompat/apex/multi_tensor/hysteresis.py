@@ -1,0 +1,42 @@
+"""The update of a loss scale that tolerates several overflows before it backs off, as in ``amp_C``."""
+
+import torch
+
+
+def update_scale_hysteresis(
+    current_scale,
+    growth_tracker,
+    hysteresis_tracker,
+    found_inf,
+    growth_factor,
+    backoff_factor,
+    growth_interval,
+    hysteresis,
+):
+    """Update a loss scale and its counts in place, on their device, and return the scale. Nothing is read by the host.
+
+    Each overflow decrements the number of tolerated ones, which starts at ``hysteresis``; at 0 the scale backs off. A
+    step without overflow resets the number. ``growth_interval`` steps without overflow in a row grow the scale, unless
+    it would become inf.
+
+    Args:
+        current_scale: the scale; a float32 tensor of one element.
+        growth_tracker: steps in a row without overflow; an int32 tensor of one element.
+        hysteresis_tracker: overflows that are still tolerated, including the one that backs off; likewise.
+        found_inf: a float32 tensor of one element, greater than 0 after an overflow.
+        growth_factor, backoff_factor: the factors of the scale.
+        growth_interval, hysteresis: counts.
+    """
+    with torch.no_grad():
+        overflowed = found_inf.to(current_scale.device).reshape(current_scale.shape) > 0
+        left = hysteresis_tracker - overflowed.to(hysteresis_tracker.dtype)
+        hysteresis_tracker.copy_(torch.where(overflowed, left, torch.full_like(left, hysteresis)))
+        good = torch.where(overflowed, torch.zeros_like(growth_tracker), growth_tracker + 1)
+        grows = good == growth_interval
+        growth_tracker.copy_(torch.where(grows, torch.zeros_like(good), good))
+        wide = current_scale.to(torch.float64)  # one rounding, as for a product in double precision
+        grown = (wide * growth_factor).to(current_scale.dtype)
+        grows = grows & (grown - grown == 0)
+        backed_off = (wide * backoff_factor).to(current_scale.dtype)
+        unless_grown = torch.where(overflowed & (left <= 0), backed_off, current_scale)
+        return current_scale.copy_(torch.where(grows, grown, unless_grown))

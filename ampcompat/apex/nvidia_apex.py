@@ -1,0 +1,245 @@
+"""Find another installed package ``apex``, and use the compiled parts of it.
+
+Current NVIDIA Apex still has optimizers, norms and more, but no amp, parallel and fp16_utils. Where the CUDA
+extension of a part loads and there is a GPU, NVIDIA's part is used under the same names. Names that it lacks come
+from this package, and names that this package lacks come from NVIDIA's. Its files and ``sys.path`` are not changed.
+``AMPCOMPAT_OTHER_APEX=off`` switches this off.
+"""
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+
+#: The folder that holds the package ``apex`` and its metadata.
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+
+VARIABLE = "AMPCOMPAT_OTHER_APEX"
+
+#: Submodules by which NVIDIA's ``apex`` is recognized, with or without ``amp``.
+_SUBMODULES = ("optimizers", "normalization", "parallel", "multi_tensor_apply", "fp16_utils")
+
+#: submodule -> (the CUDA extension that it needs, modules of this package that have the same names)
+_PARTS = {
+    "apex.optimizers": ("amp_C", ("optimizers", "contrib.fp16_optimizer")),
+    "apex.multi_tensor_apply": ("amp_C", ("multi_tensor.apply",)),
+    "apex.normalization": ("fused_layer_norm_cuda", ("normalization",)),
+    "apex.mlp": ("mlp_cuda", ("mlp",)),
+    "apex.fused_dense": ("fused_dense_cuda", ("mlp",)),
+    "apex.contrib.clip_grad": ("amp_C", ("contrib.clip_grad",)),
+    "apex.contrib.xentropy": ("xentropy_cuda", ("contrib.xentropy",)),
+    "apex.contrib.layer_norm": ("fast_layer_norm", ("contrib.layer_norm",)),
+}
+
+#: Submodules that always come from this package, whatever an older Apex has.
+_OURS = ("amp", "fp16_utils", "parallel")
+
+
+def other_apex(folders):
+    """Return the package folder of an ``apex`` in ``folders`` that is not this package's, or None."""
+    # Ours has the file _absent.py. Another copy of ampcompat may be on the path too, so paths are not compared.
+    folders = [folder for folder in folders if not os.path.exists(os.path.join(folder, "apex", "_absent.py"))]
+    spec = PathFinder.find_spec("apex", folders)
+    if spec is None or spec.origin is None or spec.origin == "namespace":
+        return None
+    return os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
+
+
+def is_nvidias(package):
+    """Return whether a package named ``apex`` is NVIDIA's, of any version; the one on PyPI is a web toolkit."""
+    return any(has_submodule(package, name) for name in _SUBMODULES)
+
+
+def has_submodule(package, name):
+    """Return whether the folder of a package has a module of this name."""
+    return any(os.path.exists(os.path.join(package, name + ending)) for ending in ("", ".py"))
+
+
+def about(package):
+    """Return one sentence that describes the package and whether it is used."""
+    if not is_nvidias(package):
+        return (
+            "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ours comes before "
+            "it.".format(package)
+        )
+    if has_submodule(package, "amp"):
+        return "The Apex at {} has an amp of its own; ampcompat's comes before it.".format(package)
+    return (
+        "The Apex at {} has no amp any more; ampcompat's comes before it, and its compiled parts are used where there "
+        "is a GPU.".format(package)
+    )
+
+
+def neighbour():
+    """Return the folder of NVIDIA's ``apex`` on ``sys.path``, or None."""
+    if os.environ.get(VARIABLE) == "off":
+        return None
+    found = other_apex(sys.path)
+    return found if found and is_nvidias(found) else None
+
+
+def extension(name):
+    """Return NVIDIA's extension module of this name; None if it is absent, does not load, or there is no GPU."""
+    folders = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != SITE]
+    spec = PathFinder.find_spec(name, folders) if neighbour() else None
+    if spec is None or spec.loader is None or not _has_gpu():
+        return None
+    return _loaded(name, spec.origin)
+
+
+@functools.lru_cache(maxsize=None)
+def _loaded(name, location):
+    """Return an extension module from a file; None if it was built for another torch or a CUDA library is missing."""
+    spec = importlib.util.spec_from_file_location(name, location)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, OSError):
+        return None
+    return module
+
+
+def preferred(name, path):
+    """Return the spec of the module of this name: NVIDIA's with this package's names added, or the other way round.
+
+    None means the usual import: only one of the packages has the module, or its parent package is NVIDIA's.
+
+    Args:
+        name: the full name.
+        path: the ``__path__`` of its parent package.
+    """
+    theirs = neighbour() if name.split(".")[1] not in _OURS else None
+    spec = None if theirs is None else _spec_in(theirs, name)
+    if spec is None or spec.loader is None:
+        return None
+    needs, ours = _PARTS.get(name, (None, ()))
+    if needs is not None and extension(needs) is not None:
+        spec.loader = _Filled(spec.loader, ours)
+        return spec
+    own = PathFinder.find_spec(name, path)
+    if own is None or not str(own.origin).startswith(SITE + os.sep):
+        return None
+    own.loader = _Borrowing(own.loader, spec)
+    return own
+
+
+def missing(name):
+    """Return the spec of a module that no other finder found: of this package, else of NVIDIA's, else None."""
+    theirs = neighbour()
+    if theirs is None:
+        return None
+    found = _spec_in(os.path.join(SITE, "apex"), name)
+    if found is None and name.split(".")[1] not in _OURS:
+        found = _spec_in(theirs, name)
+    return found
+
+
+def attribute(name):
+    """Return an attribute of NVIDIA's ``apex/__init__.py``.
+
+    Raises:
+        AttributeError: there is no such attribute or file, or the file does not load.
+    """
+    theirs = neighbour()
+    spec = None if theirs is None else PathFinder.find_spec("apex", [os.path.dirname(theirs)])
+    if spec is None:
+        raise AttributeError(name)
+    scratch = importlib.util.module_from_spec(spec)  # its own imports of apex.* resolve to this package
+    try:
+        spec.loader.exec_module(scratch)
+    except ImportError as error:
+        raise AttributeError(name) from error
+    return getattr(scratch, name)
+
+
+def _spec_in(package, name):
+    return PathFinder.find_spec(name, [os.path.join(package, *name.split(".")[1:-1])])
+
+
+def _has_gpu():
+    from ..torch_compat import features  # imported here, because importing apex must not load torch
+
+    return "cuda" in features.available_devices()
+
+
+class _Wrapped:
+    """Base class of loaders that wrap another loader."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        """Let the wrapped loader make the module."""
+        return self._loader.create_module(spec)
+
+
+class _Borrowing(_Wrapped):
+    """The loader of a module of this package. Missing names are looked up in NVIDIA's, which is loaded at first use.
+
+    Args:
+        ours: the loader of this package's module.
+        theirs: the spec of NVIDIA's module of the same name.
+    """
+
+    def __init__(self, ours, theirs):
+        super().__init__(ours)
+        self._theirs, self._loaded = theirs, None
+
+    def exec_module(self, module):
+        """Load this package's module."""
+        self._loader.exec_module(module)
+        vars(module).setdefault("__getattr__", self._borrow)
+
+    def _borrow(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._loaded is None:
+            # While it is loaded, its own imports of apex.* resolve to this package.
+            self._loaded = importlib.util.module_from_spec(self._theirs)
+            try:
+                self._theirs.loader.exec_module(self._loaded)
+            except (ImportError, OSError, RuntimeError) as error:
+                self._loaded = None
+                raise AttributeError("{} does not load: {}".format(self._theirs.origin, error)) from error
+        return getattr(self._loaded, name)
+
+
+class _Filled(_Wrapped):
+    """The loader of a module of NVIDIA's. Adds missing names; loads this package's module if NVIDIA's does not load.
+
+    Args:
+        theirs: the loader of NVIDIA's module.
+        ours: modules of this package whose public names are added.
+    """
+
+    def __init__(self, theirs, ours):
+        super().__init__(theirs)
+        self._ours = ours
+
+    def exec_module(self, module):
+        """Load the module."""
+        try:
+            self._loader.exec_module(module)
+        except ImportError:
+            self._load_ours(module)
+            return
+        for name in self._ours:
+            own = importlib.import_module("." + name, __package__)
+            for public in getattr(own, "__all__", None) or [each for each in vars(own) if not each.startswith("_")]:
+                vars(module).setdefault(public, getattr(own, public))
+
+    @staticmethod
+    def _load_ours(module):
+        for name in [name for name in sys.modules if name.startswith(module.__name__ + ".")]:
+            del sys.modules[name]
+        spec = _spec_in(os.path.join(SITE, "apex"), module.__name__)
+        places = {"__file__": spec.origin, "__loader__": spec.loader, "__path__": spec.submodule_search_locations}
+        vars(module).update(places, __spec__=spec)
+        spec.loader.exec_module(module)

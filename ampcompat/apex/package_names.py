@@ -1,0 +1,51 @@
+"""Names that Apex's ``apex/__init__.py`` defines. torch is imported by the functions that need it."""
+
+import logging
+import warnings
+
+
+class DeprecatedFeatureWarning(FutureWarning):
+    """Apex's warning category for deprecated features; not used by this package."""
+
+
+def deprecated_warning(msg):
+    """Warn with ``DeprecatedFeatureWarning``, on the first rank only."""
+    from ..notices import is_first_rank
+
+    if is_first_rank():
+        warnings.warn(msg, DeprecatedFeatureWarning, stacklevel=2)
+
+
+def check_cudnn_version_and_warn(global_option, required_cudnn_version):
+    """Return whether cuDNN is available in at least the required version; warn if not.
+
+    Args:
+        global_option: the option that needs it, for the warning.
+        required_cudnn_version: a number such as 8500, as ``torch.backends.cudnn.version()`` returns.
+    """
+    import torch
+
+    cudnn = torch.backends.cudnn
+    version = cudnn.version() if cudnn.is_available() else None
+    if version is not None and version >= required_cudnn_version:
+        return True
+    found = "there is no cuDNN" if version is None else "this is {}".format(version)
+    needs = "{} needs cuDNN {} or later, and {}.".format(global_option, required_cudnn_version, found)
+    warnings.warn(needs, stacklevel=2)
+    return False
+
+
+class RankInfoFormatter(logging.Formatter):
+    """Formats log records with ``rank_info``: the ranks in tensor, pipeline, virtual pipeline and data parallelism.
+
+    There is no model parallelism here, so all but the last are 0.
+    """
+
+    def format(self, record):
+        """Return the text of a record."""
+        import torch
+
+        distributed = torch.distributed
+        is_there = distributed.is_available() and distributed.is_initialized()
+        record.rank_info = (0, 0, 0, distributed.get_rank() if is_there else 0)
+        return super().format(record)

@@ -1,0 +1,240 @@
+"""Data parallelism in one process whose outputs and losses stay on their devices.
+
+torch's DataParallel gathers all outputs on the first GPU, where the loss is computed. With a vocabulary of 40,000,
+250 tokens and a batch of 32 these are 1.2 GB, and their gradients as much again. Here each GPU holds its own share.
+Tensors are moved by torch's scatter, replicate, parallel_apply and gather. The devices may be CPU ones, also
+repeated: then the parts of a batch run one after another on copies of the module that share its params, which gives
+the same results without a GPU.
+"""
+
+import torch
+from torch.nn.parallel import parallel_apply, replicate, scatter_gather
+
+from ...errors import AmpTypeError, AmpValueError
+
+#: The reductions of a criterion, named as in torch.
+MEAN, SUM, NONE = "mean", "sum", "none"
+
+
+class DataParallelModel(torch.nn.DataParallel):
+    """Runs a module on parts of a batch, one per device, and leaves each output where it is.
+
+    Use it where one process has to drive several GPUs and a script cannot be started once per GPU. Where it can, prefer
+    DistributedDataParallel (torch's, or this package's): it makes no replicas in every step, does not load the
+    first GPU more than the others, and has no Python lock shared by all. Call ``amp.initialize`` first, then wrap.
+
+    Args:
+        module: the module, on the first device.
+        device_ids: GPUs (numbers or devices); or CPU devices, such as ``["cpu", "cpu"]``. None is all GPUs.
+        dim: the dimension in which a batch is divided.
+
+    Raises:
+        AmpTypeError, AmpValueError: no module, no device, or both GPUs and CPU devices.
+    """
+
+    def __init__(self, module, device_ids=None, dim=0):
+        if not isinstance(module, torch.nn.Module):
+            raise AmpTypeError("DataParallelModel expected a torch.nn.Module, not {}.".format(type(module).__name__))
+        devices = _devices(device_ids)
+        if _on_host(devices):
+            torch.nn.Module.__init__(self)
+            self.module, self.dim = module, dim
+            self.device_ids, self.output_device = [], None
+        else:
+            super().__init__(module, device_ids=[device.index for device in devices], dim=dim)
+        self.devices = devices
+
+    def forward(self, *inputs, **kwargs):
+        """Return a tuple with the output of each device that got a part of the batch."""
+        parts = _scatter(inputs, kwargs, self.devices, self.dim)
+        return tuple(_apply(_replicas(self.module, self.devices[: len(parts)]), parts))
+
+
+class DataParallelCriterion(torch.nn.Module):
+    """Computes a loss on the devices of the outputs, and gathers only the losses.
+
+    The result is the criterion's value on the whole batch if that is a mean or a sum over samples. One that is neither,
+    such as a mean weighted by class, should be built with ``reduction="sum"`` and divided by what you want.
+
+    Args:
+        criterion: a module; ``criterion(output, *targets)``.
+        device_ids: as for the ``DataParallelModel`` that makes the outputs.
+        dim: the dimension in which targets are divided.
+        reduction: "mean", weighted by the parts' sizes, "sum" or "none"; None is what ``criterion.reduction`` says, or
+            "mean".
+    """
+
+    def __init__(self, criterion, device_ids=None, dim=0, reduction=None):
+        super().__init__()
+        self.module = criterion
+        self.devices = _devices(device_ids)
+        self.dim = dim
+        self.reduction = reduction or getattr(criterion, "reduction", MEAN)
+        if self.reduction not in (MEAN, SUM, NONE):
+            raise AmpValueError(
+                "DataParallelCriterion reduces by {!r}, {!r} or {!r}, not {!r}.".format(MEAN, SUM, NONE, self.reduction)
+            )
+
+    def forward(self, outputs, *targets, **kwargs):
+        """Return the loss on the first output's device.
+
+        Args:
+            outputs: what the ``DataParallelModel`` returned, one per device.
+            targets: of the whole batch.
+            kwargs: further arguments of the criterion, divided like the targets.
+        """
+        if not isinstance(outputs, (tuple, list)):
+            raise AmpTypeError(
+                "DataParallelCriterion expected the tuple of a DataParallelModel, one output per device, "
+                "not {}.".format(type(outputs).__name__)
+            )
+        if not targets and not kwargs:
+            parts = [((), {}) for _ in outputs]
+        else:
+            parts = _scatter(targets, kwargs, self.devices, self.dim)
+        if len(parts) != len(outputs):
+            raise AmpValueError(
+                "DataParallelCriterion got {} outputs and targets for {} devices: model and criterion need the same "
+                "batch and the same device_ids.".format(len(outputs), len(parts))
+            )
+        calls = [(((output,) + tuple(args)), options) for output, (args, options) in zip(outputs, parts)]
+        losses = _apply(_replicas(self.module, self.devices[: len(calls)]), calls)
+        return self._together(losses, [_size(call, self.dim) for call in calls])
+
+    def _together(self, losses, sizes):
+        home = losses[0].device
+        if self.reduction == NONE:
+            return torch.cat([loss.to(home) for loss in losses], self.dim)
+        total = float(sum(sizes))
+        shares = [size / total if self.reduction == MEAN else 1.0 for size in sizes]
+        return sum(loss.to(home) * share for loss, share in zip(losses, shares))
+
+
+def gather(outputs, target_device=None, dim=0):
+    """Return the outputs of a ``DataParallelModel`` as one, as if one device had made it; differentiable.
+
+    Args:
+        outputs: a tuple, one output per device: tensors, or containers of them with the same structure.
+        target_device: the device of the result; None is the first output's device.
+        dim: the dimension in which the batch was divided.
+    """
+    if not isinstance(outputs, (tuple, list)) or not outputs:
+        raise AmpTypeError("gather expected the tuple of a DataParallelModel, one output per device.")
+    target = next(_tensors(outputs)).device if target_device is None else _device(target_device)
+    if target.type == "cpu":
+        return _joined(list(outputs), target, dim)
+    return scatter_gather.gather(list(outputs), target.index, dim)
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def _devices(device_ids):
+    if device_ids is None:
+        device_ids = range(torch.cuda.device_count())
+    devices = [_device(each) for each in device_ids]
+    if not devices:
+        raise AmpValueError("There is no GPU here. Name CPU devices to try it without: device_ids=['cpu', 'cpu'].")
+    if len({device.type for device in devices}) > 1:
+        raise AmpValueError("device_ids must be all GPUs or all CPU devices, not {}.".format(list(device_ids)))
+    return devices
+
+
+def _device(named):
+    device = torch.device("cuda", named) if isinstance(named, int) else torch.device(named)
+    if device.type != "cpu" and device.index is None:
+        device = torch.device(device.type, 0)
+    return device
+
+
+def _on_host(devices):
+    return devices[0].type == "cpu"
+
+
+# -- the four primitives -----------------------------------------------------------------------------------------------
+
+
+def _scatter(args, kwargs, devices, dim):
+    """Return [(args, kwargs)] for as many devices as get a part of the batch."""
+    if not _on_host(devices):
+        indices = [device.index for device in devices]
+        split, named = scatter_gather.scatter_kwargs(args, kwargs, indices, dim)
+        return list(zip(split, named))
+    split, named = _divided(tuple(args), len(devices), dim), _divided(dict(kwargs), len(devices), dim)
+    count = min(len(split), len(named))
+    return list(zip(split[:count], named[:count]))
+
+
+def _divided(value, count, dim):
+    """Return up to ``count`` parts of a nested value, as torch's scatter does: tensors in chunks, others whole."""
+    if isinstance(value, torch.Tensor):
+        return list(value.chunk(count, dim))
+    if isinstance(value, (tuple, list)) and value:
+        rows = list(zip(*(_divided(each, count, dim) for each in value)))
+        if hasattr(value, "_fields"):
+            return [type(value)(*row) for row in rows]
+        return [type(value)(row) for row in rows]
+    if isinstance(value, dict) and value:
+        names = list(value)
+        return [dict(zip(names, row)) for row in _divided(tuple(value.values()), count, dim)]
+    return [value] * count
+
+
+def _replicas(module, devices):
+    if len(devices) == 1:
+        return [module]
+    if not _on_host(devices):
+        return replicate(module, [device.index for device in devices], not torch.is_grad_enabled())
+    return [module] + [_light_copy(module, {}) for _ in devices[1:]]
+
+
+def _light_copy(module, done):
+    """Return a copy that shares params and has buffers of its own, which are discarded as on all GPUs but the first."""
+    if id(module) not in done:
+        twin = done[id(module)] = type(module).__new__(type(module))
+        vars(twin).update(vars(module))
+        twin._parameters = module._parameters.copy()
+        twin._buffers = {name: None if each is None else each.clone() for name, each in module._buffers.items()}
+        twin._modules = {
+            name: None if child is None else _light_copy(child, done) for name, child in module._modules.items()
+        }
+    return done[id(module)]
+
+
+def _apply(modules, calls):
+    if len(modules) == 1 or next(_tensors(calls)).device.type == "cpu":
+        return [module(*args, **kwargs) for module, (args, kwargs) in zip(modules, calls)]
+    args, kwargs = zip(*calls)
+    return parallel_apply(modules, args, kwargs)
+
+
+def _joined(parts, device, dim):
+    """Join nested values of the same structure by concatenating their tensors."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        if first.dim() == 0:
+            return torch.stack([part.to(device) for part in parts])
+        return torch.cat([part.to(device) for part in parts], dim)
+    if isinstance(first, dict):
+        return type(first)((name, _joined([part[name] for part in parts], device, dim)) for name in first)
+    if isinstance(first, (tuple, list)):
+        columns = [_joined(list(column), device, dim) for column in zip(*parts)]
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+    if first is None:
+        return None
+    raise AmpTypeError("gather can join tensors and containers of them, not {}.".format(type(first).__name__))
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            for found in _tensors(each):
+                yield found
+
+
+def _size(call, dim):
+    """Return the number of samples in a call of the criterion."""
+    tensor = next(_tensors(call))
+    return tensor.shape[dim] if tensor.dim() > dim else 1

@@ -1,0 +1,169 @@
+"""Casting of the arguments of one call: which dtypes are cast, on which devices, and the walk over nested arguments.
+
+``Casts`` holds what a wrapper needs from its backend.
+"""
+
+import torch
+
+_Tensor = torch.Tensor
+BYTES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
+CONTAINERS = (tuple, list, dict)
+
+
+class CastDevices(dict):
+    """{``torch.device``: whether tensors on it are cast}, which fills itself in as devices are looked up.
+
+    Args:
+        types: device types ("cpu", "cuda", …); None means all.
+    """
+
+    def __init__(self, types=None):
+        super().__init__()
+        self.types = None if types is None else frozenset(types)
+        #: Whether ``tensor.is_cpu`` gives the answer; it costs a third of a look-up in this dict.
+        self.are_the_cpu = self.types == {"cpu"} and hasattr(_Tensor, "is_cpu")
+
+    def __missing__(self, device):
+        is_cast = self[device] = self.types is None or device.type in self.types
+        return is_cast
+
+    def leave(self, args, kwargs):
+        """Return whether a call with these arguments is left alone, as its tensors are on other devices.
+
+        The floating tensors with dimensions decide; one on a cast device is enough. Tensors of shape () count only if
+        there are no others, because torch accepts a CPU scalar together with tensors on any device.
+        """
+        if self.types is None:
+            return False
+        first = args[0] if args else None
+        if isinstance(first, (tuple, list)) and first and isinstance(first[0], _Tensor):
+            first = first[0]  # the first tensor of a sequence, as in ``cat``
+            if self[first.device] and first.dim():
+                return False
+        found = floating_tensors(kwargs, floating_tensors(args, []))
+        found = [tensor for tensor in found if tensor.dim()] or found
+        return bool(found) and not any(self[tensor.device] for tensor in found)
+
+    def leave_traced(self, args):
+        """As ``leave``, but by the first tensor alone: torch.compile cannot trace a look-up in this dict."""
+        for arg in args if self.types is not None else ():
+            if isinstance(arg, _Tensor):
+                return arg.device.type not in self.types
+        return False
+
+
+class Casts:
+    """What the wrappers of one backend need from it.
+
+    Args:
+        dtypes: the ``DtypePair``.
+        leaves: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
+            devices whose tensors are not cast.
+        paused: a function that returns a context manager with casts off.
+        weight_cast: casts a tensor to the low dtype; the cast of a weight is cached.
+        rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.WideCall``; the result for a
+            weight is cached.
+        is_compiling: whether a compiler is tracing; traced code must not use caches.
+    """
+
+    def __init__(self, dtypes, leaves, paused, weight_cast, rounded_weight, is_compiling):
+        self.low, self.high = dtypes
+        self.leaves = leaves
+        self.paused = paused
+        self.rounded_weight = rounded_weight
+        self.is_compiling = is_compiling
+        self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
+        self.to_low = _to_low(weight_cast, self.low)
+
+    def to_high(self, value):
+        """Return a value with its floating tensors no narrower than the high dtype."""
+        if isinstance(value, _Tensor):
+            return value.to(self.high) if value.dtype in self.narrow else value
+        return nested(self.to_high, value) if isinstance(value, CONTAINERS) else value
+
+    def rounding(self, call):
+        """Return a function: value -> the value with its floating tensors rounded to the low dtype, in the high one.
+
+        Args:
+            call: the ``half_emulation.WideCall`` that they are for.
+        """
+
+        def rounded(value):
+            if isinstance(value, _Tensor):
+                return self.rounded_weight(value, call) if value.dtype in BYTES else value
+            return nested(rounded, value) if isinstance(value, CONTAINERS) else value
+
+        return rounded
+
+
+def _to_low(weight_cast, low):
+    """Return a function: value -> the value with its floating tensors in the low dtype, weights from the cache."""
+    not_low = frozenset(BYTES) - frozenset([low])
+
+    # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
+    def to_low(value):
+        if isinstance(value, _Tensor):
+            return weight_cast(value) if value.dtype in not_low else value
+        return nested(to_low, value) if isinstance(value, CONTAINERS) else value
+
+    return to_low
+
+
+def nested(cast, value):
+    """Return a container with its items cast; the same object if none changed, otherwise a new one of the same type."""
+    # Runs at every call, also for lists of numbers. As in Apex, only tuples, lists and dicts are walked.
+    if isinstance(value, dict):
+        items = {key: cast(item) for key, item in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        return items if type(value) is dict else type(value)(items)
+    items = [cast(item) for item in value]
+    if all(new is old for new, old in zip(items, value)):
+        return value
+    if hasattr(value, "_make"):
+        return value._make(items)
+    return items if type(value) is list else type(value)(items)
+
+
+def cast_all(cast, args, kwargs):
+    """Return arguments and keywords cast; ``out`` is left alone."""
+    args = [cast(arg) for arg in args]
+    if not kwargs:
+        return args, kwargs
+    return args, {name: value if name == "out" else cast(value) for name, value in kwargs.items()}
+
+
+def floating_tensors(value, found):
+    """Append the floating tensors within a value to a list."""
+    if isinstance(value, _Tensor):
+        if value.dtype in BYTES:
+            found.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            floating_tensors(item, found)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            floating_tensors(item, found)
+    return found
+
+
+def widest(dtypes):
+    """Return the narrowest dtype that holds all of the given ones: float32 for float16 and bfloat16."""
+    result = None
+    for dtype in dtypes:
+        if result is None or BYTES[dtype] > BYTES[result]:
+            result = dtype
+        elif dtype is not result and BYTES[dtype] == BYTES[result]:
+            result = torch.float32
+    return result
+
+
+def caster(dtype):
+    """Return a function that casts the floating tensors of a value to one dtype."""
+
+    def cast(value):
+        if isinstance(value, _Tensor):
+            return value.to(dtype) if value.dtype in BYTES and value.dtype is not dtype else value
+        return nested(cast, value) if isinstance(value, CONTAINERS) else value
+
+    return cast

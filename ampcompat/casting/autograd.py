@@ -1,0 +1,122 @@
+"""Runs backward passes without casts, and Python code within them under the casts of its forward pass.
+
+Such code is a recomputed checkpoint or the Python ``backward`` of a custom ``autograd.Function``. What the autograd
+engine runs in C++ must not be cast: the gradients of a float32-only region are wrong by 4e-4 when its matrix products
+are.
+"""
+
+import functools
+import inspect
+
+import torch
+from torch.autograd import function as autograd_function
+from torch.utils import checkpoint
+
+from . import compile
+
+#: Packages whose own functions were written for a backward pass without casts.
+_INTERNAL = ("torch", "ampcompat")
+#: Where torch.func and torch.compile make a function of their own around each custom one of a user.
+_FUNCTION_TRANSFORMS = "torch._functorch.autograd_function"
+
+
+def pause_backward(backend, patches):
+    """Run every backward pass with the backend's casts off, on any thread, except for custom functions.
+
+    Args:
+        backend: a ``CastBackend`` with ``paused()`` and ``as_now()``.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    for name in ("backward", "grad"):
+        patches.set(torch.autograd, name, without_casts(getattr(torch.autograd, name), backend))
+    node = autograd_function.BackwardCFunction
+    # torch makes the ``ctx`` of a call before it calls ``forward``, in the same thread.
+    patches.set(node, "__init__", _recording_casts(node.__init__, backend))
+    for name in ("apply", "apply_boxed"):  # called on the engine's thread of the device, where casts are not paused
+        if hasattr(node, name):
+            patches.set(node, name, _under_recorded_casts(getattr(node, name), backend))
+
+
+def without_casts(original, backend):
+    """Return ``original`` running with the backend's casts off in the calling thread."""
+
+    @functools.wraps(original)
+    def wrapper(*args, **kwargs):
+        with backend.paused():
+            return original(*args, **kwargs)
+
+    return wrapper
+
+
+def _recording_casts(original, backend):
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        if _is_custom(type(self)._forward_cls):
+            self._ampcompat_casts = (backend, backend.as_now(_call))
+
+    return __init__
+
+
+def _is_custom(function_class):
+    """Return whether an ``autograd.Function`` is a user's own, neither torch's nor ours."""
+    module = function_class.__module__
+    return module.partition(".")[0] not in _INTERNAL or module == _FUNCTION_TRANSFORMS
+
+
+def _call(function, *args):
+    return function(*args)
+
+
+def _under_recorded_casts(original, backend):
+    @functools.wraps(original)
+    def apply(self, *args):
+        recorded_by, as_in_forward = getattr(self, "_ampcompat_casts", (None, None))
+        if recorded_by is backend:
+            return as_in_forward(original, self, *args)
+        with backend.paused():  # an internal function, or one called before this backend was opened
+            return original(self, *args)
+
+    return apply
+
+
+def recompute_alike(backend, patches):
+    """Make both forms of checkpointing recompute under the casts that were on or off at the call.
+
+    The checkpointed function is wrapped. A ``context_fn`` would not do: torch refuses it with ``debug=True`` and in the
+    reentrant form, it would replace the caller's own, and under torch.compile it must be a dispatch mode.
+
+    Args:
+        backend: a ``CastBackend`` with ``as_now()``.
+        patches: the ``PatchStack`` that undoes it.
+    """
+
+    def recomputing(original):
+        def checkpointed(function=None, *args, **kwargs):
+            # Without a function torch returns a decorator. Code that is being traced by torch.compile runs only once.
+            if function is not None and not compile.is_compiling():
+                function = backend.as_now(function)
+            return original(function, *args, **kwargs)
+
+        return checkpointed
+
+    patches.redirect(inspect.unwrap(checkpoint.checkpoint), recomputing)
+    # For calls of the class itself, and functions decorated before the session began (torch >= 2.15).
+    reentrant = checkpoint.CheckpointFunction
+    patches.set(reentrant, "forward", staticmethod(_argument_as_now(reentrant.forward, backend)))
+    # The same for the non-reentrant form, which torch.distributed also uses; they share no public name.
+    frame = getattr(checkpoint, "_CheckpointFrame", None)
+    if frame is not None:
+        patches.set(frame, "__init__", _argument_as_now(frame.__init__, backend))
+
+
+def _argument_as_now(original, backend):
+    """Wrap the function that is the first argument after ``self`` or ``ctx``."""
+
+    @functools.wraps(original)
+    def recomputed_alike(context, function, *args, **kwargs):
+        if not compile.is_compiling():
+            function = backend.as_now(function)
+        return original(context, function, *args, **kwargs)
+
+    return recomputed_alike

@@ -1,0 +1,127 @@
+"""``CastBackend``, the interface of the cast backends, and ``NoCasts``, for the levels that cast no functions.
+
+``paused``, ``entered`` and ``region`` act on the calling thread; ``open`` acts on the whole process.
+"""
+
+import abc
+from contextlib import contextmanager
+
+from .thread_state import NOTHING
+
+
+def nothing():
+    """Do nothing."""
+
+
+class CastBackend(abc.ABC):
+    """Makes the functions of torch run in the dtype that the op table gives them.
+
+    One backend serves one session. Between ``open`` and the undoing of the patch stack that ``open`` was given, a
+    function in the table casts its floating tensor arguments by the rule of its row, in every thread of the process,
+    except where ``paused`` applies. That stack undoes everything that ``open`` changes.
+    """
+
+    #: The name by which users select it.
+    name = "abstract"
+
+    @abc.abstractmethod
+    def open(self, patches, on_move=nothing):
+        """Turn the casts on for the whole process.
+
+        Args:
+            patches: the ``PatchStack`` that undoes it.
+            on_move: called without arguments whenever ``param.data`` is set to something on another device.
+        """
+
+    @abc.abstractmethod
+    def active(self):
+        """Return whether a function called now, in this thread, would be cast."""
+
+    @abc.abstractmethod
+    def paused(self):
+        """Return a context manager with casts off in this thread: nestable, restored when the body raises."""
+
+    @abc.abstractmethod
+    def entered(self):
+        """Return a context manager with casts on in this thread, unless the thread has paused them.
+
+        Initialized models enter it in ``forward``, so that every thread computes as the main thread does.
+        """
+
+    @abc.abstractmethod
+    def cast_on(self, types):
+        """Cast only tensors on these device types, whether open or not. Without this call all are cast.
+
+        Args:
+            types: a collection of device types ("cpu", "cuda", …), or None for all.
+        """
+
+    @abc.abstractmethod
+    def confine(self):
+        """Limit the casts to threads that are in a ``region``. Call it before ``open``."""
+
+    @abc.abstractmethod
+    def region(self):
+        """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
+
+    @abc.abstractmethod
+    def as_now(self, function):
+        """Return ``function``, made to run with casts on or off as they are in this thread now."""
+
+    @abc.abstractmethod
+    def clear_cache(self, weights=list):
+        """Drop the cached casts that this thread has made, and those of some weights, whichever thread made them.
+
+        Args:
+            weights: () -> these weights; it is called only if other threads have cached casts.
+        """
+
+    @abc.abstractmethod
+    def wrap(self, function, rule):
+        """Return ``function``, made to cast its arguments by ``rule`` (see ``op_table.rules``) while casts are active.
+
+        Args:
+            function: any callable; tensors may be nested in its arguments and keywords.
+            rule: "half", "float", "promote", "sequence" or "banned".
+        """
+
+
+class NoCasts(CastBackend):
+    """The backend of O0, O2, O3 and O5, which casts nothing. With it, callers need no special case."""
+
+    name = "none"
+
+    def open(self, patches, on_move=nothing):
+        """Change nothing."""
+
+    def active(self):
+        """Return False."""
+        return False
+
+    @contextmanager
+    def paused(self):
+        """Change nothing."""
+        yield
+
+    entered = paused
+
+    def cast_on(self, types):
+        """Change nothing."""
+
+    def confine(self):
+        """Change nothing."""
+
+    def region(self):
+        """Change nothing."""
+        return NOTHING
+
+    def as_now(self, function):
+        """Return ``function`` itself."""
+        return function
+
+    def clear_cache(self, weights=list):
+        """Change nothing."""
+
+    def wrap(self, function, rule):
+        """Return ``function`` itself."""
+        return function

@@ -1,0 +1,79 @@
+"""Support for torch.compile: conditions that it can guard on, and the function names that it has collected.
+
+torch._dynamo collects torch's functions by name once, at the first compilation. If it collected our wrappers under
+those names, it would not recognise the original functions after the session has been closed.
+"""
+
+import functools
+import sys
+
+import torch
+
+from .autocast_flags import IS_BY_DEVICE
+
+_compiler = getattr(torch, "compiler", None)
+
+#: The attribute that marks our wrappers.
+MARK = "_ampcompat_wrapper"
+
+
+def _never():
+    return False
+
+
+#: Whether torch.compile is running: tracing, or trying code with fake tensors.
+is_compiling = getattr(_compiler, "is_compiling", _never)
+
+#: Whether torch.compile is tracing the calling code; it treats this function as a constant. A call costs a fifth of
+#: ``is_compiling``, and wrappers make one every time (torch >= 2.2).
+is_tracing = getattr(_compiler, "is_dynamo_compiling", is_compiling)
+
+
+def is_autocast_enabled(devices):
+    """Return whether autocast is on for any of the device types, in a form that the compiler guards on."""
+    if not IS_BY_DEVICE:
+        return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+    for device in devices:
+        if torch.is_autocast_enabled(device):
+            return True
+    return False
+
+
+def autocast_off(devices):
+    """Return a context that the compiler supports and that turns casts off; it covers one device type, the last."""
+    return torch.autocast(devices[-1], enabled=False)
+
+
+def teach_names(patches):
+    """Correct the function names that the compiler has collected, at every call of ``torch.compile``."""
+    if not hasattr(torch, "compile"):
+        return
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(*args, **kwargs):
+        import torch._dynamo  # a slow import, which torch.compile makes anyway
+
+        _correct_names()
+        return original(*args, **kwargs)
+
+    patches.set(torch, "compile", compile)
+    patches.defer(_forget_names)
+
+
+def _correct_names():
+    """Replace the compiler's entries for our wrappers by entries for the functions that they wrap."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    learned = getattr(rules, "get_torch_obj_rule_map", dict)()
+    for known in [known for known in learned if getattr(known, MARK, False)]:
+        original = known
+        while getattr(original, MARK, False):
+            original = original.__wrapped__
+        learned[original] = learned.pop(known)
+
+
+def _forget_names():
+    """Make the compiler collect its names again, now that they are torch's own functions."""
+    forget = getattr(sys.modules.get("torch._dynamo.trace_rules"), "clear_lru_cache", None)
+    if forget is not None:
+        forget()

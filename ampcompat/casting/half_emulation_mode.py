@@ -1,0 +1,151 @@
+"""Emulated products of half tensors on a CPU, for models whose weights are half (O2, O3, O5).
+
+``HalfMode`` is a torch function mode that computes them by ``casting.half_emulation``; these levels patch no function.
+"""
+
+import types
+
+import torch
+
+from . import half_emulation
+from ..op_table import rules
+from ..torch_compat import features
+from . import compile, patch_targets
+from .argument_casts import BYTES, cast_all, floating_tensors, nested
+
+_Mode = getattr(getattr(torch, "overrides", None), "TorchFunctionMode", object)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
+
+#: Rows with the rule "promote" that are products too.
+_PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
+#: Python functions of torch that call products. A function mode is off within the function that it handles, so these
+#: run as copies that do not check for modes, with the mode entered again.
+_LOOKED_INTO = frozenset([torch.nn.functional.multi_head_attention_forward])
+_QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+_modes_in_force = getattr(getattr(torch, "overrides", None), "_get_current_function_mode_stack", list)
+
+
+def choose(dtypes, models):
+    """Return a ``HalfMode`` for the ``forward`` of models, or None where they do not need one.
+
+    Args:
+        dtypes: the ``DtypePair``.
+        models: whose weights were cast to the low dtype.
+
+    Returns:
+        None where the dtype is not emulated, or no weight is on the CPU, or this torch has no function modes.
+    """
+    is_on_cpu = any(param.device.type == "cpu" for model in models for param in model.parameters())
+    return mode_for(dtypes) if is_on_cpu else None
+
+
+def mode_for(dtypes):
+    """Return a ``HalfMode``, or None where the low dtype is not emulated or this torch has no function modes."""
+    if not features.has_function_modes() or not half_emulation.is_wanted(dtypes.low):
+        return None
+    return HalfMode(dtypes)
+
+
+def _in_force():
+    return [mode for mode in _modes_in_force() if isinstance(mode, HalfMode)]
+
+
+def is_in_force():
+    """Return whether a ``HalfMode`` is active in this thread."""
+    return bool(_in_force())
+
+
+def as_now(function):
+    """Return ``function``, made to run in the ``HalfMode`` that is active in this thread now, if there is one.
+
+    A checkpoint that is recomputed in backward needs it: the autograd engine runs without function modes.
+    """
+    found = [] if compile.is_compiling() else _in_force()
+    if not found:
+        return function
+
+    mode = found[-1]
+
+    def as_then(*args, **kwargs):
+        if mode in _modes_in_force():  # within the forward pass itself
+            return function(*args, **kwargs)
+        with mode:
+            return function(*args, **kwargs)
+
+    return as_then
+
+
+class HalfMode(_Mode):
+    """A context manager: products of low tensors on the CPU are computed in the high dtype and rounded.
+
+    Args:
+        dtypes: the ``DtypePair``.
+    """
+
+    def __init__(self, dtypes):
+        super().__init__()
+        self.low, self.high = dtypes
+        self._products = _products()
+
+    def context(self):
+        """Return the mode itself, or None while a compiler or a tracer is running."""
+        return None if compile.is_compiling() or _tracing_state() is not None else self
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        """Call ``function``, in the high dtype if it is a product."""
+        kwargs = kwargs or {}
+        if compile.is_compiling():  # checked first: a compiler traces this method too, but cannot trace the rest
+            return function(*args, **kwargs)
+        if function in self._products and self._is_for(args, kwargs):
+            return self._computed(function, args, kwargs)
+        if function in _LOOKED_INTO:
+            with self:
+                return _without_questions(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _is_for(self, args, kwargs):
+        if "out" in kwargs or "out_dtype" in kwargs:
+            return False
+        found = floating_tensors(kwargs, floating_tensors(args, []))
+        low = self.low
+        return bool(found) and all(
+            tensor.dtype is low
+            and type(tensor) in _PLAIN
+            and tensor.device.type == "cpu"
+            for tensor in found
+        )
+
+    def _computed(self, function, args, kwargs):
+        call = half_emulation.WideCall(self.low, self.high)
+
+        def widened(value):
+            if isinstance(value, torch.Tensor):
+                return call.widened(value) if value.dtype in BYTES else value
+            return nested(widened, value) if isinstance(value, (tuple, list)) else value
+
+        args, kwargs = cast_all(widened, args, kwargs)
+        return call.run(function, args, kwargs)
+
+
+def _products():
+    """Return the functions that are products: torch's own, not the wrappers of an O1 or O4 session."""
+    rows = [row for row in rules.rows() if row.rule == rules.HALF or row.source[1] in _PRODUCTS]
+    found = set()
+    for owner, row in patch_targets.place(rows):
+        function = getattr(owner, row.name)
+        while getattr(function, compile.MARK, False):
+            function = function.__wrapped__
+        found.add(function)
+    return frozenset(found)
+
+
+def _without_questions(function):
+    """Return a copy of a Python function that does not check for function modes."""
+    never = dict.fromkeys(_QUESTIONS, lambda *tensors: False)
+    names = dict(function.__globals__, **never)
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

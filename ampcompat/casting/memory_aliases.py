@@ -1,0 +1,127 @@
+"""Tracks the objects that share the memory of a weight but not its version counter, and may change it unnoticed.
+
+``weight.data.clamp_()`` does not move ``weight._version``, because ``.data`` has a version counter of its own, and
+writing into ``weight.detach().numpy()`` moves none at all. So ``Tensor.data`` and ``Tensor.numpy`` record what they
+return.
+"""
+
+import functools
+import threading
+import weakref
+from collections import deque
+
+import torch
+
+from .thread_state import renew_lock_in_forks
+
+_Tensor = torch.Tensor
+_PLAIN = (_Tensor, torch.nn.Parameter)
+
+
+def memory_of(tensor):
+    """Return the address of a tensor's memory, the same for all views of it; None where it has none of its own."""
+    if type(tensor) not in _PLAIN:  # fake and wrapped tensors among others
+        return None
+    try:
+        return (tensor.untyped_storage if hasattr(tensor, "untyped_storage") else tensor.storage)().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse
+        return None
+
+
+class Aliases:
+    """Weak references to what shares memory with a tensor, but not its version counter."""
+
+    def __init__(self):
+        self._of = {}  # memory -> the references
+        # The memories of aliases that died. A weakref callback may run at any time, so it takes no lock.
+        self._dead = deque()
+        renew_lock_in_forks(self)
+
+    def renew_lock(self):
+        """Make a new lock: in a forked process a lock that was held would never be released."""
+        self.lock = threading.RLock()  # reentrant: garbage collection may run any code while it is held
+
+    def note(self, memory, alias):
+        """Remember that ``alias`` may write to this memory as long as it lives."""
+        dead = self._dead
+        reference = weakref.ref(alias, lambda reference: dead.append(memory))
+        with self.lock:
+            self._drop_dead()
+            self._of.setdefault(memory, []).append(reference)
+
+    def has(self, memory):
+        """Return whether an alias may write to this memory without moving the version counter."""
+        if not self._of:
+            return False
+        with self.lock:
+            self._drop_dead()
+            return memory in self._of
+
+    def _drop_dead(self):
+        while self._dead:
+            memory = self._dead.popleft()
+            alive = [reference for reference in self._of.pop(memory, ()) if reference() is not None]
+            if alive:
+                self._of[memory] = alive
+
+
+def watch_aliases(caches, aliases, patches, moved):
+    """Make ``Tensor.data`` and ``Tensor.numpy`` record the aliases they return, and ``Tensor.data`` those assigned.
+
+    Args:
+        caches: the ``WeightCache`` objects.
+        aliases: their ``Aliases``.
+        patches: the ``PatchStack`` that undoes it.
+        moved: called without arguments when the new data of a tensor is on another device.
+    """
+
+    def note(tensor, alias):
+        memory = memory_of(tensor)
+        if memory:  # 0: an empty tensor, or one on "meta"
+            aliases.note(memory, alias)
+            for cache in caches:
+                cache.forget_memory(memory)
+
+    _watch_data(note, caches, patches, moved)
+    numpy = _Tensor.numpy
+
+    @functools.wraps(numpy)
+    def numpy_noted(self, *args, **kwargs):
+        array = numpy(self, *args, **kwargs)
+        note(self, array)
+        return array
+
+    patches.set(_Tensor, "numpy", numpy_noted)
+
+
+def _watch_data(note, caches, patches, moved):
+    original = _data_descriptor()
+
+    def get_data(self):
+        alias = original.__get__(self, type(self))
+        note(self, alias)
+        return alias
+
+    def set_data(self, value):
+        before = self.device
+        original.__set__(self, value)
+        for cache in caches:
+            cache.forget_weight(self)
+        memory = memory_of(self)
+        for alias in (value, value._base):  # they share this memory from now on
+            if alias is not None and memory_of(alias) == memory:
+                note(self, alias)
+        if self.device != before:
+            moved()
+
+    def delete_data(self):
+        original.__delete__(self)
+
+    patches.set(_Tensor, "data", property(get_data, set_data, delete_data, original.__doc__))
+
+
+def _data_descriptor():
+    for kind in _Tensor.__mro__:
+        if "data" in vars(kind):
+            return vars(kind)["data"]
+    raise AttributeError("torch.Tensor has no attribute 'data'")

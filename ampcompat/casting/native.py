@@ -1,0 +1,221 @@
+"""Casts by torch's autocast, with wrappers that make it agree with the op table.
+
+Autocast's flags belong to a thread, and only that thread can turn them off again. They are set for good in the main
+thread, and in any other thread only while it is in the ``forward`` of an initialized model. Elsewhere the wrappers cast
+without autocast, so that all threads cast alike, whenever they began, and none is left with a flag. Autocast's own
+cache of weights is off, because it can return stale casts; ``weight_cache`` replaces it.
+"""
+
+import copy
+import threading
+
+import torch
+
+from ..torch_compat import features
+from . import autocast_flags, compile
+from .autocast_flags import Flags
+from .base import nothing
+from .thread_state import Inside, NOTHING
+from .wrapping import WrappingBackend
+
+_Tensor = torch.Tensor
+
+
+class _Members(threading.local):
+    """The state of one thread: the ``CastDevices`` for which its flags are set, or None; the flags before that."""
+
+    entered = None
+    before = None
+
+
+class NativeBackend(WrappingBackend):
+    """Autocast on the devices that are cast, made to agree with the op table."""
+
+    name = "native"
+
+    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+        self._available = tuple(features.read().autocast_devices)
+        self._flags = Flags(self._available)
+        self._members = _Members()
+        super().__init__(dtypes, rows, allow_banned, messages)
+
+    def _make_casts(self):
+        casts = super()._make_casts()
+        leaves, is_tracing = casts.leaves, compile.is_tracing
+        self._covered_casts = copy.copy(casts)
+        self._covered_casts.leaves = lambda args, kwargs: is_tracing() or leaves(args, kwargs)
+        return casts
+
+    def _make_leaves(self):
+        switch, local, flags, members = self._switch, self._switch.local, self._flags, self._members
+        is_tracing, is_switched_off = compile.is_tracing, self._is_switched_off
+
+        def leaves(args, kwargs):
+            if is_tracing():  # a compiler cannot follow thread-locals, and it guards on autocast's flags
+                return not compile.is_autocast_enabled(flags.devices) or switch.devices.leave_traced(args)
+            if local.off:
+                return True
+            devices, first = switch.devices, args[0] if args else None
+            is_tensor = isinstance(first, _Tensor)
+            if is_tensor and (first.is_cpu if devices.are_the_cpu else devices[first.device]) and first.dim():
+                return not flags.is_enabled() and members.entered is not None  # as ``is_switched_off``
+            return is_switched_off() or devices.leave(args, kwargs)
+
+        return leaves
+
+
+    def _is_switched_off(self):
+        """Return whether the user has turned off, in this thread, the autocast that we have turned on in it."""
+        return not self._flags.is_enabled() and self._members.entered is not None
+
+    def _is_covered(self, row):
+        if row.no_nested_casts or not autocast_flags.IS_BY_DEVICE:  # what older torch casts has not been tested
+            return False
+        return all(device in row.native for device in self._flags.devices)
+
+    def _casts_for(self, row):
+        return self._covered_casts if self._is_covered(row) else self._casts
+
+    def open(self, patches, on_move=nothing):
+        """Turn autocast on and put the wrappers in place."""
+        patches.defer(self._leave)
+        super().open(patches, on_move)
+        if not self._is_confined and threading.current_thread() is threading.main_thread():
+            self._members.before = self._flags.read()
+            self._settle()
+
+    def _leave(self):
+        members = self._members
+        if members.before is not None:
+            self._flags.write(members.before)
+            members.before = members.entered = None
+
+    def cast_on(self, types):
+        """Cast tensors on these types of device only; None means all."""
+        super().cast_on(types)
+        self._flags.choose(self._available if types is None else sorted(types))
+        members = self._members
+        if members.before is not None:
+            for device, state in self._flags.read()[0].items():
+                members.before[0].setdefault(device, state)
+            self._settle()
+
+    def stop(self):
+        """Turn the casts off in this process for good."""
+        super().stop()
+        self._leave()
+
+    def _settle(self):
+        """Set the flags of the main thread, where they stay set, for the devices that are cast now."""
+        members = self._members
+        if not self._switch.local.off and members.entered is not self._switch.devices:
+            self._flags.write(members.before)
+            self._flags.enter(self.dtypes.low)
+            members.entered = self._switch.devices
+
+    def active(self):
+        """Return whether a function called now, in this thread, would be cast."""
+        return not self._switch.local.off and not self._is_switched_off()
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        if compile.is_compiling():
+            return compile.autocast_off(self._flags.devices or self._available)
+        return _PausedFlags(self)
+
+    _paused_inside = paused
+
+    def entered(self):
+        """Return a context manager with autocast on in this thread, unless it is on already or paused."""
+        members = self._members
+        if self._switch.local.off or members.entered is self._switch.devices:
+            return NOTHING
+        if members.before is not None:  # the main thread, after another thread has moved a model to another device
+            self._settle()
+            return NOTHING
+        return _Entered(self)
+
+    def region(self):
+        """Return a context manager with the wrappers and autocast on in this thread."""
+        return _Region(self)
+
+    def as_now(self, function):
+        """Return ``function``, made to run with casts on or off as they are in this thread now."""
+        as_then = super().as_now(function)
+        flags, members = self._flags, self._members
+        state, entered = flags.read(), members.entered
+
+        def with_flags(*args, **kwargs):
+            before = flags.read(), members.entered
+            flags.write(state)
+            members.entered = entered
+            try:
+                return as_then(*args, **kwargs)
+            finally:
+                flags.write(before[0])
+                members.entered = before[1]
+
+        return with_flags
+
+
+class _PausedFlags:
+    """Context manager: wrappers and autocast off in this thread."""
+
+    __slots__ = ("_backend", "_was", "_devices")
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def __enter__(self):
+        backend = self._backend
+        backend._switch.pause()
+        self._devices = backend._switch.devices
+        self._was = backend._flags.leave()
+
+    def __exit__(self, *exc_info):
+        backend = self._backend
+        backend._flags.restore(self._was)
+        backend._switch.resume()
+        if backend._switch.devices is not self._devices and backend._members.before is not None:
+            backend._settle()
+
+
+class _Region(Inside):
+    """Context manager: wrappers and autocast on in this thread."""
+
+    __slots__ = ("_backend", "_before")
+
+    def __init__(self, backend):
+        super().__init__(backend._switch)
+        self._backend = backend
+
+    def __enter__(self):
+        super().__enter__()
+        backend = self._backend
+        self._before = backend._flags.read(), backend._members.entered
+        backend._flags.enter(backend.dtypes.low)
+        backend._members.entered = backend._switch.devices
+
+    def __exit__(self, *exc_info):
+        self._backend._flags.write(self._before[0])
+        self._backend._members.entered = self._before[1]
+        super().__exit__(*exc_info)
+
+
+class _Entered:
+    """Context manager: autocast on in a thread that did not have it."""
+
+    __slots__ = ("_backend", "_before")
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def __enter__(self):
+        backend = self._backend
+        self._before = backend._flags.read(), backend._members.entered
+        backend._flags.enter(backend.dtypes.low)
+        backend._members.entered = backend._switch.devices
+
+    def __exit__(self, *exc_info):
+        self._backend._flags.write(self._before[0])
+        self._backend._members.entered = self._before[1]

@@ -1,0 +1,32 @@
+"""Batch and instance norm of a low-precision input with high-precision weights, where torch has no kernel for the mix.
+
+The result has the input's dtype, as from the mixed kernels. Only old torch on the CPU needs this (before 2.1 for
+float16), and the dtypes ``opt_levels.STAND_IN``; elsewhere nothing is patched.
+"""
+
+import functools
+
+import torch
+
+from ..torch_compat import features
+
+
+def compute_wide(casts, devices, patches):
+    """Patch the norms if one of the device types lacks the mixed kernel. ``casts`` is the backend's ``Casts``."""
+    if all(features.has_mixed_batch_norm(device, casts.low, casts.high) for device in devices):
+        return
+    for name in ("batch_norm", "instance_norm"):
+        patches.set(torch, name, _wide(getattr(torch, name), casts))
+
+
+def _wide(norm, casts):
+    @functools.wraps(norm)
+    def in_high(input, *args, **kwargs):
+        others = [value for value in args + tuple(kwargs.values()) if isinstance(value, torch.Tensor)]
+        if input.dtype is not casts.low or all(value.dtype is casts.low for value in others):
+            return norm(input, *args, **kwargs)
+        if casts.leaves((input,), kwargs):
+            return norm(input, *args, **kwargs)
+        return norm(input.to(casts.high), *args, **kwargs).to(casts.low)
+
+    return in_high

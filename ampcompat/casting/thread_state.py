@@ -1,0 +1,170 @@
+"""``Switch``: whether casts are on in the calling thread, by the state of the process and the thread's own."""
+
+import os
+import threading
+import weakref
+
+_locked = weakref.WeakSet()
+
+
+def renew_lock_in_forks(owner):
+    """Call ``owner.renew_lock()`` now and in every forked process, where a held lock would never be released."""
+    _locked.add(owner)
+    owner.renew_lock()
+
+
+def _renew_locks():
+    for owner in list(_locked):
+        owner.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Switch:
+    """On or off for the process, and the other way for a while in one thread."""
+
+    def __init__(self):
+        # Each switch has its own class, whose attribute ``off`` is the state of the process. A thread shadows it while
+        # it pauses or is in a region. So one attribute read is enough, and closing the backend reaches every thread.
+        self._everywhere = type("Local", (threading.local,), {"off": True, "depth": 0, "inside": False})
+        self.local = self._everywhere()
+        #: The ``argument_casts.CastDevices``: on which devices tensors are cast.
+        self.devices = None
+        #: Whether casts are off for the process or paused in any thread. Compiled code uses this, because torch.compile
+        #: guards on plain attributes and not on thread-locals.
+        self.is_off_somewhere = True
+        renew_lock_in_forks(self)
+
+    def renew_lock(self):
+        """Make a new lock and count the threads that pause or are in a region again: a fork has only this thread."""
+        self._lock = threading.Lock()
+        local = self.local
+        self._pausing_threads, self._threads_inside = int(local.depth > 0), int(local.inside)
+        self._note()
+
+    def turn_on(self):
+        """Turn casts on in every thread that does not pause them."""
+        self._everywhere.off = False
+        self._note()
+
+    def turn_off(self):
+        """Turn casts off in every thread, except in those that are in a region."""
+        self._everywhere.off = True
+        self._note()
+
+    def pause(self):
+        """Turn casts off in this thread until the matching ``resume``."""
+        # ``change_pauses(1)``, inlined: it runs in every backward pass and every step.
+        local = self.local
+        local.depth = depth = local.depth + 1
+        if depth == 1:
+            local.off = True
+            with self._lock:
+                self._pausing_threads += 1
+                self.is_off_somewhere = True
+
+    def resume(self):
+        """End the newest ``pause`` of this thread."""
+        local = self.local
+        local.depth = depth = local.depth - 1
+        if not depth:
+            self._give_back(local)
+            self._note(pausing=-1)
+
+    def change_pauses(self, change):
+        """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
+        local = self.local
+        before = local.depth
+        local.depth = after = before + change
+        if after and not before:
+            local.off = True
+            self._note(pausing=1)
+        elif before and not after:
+            self._give_back(local)
+            self._note(pausing=-1)
+
+    def stand_inside(self, inside):
+        """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
+        local = self.local
+        was = local.inside
+        if inside is not was:
+            local.inside = inside
+            self._give_back(local)
+            self._note(inside=1 if inside else -1)
+        return was
+
+    @staticmethod
+    def _give_back(local):
+        if local.inside:
+            local.off = False
+        elif "off" in vars(local):
+            del local.off
+
+    def _note(self, pausing=0, inside=0):
+        with self._lock:
+            self._pausing_threads += pausing
+            self._threads_inside += inside
+            is_off = self._everywhere.off and not self._threads_inside
+            self.is_off_somewhere = is_off or self._pausing_threads > 0
+
+
+class Paused:
+    """Context manager: casts off in this thread. A class, for speed: it is entered at every backward."""
+
+    __slots__ = ("_switch",)
+
+    def __init__(self, switch):
+        self._switch = switch
+
+    def __enter__(self):
+        self._switch.pause()
+
+    def __exit__(self, *exc_info):
+        self._switch.resume()
+
+
+class Unpaused:
+    """Context manager: this thread's pauses suspended, for code that must run under the casts of an earlier time."""
+
+    __slots__ = ("_switch", "_depth")
+
+    def __init__(self, switch):
+        self._switch = switch
+
+    def __enter__(self):
+        self._depth = self._switch.local.depth
+        self._switch.change_pauses(-self._depth)
+
+    def __exit__(self, *exc_info):
+        self._switch.change_pauses(self._depth)
+
+
+class Inside(Unpaused):
+    """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
+
+    __slots__ = ("_was",)
+
+    def __enter__(self):
+        super().__enter__()
+        self._was = self._switch.stand_inside(True)
+
+    def __exit__(self, *exc_info):
+        self._switch.stand_inside(self._was)
+        super().__exit__(*exc_info)
+
+
+class Nothing:
+    """Context manager that changes nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *exc_info):
+        return None
+
+
+NOTHING = Nothing()

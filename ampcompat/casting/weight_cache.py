@@ -1,0 +1,223 @@
+"""A cache of the casts of weights, which are made once per iteration.
+
+A cast is valid for one version of a weight. While something may write to the weight's memory without moving the version
+(``memory_aliases``), the weight is cast again at each use.
+"""
+
+import threading
+import weakref
+
+import torch
+
+from .memory_aliases import memory_of
+from .compile import is_compiling
+
+Parameter = torch.nn.Parameter
+_Tensor = torch.Tensor
+
+
+def _never():
+    return None
+
+
+# The first three return None or False where the feature is not active, or where this torch does not have it.
+_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _never)
+_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
+_in_inference = getattr(torch, "is_inference_mode_enabled", _never)
+_grad_is_enabled = torch.is_grad_enabled
+
+
+def _capturing():
+    """Return whether a CUDA graph is being captured; its memory must not be cached."""
+    # Looked up at each call, because ``cuda_redirect`` may replace it.
+    return getattr(torch.cuda, "is_current_stream_capturing", _never)()
+
+
+def _mode_without_grad():
+    return "inference" if _in_inference() else False
+
+
+def is_weight(tensor):
+    """Return whether the casts of a tensor are cached: it is a plain parameter, or a leaf that requires a gradient."""
+    kind = type(tensor)
+    return kind is Parameter or (kind is _Tensor and tensor.requires_grad and tensor.is_leaf)
+
+
+class _Entry:
+    """The casts of one weight by grad mode, each with the state of the weight it is valid for, and their makers."""
+
+    __slots__ = ("reference", "pointer", "memory", "makers", "casts")
+
+    def __init__(self, reference, weight):
+        self.reference = reference
+        self.pointer = weight.data_ptr()
+        self.memory = memory_of(weight)
+        self.makers = set()
+        self.casts = {}
+
+
+class Maker(threading.local):
+    """The thread for which casts are made: the thread's own ``token``, or that of the thread it recomputes for.
+
+    A thread identifier cannot be used: it may be reused by a later thread.
+    """
+
+    def __init__(self):
+        self.token = object()
+
+
+class WeightCache:
+    """Casts of weights by ``make``, one per weight, weight version and grad mode, for all threads.
+
+    Args:
+        make: weight -> its cast.
+        aliases: the ``Aliases`` of all tensors.
+        maker: the ``Maker`` that identifies threads.
+    """
+
+    def __init__(self, make, aliases, maker):
+        self._make = make
+        self._aliases = aliases
+        self._entries = {}  # id of a weight -> its entry
+        self._sharing = {}  # memory -> the ids of the weights in it
+        self._maker = maker
+        self._is_empty = True
+
+    def cast(self, weight):
+        """Return ``make(weight)``, or the result of an earlier call if it is still valid.
+
+        A cast made without gradients is never returned when they are enabled, nor one of inference mode outside it.
+        """
+        if _functorch_level() is not None or _tracing_state() is not None:  # casts made here belong to the transform
+            return self._make(weight)
+        entry = self._entries.get(id(weight))
+        if entry is None or entry.reference() is not weight:
+            return self._cast_first(weight)
+        mode = True if _grad_is_enabled() else _mode_without_grad()
+        found = entry.casts.get(mode)
+        if found is None:
+            return self._cast_into(entry, weight, mode)
+        cast, version, pointer, requires_grad = found
+        if version != weight._version or pointer != weight.data_ptr() or requires_grad != weight.requires_grad:
+            entry.casts.clear()
+            return self._cast_into(entry, weight, mode)
+        return cast
+
+    def _cast_first(self, weight):
+        """Cast a weight without an entry. Add one, unless it has no version (inference mode) or no memory (sparse)."""
+        if is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided:
+            return self._make(weight)
+        entry = _Entry(weakref.ref(weight, _Forget(self, id(weight))), weight)
+        self._set(id(weight), entry)
+        return self._cast_into(entry, weight, True if _grad_is_enabled() else _mode_without_grad())
+
+    def _cast_into(self, entry, weight, mode):
+        """Cast a weight, and cache the cast if that is safe."""
+        # Read before the cast is made: another thread may change the weight meanwhile.
+        version, pointer, requires_grad = weight._version, weight.data_ptr(), weight.requires_grad
+        cast = self._make(weight)
+        if pointer != entry.pointer:
+            self._move(entry, weight, pointer)
+        if type(cast) is _Tensor and not (weight.is_cuda and _capturing()):
+            with self._aliases.lock:  # an alias that is recorded at the same time must find the cast
+                if not self._aliases.has(entry.memory):
+                    self._keep(entry, mode, (cast, version, pointer, requires_grad))
+        return cast
+
+    def _keep(self, entry, mode, cast):
+        if not entry.casts:
+            entry.makers.clear()  # the threads that made the earlier casts no longer count
+        entry.makers.add(self._maker.token)
+        entry.casts[mode] = cast
+        self._is_empty = False
+
+    def _set(self, key, entry):
+        """Set the entry of the weight with this id; None removes it."""
+        with self._aliases.lock:
+            before = self._entries.pop(key, None)
+            if before is not None:
+                sharing = self._sharing.get(before.memory, set())
+                sharing.discard(key)
+                if not sharing:
+                    self._sharing.pop(before.memory, None)
+            if entry is not None:
+                self._entries[key] = entry
+                self._sharing.setdefault(entry.memory, set()).add(key)
+
+    def _move(self, entry, weight, pointer):
+        with self._aliases.lock:
+            is_listed = self._entries.get(id(weight)) is entry
+            if is_listed:
+                self._set(id(weight), None)
+            entry.pointer, entry.memory = pointer, memory_of(weight)
+            if is_listed:
+                self._set(id(weight), entry)
+
+    def forget_dead(self, key, reference):
+        """Drop the entry of a weight that died."""
+        with self._aliases.lock:
+            entry = self._entries.get(key)
+            if entry is not None and entry.reference is reference:
+                self._set(key, None)
+
+    def forget_memory(self, memory):
+        """Drop the casts of the weights in this memory."""
+        if memory in self._sharing:
+            with self._aliases.lock:
+                self._forget([self._entries[key] for key in self._sharing.get(memory, ())])
+
+    def forget_weight(self, weight):
+        """Drop the casts of one weight."""
+        entry = self._entries.get(id(weight))
+        if entry is not None:
+            entry.casts.clear()
+
+    def forget_all(self):
+        """Drop every cast, whichever thread made it. The recorded aliases stay."""
+        self._is_empty = True
+        self._forget(self._entries.copy().values())
+
+    @staticmethod
+    def _forget(entries):
+        for entry in entries:
+            entry.casts.clear()
+
+    def clear(self, weights=list):
+        """Drop the casts that this thread has made, and those of some weights, whichever thread made them.
+
+        Another thread may be in the middle of its forward pass. A weight that it uses twice must be cast once, or its
+        gradient is rounded differently.
+
+        Args:
+            weights: () -> the weights; called only if other threads have casts here.
+        """
+        if self._is_empty:
+            return
+        self._is_empty, is_left, mine = True, False, self._maker.token
+        for entry in self._entries.copy().values():
+            if mine in entry.makers:
+                entry.casts.clear()
+            elif entry.casts:
+                is_left = True
+        if is_left:
+            self._is_empty = False
+            for weight in weights():
+                self.forget_weight(weight)
+
+    def __len__(self):
+        return sum(bool(entry.casts) for entry in self._entries.copy().values())
+
+
+class _Forget:
+    """Weak reference callback: drop the entry of a weight that died. Holds the cache weakly itself."""
+
+    __slots__ = ("_cache", "_key")
+
+    def __init__(self, cache, key):
+        self._cache = weakref.ref(cache)
+        self._key = key
+
+    def __call__(self, reference):
+        cache = self._cache()
+        if cache is not None:
+            cache.forget_dead(self._key, reference)

@@ -1,0 +1,252 @@
+"""The wrappers that apply the rules of the op table to one call.
+
+They run at every call of every function in the table, so each rule is a small closure of its own, which first checks
+whether it has to do anything.
+"""
+
+import functools
+
+import torch
+
+from ..errors import AmpNotImplementedError
+from . import half_emulation
+from ..op_table import rules
+from .argument_casts import BYTES, cast_all, caster, CONTAINERS, floating_tensors, widest
+from .compile import MARK
+
+_Tensor = torch.Tensor
+_MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
+
+
+def half(function, casts):
+    """Cast every floating tensor to the low dtype."""
+    leaves, to_low = casts.leaves, casts.to_low
+
+    @functools.wraps(function)
+    def in_half(*args, **kwargs):
+        if leaves(args, kwargs):
+            return function(*args, **kwargs)
+        if kwargs:
+            args, kwargs = cast_all(to_low, args, kwargs)
+            return function(*args, **kwargs)
+        return function(*[to_low(arg) for arg in args])
+
+    return in_half
+
+
+def half_emulated(function, casts, always=True):
+    """As ``half``, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
+
+    Args:
+        function: a product.
+        casts: the backend's ``Casts``.
+        always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
+    """
+    leaves, is_compiling, paused = casts.leaves, casts.is_compiling, casts.paused
+
+    @functools.wraps(function)
+    def in_half(*args, **kwargs):
+        if leaves(args, kwargs):
+            return function(*args, **kwargs)
+        if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
+            args, kwargs = cast_all(casts.to_low, args, kwargs)
+            return function(*args, **kwargs)
+        call = half_emulation.WideCall(casts.low, casts.high)
+        args, kwargs = cast_all(casts.rounding(call), args, kwargs)
+        with paused():
+            return call.run(function, args, kwargs)
+
+    return in_half
+
+
+def _has_sparse(args):
+    for arg in args:
+        if isinstance(arg, _Tensor) and arg.layout is not torch.strided:
+            return True
+    return False
+
+
+def half_emulated_if_sparse(function, casts):
+    """As ``half``, but products of sparse tensors on a CPU are computed in the high dtype."""
+    return half_emulated(function, casts, always=False)
+
+
+def in_float(function, casts):
+    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
+    leaves, to_high = casts.leaves, casts.to_high
+
+    @functools.wraps(function)
+    def in_high(*args, **kwargs):
+        if leaves(args, kwargs):
+            return function(*args, **kwargs)
+        if kwargs:
+            args, kwargs = cast_all(to_high, args, kwargs)
+            return function(*args, **kwargs)
+        return function(*[to_high(arg) for arg in args])
+
+    return in_high
+
+
+def _is_alike(args):
+    """Return whether all floating tensors are known to have one dtype: a fast check for the common case."""
+    first = None
+    for arg in args:
+        for value in (arg,) if isinstance(arg, _Tensor) else arg if type(arg) in (list, tuple) else (arg,):
+            if isinstance(value, _Tensor):
+                dtype = value.dtype
+                if dtype is not first and dtype in BYTES:
+                    if first is not None:
+                        return False
+                    first = dtype
+            elif isinstance(value, CONTAINERS):
+                return False
+    return True
+
+
+def _may_hold_tensors(values):
+    return any(isinstance(value, _MAY_HOLD_TENSORS) for value in values)
+
+
+def promoted(function, casts):
+    """Cast every floating tensor to the widest dtype among them."""
+    leaves = casts.leaves
+
+    @functools.wraps(function)
+    def in_widest(*args, **kwargs):
+        if leaves(args, kwargs):
+            return function(*args, **kwargs)
+        if _is_alike(args) and not (kwargs and _may_hold_tensors(kwargs.values())):
+            return function(*args, **kwargs)
+        args, kwargs = _promote(args, kwargs)
+        return function(*args, **kwargs)
+
+    return in_widest
+
+
+def _promote(args, kwargs):
+    inputs = {name: value for name, value in kwargs.items() if name != "out"}
+    found = floating_tensors(inputs, floating_tensors(args, []))
+    dtype = widest([tensor.dtype for tensor in found])
+    if all(tensor.dtype is dtype for tensor in found):
+        return args, kwargs
+    return cast_all(caster(dtype), args, kwargs)
+
+
+def float_in_place(function, casts):
+    """In-place form of a float function: for a low ``self`` compute in the high dtype and copy the result back."""
+    leaves, to_high, narrow = casts.leaves, casts.to_high, casts.narrow
+
+    @functools.wraps(function)
+    def written_back(self, *args, **kwargs):
+        if leaves((self,), kwargs):
+            return function(self, *args, **kwargs)
+        args, kwargs = cast_all(to_high, args, kwargs)
+        if not isinstance(self, _Tensor) or self.dtype not in narrow:
+            return function(self, *args, **kwargs)
+        # The in-place form runs on a copy, so that the function needs no out-of-place form.
+        wide = self.to(casts.high)
+        with casts.paused():
+            result = function(wide, *args, **kwargs)
+            return result if result is NotImplemented else self.copy_(result)
+
+    return written_back
+
+
+def follow_self(function, casts):
+    """In-place form of a half or promoted function: cast the other arguments to the dtype of ``self``."""
+    leaves = casts.leaves
+    casters = {dtype: caster(dtype) for dtype in BYTES}
+
+    @functools.wraps(function)
+    def following(*args, **kwargs):
+        if leaves(args, kwargs):  # as in every step of an optimizer
+            return function(*args, **kwargs)
+        if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
+            return function(*args, **kwargs)
+        args, kwargs = cast_all(casters[args[0].dtype], args, kwargs)
+        return function(*args, **kwargs)
+
+    return following
+
+
+def banned(function, casts, message=None):
+    """Raise an error if a floating tensor is narrower than the high dtype; otherwise call the function as it is."""
+    leaves, narrow = casts.leaves, casts.narrow
+
+    @functools.wraps(function)
+    def refused(*args, **kwargs):
+        if leaves(args, kwargs):
+            return function(*args, **kwargs)
+        if any(tensor.dtype in narrow for tensor in floating_tensors(kwargs, floating_tensors(args, []))):
+            raise AmpNotImplementedError(message or rules.BANNED_MESSAGE)
+        return function(*args, **kwargs)
+
+    return refused
+
+
+def no_nested_casts(function, casts):
+    """Run the function with casts off inside."""
+    leaves, paused = casts.leaves, casts.paused
+
+    @functools.wraps(function)
+    def alone(*args, **kwargs):
+        if leaves(args, kwargs):
+            return function(*args, **kwargs)
+        with paused():
+            return function(*args, **kwargs)
+
+    return alone
+
+
+def float32_inside(function, casts):
+    """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
+    leaves, low = casts.leaves, casts.low
+
+    @functools.wraps(function)
+    def in_own_dtype(*args, **kwargs):
+        if leaves(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
+            return function(*args, **kwargs)
+        args, kwargs = cast_all(casts.to_high, args, kwargs)
+        return half_emulation.round_results(function(*args, **kwargs), low)
+
+    return in_own_dtype
+
+
+_WRAPPERS = {
+    rules.FLOAT32_INSIDE: float32_inside,
+    rules.HALF: half,
+    rules.FLOAT: in_float,
+    rules.PROMOTE: promoted,
+    rules.SEQUENCE: promoted,
+    rules.FLOAT_IN_PLACE: float_in_place,
+    rules.FOLLOW_SELF: follow_self,
+}
+
+
+def wrapped(function, rule, casts, has_no_nested_casts=False, message=None, emulate=False, takes_sparse=False):
+    """Return ``function`` in the wrapper of ``rule``.
+
+    Args:
+        function: any callable.
+        rule: one of ``op_table.rules.RULES``.
+        casts: the backend's ``Casts``.
+        has_no_nested_casts: what the function calls inside runs without casts.
+        message: the error message of a banned function.
+        emulate: it is a function of torch that is emulated on this CPU; a user's own function gets real half tensors.
+        takes_sparse: it is a function of torch that multiplies sparse tensors too.
+    """
+    if has_no_nested_casts or rule == rules.PASSTHROUGH:
+        function = _marked(no_nested_casts(function, casts))
+    if rule == rules.PASSTHROUGH:
+        return function
+    if rule == rules.BANNED:
+        return _marked(banned(function, casts, message))
+    wrap = _WRAPPERS[rule]
+    if rule == rules.HALF:
+        wrap = half_emulated if emulate else half_emulated_if_sparse if takes_sparse else wrap
+    return _marked(wrap(function, casts))
+
+
+def _marked(wrapper):
+    setattr(wrapper, MARK, True)
+    return wrapper

@@ -1,0 +1,190 @@
+"""``WrappingBackend``, the base of both backends: wrappers around functions, weight caches, backward without casts.
+
+A backend can be opened and undone many times; cached casts do not outlive one opening.
+"""
+
+from contextlib import nullcontext
+
+import torch
+
+from . import half_emulation
+from ..nested import METHODS
+from ..op_table import rules as op_rules
+from ..torch_compat import features
+from . import autograd, compile, data_loading, jit_script, norms, patch_targets, rnn, wrappers
+from .memory_aliases import Aliases, watch_aliases
+from .base import CastBackend, nothing
+from .weight_cache import is_weight, Maker, Parameter, WeightCache
+from .argument_casts import CastDevices, Casts
+from .thread_state import Inside, NOTHING, Paused, Switch, Unpaused
+
+
+_Tensor = torch.Tensor
+
+
+class WrappingBackend(CastBackend):
+    """Casts by wrappers around the functions of the op table.
+
+    Args:
+        dtypes: the ``DtypePair``.
+        rows: the merged rows of ``op_table.rules``; None means the table as it is written.
+        allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
+        messages: {name: message} for banned functions; None means the table's.
+    """
+
+    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+        self.dtypes = dtypes
+        self.rows = op_rules.rows() if rows is None else tuple(rows)
+        self.allow_banned = allow_banned
+        self.messages = op_rules.banned_messages() if messages is None else messages
+        self._switch = Switch()
+        self._switch.devices = CastDevices()
+        self._is_confined = False
+        low, high = dtypes
+        self._aliases, self._maker = Aliases(), Maker()
+        shared = (self._aliases, self._maker)
+        self._cache = WeightCache(METHODS[low], *shared)
+        self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
+        self._emulate = half_emulation.is_wanted(low)
+        self._casts = self._make_casts()
+
+    def _make_casts(self):
+        return Casts(
+            self.dtypes,
+            leaves=self._make_leaves(),
+            paused=self._paused_inside,
+            weight_cast=self._low_of(),
+            rounded_weight=self._rounded_of(),
+            is_compiling=compile.is_compiling,
+        )
+
+    def _make_leaves(self):
+        switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
+
+        def leaves(args, kwargs):
+            if is_tracing():
+                return switch.is_off_somewhere or switch.devices.leave_traced(args)
+            if local.off:
+                return True
+            devices, first = switch.devices, args[0] if args else None
+            # The most common case first: this runs at every call of every function of the table.
+            is_tensor = isinstance(first, _Tensor)
+            if is_tensor and (first.is_cpu if devices.are_the_cpu else devices[first.device]) and first.dim():
+                return False
+            return devices.leave(args, kwargs)
+
+        return leaves
+
+    def _paused_inside(self):
+        # A compiler traces such a function down to kernels, which no wrapper casts, so it needs no pause. It cannot
+        # trace the lock either.
+        return nullcontext() if compile.is_compiling() else Paused(self._switch)
+
+    def _low_of(self):
+        low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
+
+        def low_of(tensor):
+            # ``is_weight``, without the call in the most common case.
+            if not is_tracing() and (type(tensor) is Parameter or is_weight(tensor)):  # no caches in traced code
+                return cached(tensor)
+            return tensor.to(low)
+
+        return low_of
+
+    def _rounded_of(self):
+        cached = self._rounded_cache.cast
+        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
+
+    def open(self, patches, on_move=nothing):
+        """Put the wrappers in place and turn them on, unless they are confined to regions."""
+        originals = [
+            patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
+            for owner, row in patch_targets.place(self.rows)
+        ]
+        jit_script.script_originals(originals, patches)
+        rnn.accept_any_floating_input(self._casts, patches)
+        norms.compute_wide(self._casts, features.available_devices(), patches)
+        rnn.look_up_anew(patches)
+        autograd.pause_backward(self, patches)
+        autograd.recompute_alike(self, patches)
+        data_loading.pause_loading(self, patches)
+        watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
+        compile.teach_names(patches)
+        _turn_off_fast_paths(patches)
+        if not self._is_confined:
+            self._switch.turn_on()
+        patches.defer(self._cache.forget_all)
+        patches.defer(self._rounded_cache.forget_all)
+        patches.defer(self._switch.turn_off)
+
+    def _casts_for(self, row):
+        return self._casts
+
+    def _wrapper_of(self, row):
+        rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
+        casts, message = self._casts_for(row), self.messages.get(row.name)
+        emulate = self._emulate and row.source is not None
+        takes_sparse = row.source is not None and (row.name in op_rules.TAKES_SPARSE or row.owner == op_rules.SPARSE)
+        return lambda function: wrappers.wrapped(function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse)
+
+    def active(self):
+        """Return whether a function called now, in this thread, would be cast."""
+        return not self._switch.local.off
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        return Paused(self._switch)
+
+    def entered(self):
+        """Return a context manager that does nothing: the wrappers apply in every thread."""
+        return NOTHING
+
+    def cast_on(self, types):
+        """Cast tensors on these types of device only; None means all."""
+        if types is None or self._switch.devices.types != frozenset(types):
+            self._switch.devices = CastDevices(types)
+
+    def stop(self):
+        """Turn the casts off for good in this process, a worker of a ``DataLoader``."""
+        self._switch.turn_off()
+
+    def confine(self):
+        """Limit the casts to threads that are in a ``region``."""
+        self._is_confined = True
+
+    def region(self):
+        """Return a context manager with casts on in this thread."""
+        return Inside(self._switch)
+
+    def as_now(self, function):
+        """Return ``function``, made to run with casts on or off as they are in this thread now."""
+        local = self._switch.local
+        context = Paused if local.off else Inside if local.inside else Unpaused
+        maker, token = self._maker, self._maker.token
+
+        def as_then(*args, **kwargs):
+            own, maker.token = maker.token, token  # a thread of the autograd engine recomputes for this thread
+            try:
+                with context(self._switch):
+                    return function(*args, **kwargs)
+            finally:
+                maker.token = own
+
+        return as_then
+
+    def clear_cache(self, weights=list):
+        """Drop the casts that this thread has made, and those of some weights, whichever thread made them."""
+        self._cache.clear(weights)
+        self._rounded_cache.clear(weights)
+
+    def wrap(self, function, rule):
+        """Return ``function`` in the wrapper of ``rule``."""
+        return wrappers.wrapped(function, rule, self._casts)
+
+
+def _turn_off_fast_paths(patches):
+    """Keep nn.MultiheadAttention and similar layers from calling fused kernels without rows (torch >= 1.13 or so)."""
+    mha = getattr(torch.backends, "mha", None)
+    if mha is not None and mha.get_fastpath_enabled():
+        mha.set_fastpath_enabled(False)
+        patches.defer(mha.set_fastpath_enabled, True)

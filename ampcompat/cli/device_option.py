@@ -1,0 +1,35 @@
+"""The option ``--device``: run a script that was written for CUDA on another device.
+
+Nothing is redirected in this process. The option sets environment variables, so that each process started from here
+redirects CUDA when it imports torch.
+"""
+
+import os
+import sys
+
+from ..cuda_redirect import startup
+
+
+def add_option(parser):
+    """Add ``--device`` to a command's parser."""
+    parser.add_argument(
+        "--device",
+        choices=startup.DEVICES,
+        metavar="DEVICE",
+        help="cpu, mps or xpu: redirect CUDA to this device",
+    )
+
+
+def apply_option(parser, device):
+    """Set the environment so that Pythons started from now on redirect CUDA to ``device``; None changes nothing."""
+    if device is None:
+        return
+    if sys.flags.no_site:
+        parser.error("Python was started with -S, and --device needs the module site; leave out one of them.")
+    if device != "cpu":  # which is always available; importing torch takes a second
+        from ..torch_compat import features
+
+        if device not in features.available_devices():
+            available = ", ".join(features.available_devices())
+            parser.error("--device {}: not available to this torch, only {}.".format(device, available))
+    os.environ.update(startup.environment(device))

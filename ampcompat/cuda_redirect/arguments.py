@@ -1,0 +1,61 @@
+"""Replacements for Python functions some of whose arguments name a device.
+
+Defaults are replaced too, since "cuda" can be one. Calls with wrong arguments reach the function as they are.
+"""
+
+import functools
+import inspect
+
+import torch
+
+
+def _without_cuda_activity(target, activities):
+    if activities is None:
+        return None
+    return [activity for activity in activities if getattr(activity, "name", "") != "CUDA"]
+
+
+def _backend(target, backend):
+    """Return the backend of a process group, with NCCL replaced."""
+    if not isinstance(backend, str) or "nccl" not in backend.lower():
+        return backend
+    has_xccl = getattr(torch.distributed, "is_xccl_available", bool)
+    return "xccl" if target.type == "xpu" and has_xccl() else "gloo"
+
+
+#: rule -> function(target, value) -> value
+RULES = {
+    "device": lambda target, value: target.of(value),
+    "type": lambda target, value: target.type if target.means_cuda(value) else value,
+    "location": lambda target, value: str(target.of(value)) if target.means_cuda(value) else value,
+    "not cuda": lambda target, value: None if target.means_cuda(value) else value,
+    "none": lambda target, value: None,
+    "false": lambda target, value: False,
+    "backend": _backend,
+    "activities": _without_cuda_activity,
+}
+
+
+def redirected(target, original, rules):
+    """Return ``original`` with some arguments replaced.
+
+    Args:
+        target: the ``Target``.
+        original: a Python function.
+        rules: (parameter, name of a rule) pairs; parameters that the function does not have are skipped.
+    """
+    signature = inspect.signature(original)
+    rules = [(parameter, RULES[rule]) for parameter, rule in rules if parameter in signature.parameters]
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return original(*args, **kwargs)  # which raises its own TypeError
+        bound.apply_defaults()
+        for parameter, rule in rules:
+            bound.arguments[parameter] = rule(target, bound.arguments[parameter])
+        return original(*bound.args, **bound.kwargs)
+
+    return call

@@ -1,0 +1,226 @@
+"""How gradients are distributed over the powers of two, and which of them plain float16 could not represent.
+
+float16 represents absolute values from 2**-24 (subnormal; with all its bits from 2**-14) to 65504. Loss scaling shifts
+gradients to the right in this histogram (Micikevicius et al. 2018, section 3.2, shows one).
+"""
+
+import math
+from typing import Dict, NamedTuple
+
+import torch
+
+from .tensor_stats import dense_values
+
+#: The range of exponents that are counted one by one: all of float32's, and one more at either end for float64.
+LOWEST, HIGHEST = -150, 128
+
+#: float16: the exponents of its smallest subnormal and smallest normal number, the first one that is too large, its
+#: largest number.
+SUBNORMAL, NORMAL, TOO_LARGE, FLOAT16_MAX = -24, -14, 16, 65504.0
+
+#: Elements that are counted at a time: bounds the memory.
+CHUNK = 1 << 20
+
+#: Rows of a table, at most; the characters of its longest bar; the share of the values that gets no rows of its own.
+MAX_ROWS, BAR_LENGTH, TAIL = 30, 40, 0.001
+
+#: The share of subnormal values from which the summary mentions them.
+MANY = 0.1
+
+_ZEROS, _NONFINITE, _OVERFLOWS, _FIRST = 0, 1, 2, 3  # positions in a vector of counts
+
+
+class Histogram(NamedTuple):
+    """Counts of values by their exponents.
+
+    ``counts`` maps an exponent ``e`` to the number of values in ``2**e <= |x| < 2**(e + 1)``; ``overflows`` is the
+    number of finite values over 65504.
+    """
+
+    counts: Dict[int, int]
+    zeros: int = 0
+    nonfinite: int = 0
+    overflows: int = 0
+
+    @property
+    def nonzero(self):
+        """The number of values that are finite and not 0."""
+        return sum(self.counts.values())
+
+    def underflow_fraction(self, scale=1.0):
+        """Return the fraction of nonzero values under 2**-24, which float16 flushes to 0, after scaling.
+
+        Args:
+            scale: a loss scale, a power of two.
+        """
+        shift = math.floor(math.log2(scale))
+        return self._fraction(-math.inf, SUBNORMAL - shift)
+
+    def subnormal_fraction(self):
+        """Return the fraction of nonzero values from 2**-24 up to 2**-14, which float16 represents with fewer bits."""
+        return self._fraction(SUBNORMAL, NORMAL)
+
+    def overflow_fraction(self):
+        """Return the fraction of nonzero values over 65504, without scaling."""
+        return self.overflows / self.nonzero if self.nonzero else 0.0
+
+    def _fraction(self, start, end):
+        inside = sum(count for exponent, count in self.counts.items() if start <= exponent < end)
+        return inside / self.nonzero if self.nonzero else 0.0
+
+    def min_lossless_scale(self):
+        """Return the smallest power of two that scales every value to at least 2**-24; None without values."""
+        return 2.0 ** max(SUBNORMAL - min(self.counts), 0) if self.counts else None
+
+    def max_safe_scale(self):
+        """Return the largest power of two that scales no value over 65504; None without values."""
+        return 2.0 ** (TOO_LARGE - 2 - max(self.counts)) if self.counts else None
+
+    def summary(self):
+        """Return in a sentence or two whether loss scaling is needed."""
+        if not self.counts:
+            return "All gradients were 0."
+        nonfinite = "{:,} values were inf or nan. ".format(self.nonfinite) if self.nonfinite else ""
+        return nonfinite + self._advice()
+
+    def _advice(self):
+        if self.overflows:
+            sentence = "{} of the values are over 65504: float16 overflows at any scale; bfloat16 (O4, O5) does not."
+            return sentence.format(_percent(self.overflow_fraction()))
+        underflow, subnormal = self.underflow_fraction(), self.subnormal_fraction()
+        least, most = self.min_lossless_scale(), self.max_safe_scale()
+        if not underflow and subnormal < MANY:
+            return "Plain float16 can represent every value: these gradients need no loss scaling."
+        if not underflow:
+            sentence = "In plain float16 no value underflows, but {} are subnormal; loss scales up to {} are safe."
+            return sentence.format(_percent(subnormal), _power(most))
+        start = "In plain float16 {} of the nonzero values underflow to 0".format(_percent(underflow))
+        if least <= most:
+            return "{}; with a loss scale from {} to {} none do.".format(start, _power(least), _power(most))
+        return "{}; with a loss scale of {}, the largest safe one, {} do.".format(
+            start, _power(most), _percent(self.underflow_fraction(most))
+        )
+
+    def table(self, title="Gradients by magnitude"):
+        """Return the histogram and its summary as text."""
+        total = self.nonzero + self.zeros
+        lines = ["{}: {:,} values, {} of them 0".format(title, total, _percent(self.zeros / max(total, 1)))]
+        rows = self._rows()
+        most = max([count for _, _, count in rows] or [1])
+        zone = None
+        for start, end, count in rows:
+            if zone != _zone(start):
+                zone = _zone(start)
+                lines.append("  {}".format(self._heading(zone)))
+            bar = "#" * max(round(count / most * BAR_LENGTH), 1 if count else 0)
+            span = "2^{:<4} to".format(start) if start > -math.inf else " " * 4 + "under"
+            lines.append("    {:<9} 2^{:<4} {:>7}  {}".format(span, end, _percent(count / self.nonzero), bar).rstrip())
+        return "\n".join(lines + [self.summary()])
+
+    def _heading(self, zone):
+        start, end, text = _ZONES[zone]
+        return "{}: {}".format(text, _percent(self._fraction(start, end)))
+
+    def _rows(self):
+        """Return (first exponent, end, count) without gaps; no row contains a limit of float16."""
+        if not self.counts:
+            return []
+        first, last = self._first_exponent(), max(self.counts) + 1
+        width = 1
+        while (last - first) / width > MAX_ROWS:
+            width *= 2
+        below = sum(count for exponent, count in self.counts.items() if exponent < first)
+        rows, start = [(-math.inf, first, below)] if below else [], first
+        while start < last:
+            end = min((start // width + 1) * width, _ZONES[_zone(start)][1], last)
+            rows.append((start, end, sum(self.counts.get(exponent, 0) for exponent in range(start, end))))
+            start = end
+        return rows
+
+    def _first_exponent(self):
+        """Return the smallest exponent, without a tail of very few values that underflow."""
+        below = 0
+        for exponent in sorted(self.counts):
+            below += self.counts[exponent]
+            if below > TAIL * self.nonzero or exponent >= SUBNORMAL:
+                return exponent
+        return min(self.counts)
+
+
+_ZONES = (
+    (-math.inf, SUBNORMAL, "under 2^-24, 0 in plain float16"),
+    (SUBNORMAL, NORMAL, "subnormal in float16, with fewer bits"),
+    (NORMAL, TOO_LARGE, "normal in float16"),
+    (TOO_LARGE, math.inf, "overflow in float16"),
+)
+
+
+def _zone(exponent):
+    return next(index for index, (start, end, _) in enumerate(_ZONES) if start <= exponent < end)
+
+
+class GradientCounter:
+    """Counts values by their exponents; the counts stay on their devices until ``read``.
+
+    Args:
+        sample: about how many values of a tensor to count, evenly spaced, each with the weight of those that are left
+            out; None for all.
+    """
+
+    def __init__(self, sample=None):
+        self._sample = sample
+        self._vectors = {}  # device -> int64 counts
+
+    def update(self, tensors):
+        """Count the values of floating tensors."""
+        with torch.no_grad():
+            for values in map(dense_values, tensors):
+                if values is not None:
+                    self._count(values.reshape(-1))
+
+    def _count(self, values):
+        stride = 1 if self._sample is None else -(-values.numel() // self._sample)
+        if values.device.type == "mps":  # it has no float64
+            values = values.cpu()
+        counts = self._vectors.get(values.device)
+        if counts is None:
+            counts = torch.zeros(_FIRST + HIGHEST - LOWEST + 1, dtype=torch.int64, device=values.device)
+            self._vectors[values.device] = counts
+        for chunk in values[::stride].split(CHUNK):
+            bins, overflows = _bins(chunk.to(torch.float64).abs())
+            counts.index_add_(0, bins, torch.full_like(bins, stride))
+            counts[_OVERFLOWS] += overflows * stride
+
+    def read(self):
+        """Return the ``Histogram``; waits for the devices."""
+        totals = [0] * (_FIRST + HIGHEST - LOWEST + 1)
+        for vector in self._vectors.values():
+            totals = [total + count for total, count in zip(totals, vector.tolist())]
+        counts = {LOWEST + index: count for index, count in enumerate(totals[_FIRST:]) if count}
+        return Histogram(counts, totals[_ZEROS], totals[_NONFINITE], totals[_OVERFLOWS])
+
+
+def _bins(values):
+    """Return the positions of absolute values (float64) in a vector of counts, and how many are over 65504."""
+    finite = values - values == 0
+    counted = finite & (values > 0)
+    ones = torch.ones_like(values)
+    known = torch.where(counted, values, ones)
+    # A rounded logarithm is off by one next to powers of two, so it is corrected by exact comparisons.
+    exponents = torch.log2(known).floor()
+    exponents = exponents - (torch.pow(2.0, exponents) > known).to(values.dtype)
+    exponents = exponents + (torch.pow(2.0, exponents + 1) <= known).to(values.dtype)
+    bins = exponents.clamp(LOWEST, HIGHEST) - (LOWEST - _FIRST)
+    bins = torch.where(counted, bins, torch.where(finite, ones * _ZEROS, ones * _NONFINITE))
+    return bins.to(torch.int64), (counted & (values > FLOAT16_MAX)).sum()
+
+
+def _percent(fraction):
+    if fraction and fraction < 0.001:
+        return "<0.1 %"
+    return "{:.1f} %".format(100 * fraction)
+
+
+def _power(scale):
+    power = "2^{}".format(round(math.log2(scale)))
+    return "{} ({:.0f})".format(power, scale) if 1 <= scale <= 2**24 else power

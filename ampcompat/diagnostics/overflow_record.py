@@ -1,0 +1,146 @@
+"""The numbers that are recorded in one backward pass, and the facts that follow from them when they are read."""
+
+from typing import Any, NamedTuple, Sequence
+
+import torch
+
+from .activation_hooks import INPUT
+from .messages import COMPILED, NonFinite, OverflowFacts
+from .tensor_stats import max_abs, NamedScalars, nonfinite_kind
+
+
+class PassRecord(NamedTuple):
+    """One backward pass whose gradients were checked for an overflow; the numbers stay on the device."""
+
+    step: int
+    loss_id: int
+    scale: Any  # a float, or a tensor of shape ()
+    scaler: Any
+    losses: NamedScalars
+    param_gradients: NamedScalars  # unscaled
+    max_before: dict  # "outputs", "output_gradients", "param_gradients" -> a function: name -> maximum before this pass
+    outputs: NamedScalars = NamedScalars(())  # of modules, and inputs that functions made, in the order of the forward
+    output_dtypes: Sequence = ()
+    output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
+    verdict: Any = None  # the overflow check
+
+
+def read_record(record, policy, models, good_passes, skipped):
+    """Return the ``OverflowFacts`` of a ``PassRecord``; waits for the device.
+
+    Args:
+        policy: the session's.
+        models: (model, suffix of the names in it) of the models with hooks.
+        good_passes: how many passes of this loss did not overflow before.
+        skipped: whether the step was skipped.
+    """
+    casts = bool(policy.patch_torch_functions) or policy.casts_model
+    low = policy.dtypes.low if casts else policy.dtypes.high
+    outputs = record.outputs.read()
+    output = _first_nonfinite(outputs, record.max_before["outputs"], record.output_dtypes)
+    is_input = output is not None and output.name.startswith(INPUT)
+    output_gradient, last_finite = _first_output_gradient(record, low)
+    gradients = _in_backward_order(record.param_gradients.read(), [name for name, _ in outputs])
+    param_gradient = _first_nonfinite(gradients, record.max_before["param_gradients"], [low] * len(gradients))
+    if output_gradient is not None and param_gradient is not None and _is_finite_at(record, param_gradient.name):
+        output_gradient = None  # the param's gradient overflowed, though that at its module's output was finite
+    return OverflowFacts(
+        step=record.step,
+        loss_id=record.loss_id,
+        scale=float(record.scale),
+        dynamic=record.scaler.dynamic,
+        skipped=skipped,
+        skips_in_a_row=record.scaler.skips_in_a_row,
+        is_min_scale=record.scaler.is_at_floor(),
+        good_passes=good_passes,
+        low_dtype=_dtype_name(low),
+        low_max=torch.finfo(low).max,
+        casts=casts,
+        loss=_worst(record.losses),
+        input=output if is_input else None,
+        output=None if is_input else output,
+        bad_weights=_bad_weights(models, output),
+        param_gradient=param_gradient,
+        output_gradient=output_gradient,
+        last_finite=last_finite,
+        missing_outputs="" if any(not name.startswith(INPUT) for name, _ in outputs) else COMPILED,
+        world_size=_world_size(),
+    )
+
+
+def _first_nonfinite(values, max_before, dtypes):
+    """Return the ``NonFinite`` of the first value that is inf or nan, or None."""
+    for (name, value), dtype in zip(values, dtypes):
+        kind = nonfinite_kind(value)
+        if kind:
+            return NonFinite(name, kind, _dtype_name(dtype), max_before(name))
+    return None
+
+
+def _first_output_gradient(record, low):
+    """Return the first ``NonFinite`` gradient at an output, and the module where it was finite just before."""
+    values = record.output_gradients.read()
+    found = _first_nonfinite(values, record.max_before["output_gradients"], [low] * len(values))
+    last_finite = None
+    for name, value in values if found else ():
+        if nonfinite_kind(value):
+            break
+        last_finite = name
+    return found, last_finite
+
+
+def _is_finite_at(record, param):
+    """Return whether gradients were recorded at the output of a param's module, all of them finite."""
+    module = _module_of(param)
+    values = [value for name, value in record.output_gradients.read() if name == module]
+    return bool(values) and not any(map(nonfinite_kind, values))
+
+
+def _module_of(param):
+    name, of, model = param.partition(" of ")
+    return name.rpartition(".")[0] + of + model
+
+
+def _in_backward_order(values, calls):
+    """Sort the values of params: those of the module that was called last come first.
+
+    Modules may be defined in another order than they run in, so the order is that of the recorded forward pass.
+
+    Args:
+        values: (name, value) in the order of definition.
+        calls: names of modules in the order in which their calls ended.
+    """
+    position = {name: index for index, name in enumerate(calls)}
+    keyed, latest = [], -1
+    for index, named in enumerate(values):
+        # A param of a module that was not recorded stays next to its neighbour.
+        latest = position.get(_module_of(named[0]), latest)
+        keyed.append((latest, index, named))
+    return [named for _, _, named in sorted(keyed, key=lambda each: each[:2], reverse=True)]
+
+
+def _worst(scalars):
+    found = [nonfinite_kind(value) for _, value in scalars.read()]
+    return "nan" if "nan" in found else "inf" if "inf" in found else None
+
+
+def _bad_weights(models, output):
+    """Return which weights of the module of a ``NonFinite`` output are inf or nan now."""
+    if output is None:
+        return ()
+    found = []
+    for model, suffix in models:
+        for name, module in model.named_modules():
+            if name and name + suffix == output.name:
+                found += [(name + "." + own, max_abs(param)) for own, param in module.named_parameters()]
+    kinds = [(name, nonfinite_kind(float(value))) for name, value in found if value is not None]
+    return ["{} is {}".format(name, kind) for name, kind in kinds if kind]
+
+
+def _world_size():
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _dtype_name(dtype):
+    return str(dtype).partition(".")[2]

@@ -1,0 +1,98 @@
+"""Report that many steps in a row were skipped: lowering the loss scale does not help."""
+
+import weakref
+
+from ..errors import GradientOverflowError
+from ..observer import Observer
+from .messages import explain
+from .overflow_diagnosis import find_diagnosis, OverflowDiagnosis
+
+
+class SkipLimit(Observer):
+    """Prints or raises once, with the cause, when a limit of skipped steps in a row is reached.
+
+    The cause comes from the session's ``OverflowDiagnosis``. Without one, hooks are registered only for the last step
+    before the limit.
+
+    Args:
+        limit: the number of skipped steps in a row; a scale at its minimum counts as the limit.
+        raises: whether to raise ``GradientOverflowError`` instead of printing.
+    """
+
+    def __init__(self, limit, raises):
+        self._diagnosis = OverflowDiagnosis(prints=False)
+        self._last_passes = {}  # loss_id -> (loss, scale, weak references to the adapters)
+        self.set(limit, raises)
+
+    def set(self, limit, raises):
+        """Set the arguments anew; the limit is reported once more."""
+        self._limit = limit
+        self._raises = raises
+        self._has_reported = False
+        self._stop()
+
+    def before_backward(self, backward):
+        """Keep what is needed if the step of this pass reaches the limit."""
+        adapters = list(map(weakref.ref, backward.adapters))
+        self._last_passes[backward.loss_id] = backward.loss.detach(), backward.scale, adapters
+        if self._scaler is not None:
+            self._diagnosis.before_backward(backward)
+
+    def after_backward(self, backward):
+        """Record the pass, or stop recording when a step was not skipped."""
+        if self._scaler is None:
+            return
+        self._diagnosis.after_backward(backward)
+        if backward.scaler is self._scaler and not backward.scaler.skips_in_a_row:
+            self._stop()
+
+    def step_skipped(self, session, loss_id, scaler):
+        """Start recording one step before the limit; report at the limit.
+
+        Raises:
+            GradientOverflowError: the limit is reached, and ``raises`` is set.
+        """
+        self._diagnosis.step_skipped(session, loss_id, scaler)
+        if self._has_reported:
+            return
+        skips = scaler.skips_in_a_row
+        if skips < self._limit and not scaler.is_at_floor():
+            if skips == self._limit - 1 and find_diagnosis(session) is None:
+                self._scaler = scaler
+                self._diagnosis.initialized(session, session.models, ())
+            return
+        self._has_reported = True
+        message = (
+            "ampcompat: {} steps in a row were skipped (loss scaler {}, scale {:g}), and lowering the scale does not help. "
+            "{}".format(skips, loss_id, scaler.loss_scale(), self._explanation(session, loss_id, scaler))
+        )
+        self._stop()
+        if self._raises:
+            raise GradientOverflowError(message)
+        session.notices.say(message)
+
+    def closed(self, session):
+        """Remove the hooks."""
+        self._stop()
+
+    def _explanation(self, session, loss_id, scaler):
+        facts = (find_diagnosis(session) or self._diagnosis).last_facts(loss_id)
+        if facts is None:  # the first skipped step is at the limit: its gradients are there, activations are not
+            loss, scale, references = self._last_passes[loss_id]
+            adapters = [reference() for reference in references if reference() is not None]
+            facts = self._diagnosis.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
+        _, text, advice = explain(facts._replace(is_persistent=True))
+        return "{} What to try: {}".format(text, advice)
+
+    def _stop(self):
+        self._scaler = None  # whose skipped steps are being recorded
+        self._diagnosis.stop()
+
+
+def set_skip_limit(session, limit, raises):
+    """Give a session a ``SkipLimit``, or change the one that it has."""
+    for observer in session.observers:
+        if isinstance(observer, SkipLimit):
+            observer.set(limit, raises)
+            return
+    session.observers.append(SkipLimit(limit, raises))

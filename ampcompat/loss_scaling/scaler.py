@@ -1,0 +1,302 @@
+"""The loss scale: static, or dynamic (lowered after an overflow, raised after a number of good steps).
+
+Updates are lazy: ``judge`` leaves the flags on the device, and the host applies the updates when the scale is read.
+Where every optimizer accepts ``found_inf``, a copy of the scale on the device is updated there, ahead of the host.
+
+The automaton (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
+
+    start   scale = min(2**16, max), unskipped = 0
+    overflow            scale = max(scale / 2, min), unskipped = 0, the step is skipped
+    2000 good in a row  scale = min(scale * 2, max), unskipped = 0
+    otherwise           unskipped = unskipped + 1
+"""
+
+import re
+
+import torch
+
+from ..errors import AmpError
+from ..torch_compat import features
+from ..opt_levels import DYNAMIC
+from . import process_group as agreement
+from .. import tensor_lists
+from .overflow_flags import OverflowFlags
+
+#: The smallest normal float32. Below it a scale loses precision, and a scale of 0 could not grow again.
+SMALLEST_SCALE = 2.0**-126
+
+#: After so many unread verdicts the host reads them all. This bounds memory, at one synchronization per 100 steps.
+UNREAD = 100
+
+
+class Verdict:
+    """The result of one overflow check. It is read from the device once, on demand."""
+
+    def __init__(self, flags):
+        self.flags = flags
+        self.answer = None if flags else False  # None until it is read
+        self._listeners = []
+
+    def overflowed(self):
+        """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
+        if self.answer is None:
+            self.answer = any(flag.tolist() != 0.0 for flag in self.flags)
+        return self.answer
+
+    def is_on_one_device(self):
+        """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
+        return len(self.flags) == 1
+
+    def tell(self, listener):
+        """Register the callback ``listener()``, called once the scale is updated after this overflow, if it is one."""
+        self._listeners.append(listener)
+
+    def report(self):
+        """Call the registered callbacks, once."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
+
+
+class LossScaler:
+    """One loss scale, its overflow checks and its updates.
+
+    Args:
+        loss_scale: a float for a static scale, or ``"dynamic"``.
+        init_scale: the first dynamic scale (at most ``max_loss_scale``).
+        scale_factor: the growth factor; its inverse is the backoff factor. ``growth_factor`` and ``backoff_factor``
+            override it.
+        scale_window: good steps in a row before the scale grows.
+        min_loss_scale: lower bound of a dynamic scale, or None.
+        max_loss_scale: upper bound of a dynamic scale.
+        growth_factor, backoff_factor: instead of ``scale_factor``.
+        hysteresis: number of overflows since the last growth after which the scale is lowered. Each of them skips its
+            step.
+        checks_static: with a static scale, skip the steps that overflow, too.
+        process_group: ranks that skip the same steps (see ``process_group.checked_group``), or None.
+    """
+
+    def __init__(
+        self,
+        loss_scale,
+        init_scale=2.0**16,
+        scale_factor=2.0,
+        scale_window=2000,
+        min_loss_scale=None,
+        max_loss_scale=2.0**24,
+        growth_factor=None,
+        backoff_factor=None,
+        hysteresis=1,
+        checks_static=False,
+        process_group=None,
+    ):
+        self.dynamic = loss_scale == DYNAMIC
+        self.checks = self.dynamic or checks_static
+        self.process_group = process_group if self.checks else None
+        self.skips_in_a_row = 0
+        self._scale = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
+        self._good_steps = 0
+        self._growth_factor = growth_factor or scale_factor
+        self._backoff_factor = backoff_factor or 1.0 / scale_factor
+        self._scale_seq_len = scale_window
+        self._min_loss_scale = min_loss_scale
+        self._max_loss_scale = max_loss_scale
+        self._hysteresis = self._patience = hysteresis
+        self._found = OverflowFlags()
+        self._pending = []  # verdicts that the host has not applied to the scale
+        self._mirror = None  # (scale, good steps) on the device, ahead of the host
+
+    # -- the values, as clients of Apex read and write them ------------------------------------------------------------
+
+    def loss_scale(self):
+        """Return the current scale as a float."""
+        return self._loss_scale
+
+    @property
+    def _loss_scale(self):
+        self.settle()
+        return self._scale
+
+    @_loss_scale.setter
+    def _loss_scale(self, value):
+        self.settle()
+        self._scale = float(value)
+
+    @property
+    def _unskipped(self):
+        self.settle()
+        return self._good_steps
+
+    @_unskipped.setter
+    def _unskipped(self, value):
+        self.settle()
+        self._good_steps = int(value)
+
+    def state_dict(self):
+        """Return ``{"loss_scale": float, "unskipped": int}``."""
+        return {"loss_scale": self._loss_scale, "unskipped": self._unskipped}
+
+    def load_state_dict(self, state_dict):
+        """Load a scale and its count of good steps."""
+        self._loss_scale, self._unskipped = state_dict["loss_scale"], state_dict["unskipped"]
+
+    # -- one backward pass ---------------------------------------------------------------------------------------------
+
+    def scale_now(self):
+        """Return the current scale without synchronizing: a float, or a tensor of shape () on the device."""
+        return self._mirror[0] if self._mirror is not None else self._loss_scale
+
+    def unscale_(self, groups, scale):
+        """Divide gradients by ``scale`` in place; record whether one was inf or nan, if this scaler checks.
+
+        Args:
+            groups: lists of dense floating tensors, of one device and dtype each (``tensor_lists.grouped``).
+            scale: what the loss was multiplied by: a float, or a tensor of shape ().
+        """
+        if not self.checks and is_one(scale):
+            return
+        factor = 1.0 / scale
+        if not self.checks:
+            tensor_lists.multiply_(groups, factor)
+            return
+        self._found.begin_check()
+        for alike in groups:
+            tensor_lists.check_and_scale_(alike, factor, self._found.on(alike[0].device))
+        self._found.end_check()
+
+    def judge(self, on_device=False, groups=()):
+        """Make an overflow check of what ``unscale_`` recorded since the last call, and return it as a ``Verdict``.
+
+        Args:
+            on_device: every optimizer accepts ``found_inf``, so update the scale on the device.
+            groups: process groups to reduce the flags over, in addition to the scaler's own.
+        """
+        verdict = Verdict(agreement.agreed(self._found.take(), self.process_group, *groups))
+        on_device = on_device and self._can_mirror(verdict)
+        if not on_device or len(self._pending) >= UNREAD:
+            self.settle()
+        self._pending.append(verdict)
+        if on_device:
+            self._advance_mirror(verdict.flags[0])
+        return verdict
+
+    def settle(self):
+        """Apply the pending verdicts to the scale. Synchronizes with the device if one has not been read."""
+        pending, self._pending = self._pending, []
+        self._mirror = None
+        for verdict in pending:
+            overflowed = self.checks and verdict.overflowed()
+            self._advance(overflowed)
+            if overflowed:
+                verdict.report()
+
+    def _advance(self, overflowed):
+        if overflowed:
+            self.skips_in_a_row += 1
+            self._good_steps = 0
+            self._patience -= 1
+            if self.dynamic and self._patience <= 0:
+                self._scale = max(self._floor(), self._scale * self._backoff_factor)
+            return
+        self.skips_in_a_row = 0
+        self._good_steps += 1
+        if self.dynamic and self._good_steps == self._scale_seq_len:
+            self._scale = min(self._max_loss_scale, self._scale * self._growth_factor)
+            self._good_steps = 0
+            self._patience = self._hysteresis
+
+    def is_at_floor(self):
+        """Return whether a dynamic scale is at its lower bound."""
+        return self.dynamic and self._scale <= self._floor()
+
+    def _floor(self):
+        return self._min_loss_scale or SMALLEST_SCALE
+
+    def _can_mirror(self, verdict):
+        plain = self.dynamic and self._hysteresis == 1 and self._floor() <= self._scale
+        return plain and verdict.is_on_one_device() and features.has_fused_scale_update(verdict.flags[0].device.type)
+
+    def _advance_mirror(self, flag):
+        if self._mirror is None:
+            self._mirror = (
+                torch.full((), self._scale, dtype=torch.float32, device=flag.device),
+                torch.full((), self._good_steps, dtype=torch.int32, device=flag.device),
+            )
+        # A new tensor for a new scale: ``is_same`` compares scales on the device by identity.
+        scale, good_steps = self._mirror[0].clone(), self._mirror[1]
+        torch._amp_update_scale_(
+            scale, good_steps, flag, self._growth_factor, self._backoff_factor, self._scale_seq_len
+        )
+        self._mirror = (scale.clamp_(self._floor(), self._max_loss_scale), good_steps)
+
+    # -- what training loops written for Apex call ---------------------------------------------------------------------
+
+    @property
+    def _overflow_buf(self):
+        """An int32 tensor of one element, not 0 after inf or nan. ``update_scale`` reads it. Clients may replace it."""
+        return self._found.buffer
+
+    @_overflow_buf.setter
+    def _overflow_buf(self, buffer):
+        self._found.buffer = buffer
+
+    def overflow_state(self):
+        """Return the overflow flags that ``unscale`` has recorded since the last check."""
+        return self._found.state()
+
+    def clear_overflow_state(self, earlier=None):
+        """Clear the overflow flags, or set them to what ``overflow_state`` returned earlier."""
+        self._found.reset(earlier)
+
+    def unscale(self, model_grads, master_grads, unused_scale, models_are_masters=False, scale_override=None):
+        """Write ``model_grads`` divided by the scale into ``master_grads`` (the same tensors, or float32 copies).
+
+        Args:
+            model_grads, master_grads: tensors of equal shapes, pairwise.
+            unused_scale: ignored, as it was in Apex.
+            models_are_masters: the two lists are the same tensors.
+            scale_override: ``(out_scale, in_scale, …)``; gradients are multiplied by ``out_scale / in_scale``.
+        """
+        scale = self._loss_scale if scale_override is None else scale_override[1] / scale_override[0]
+        pairs = [pair for pair in zip(model_grads, master_grads) if pair[0] is not None]
+        with torch.no_grad():
+            for model_grad, master_grad in () if models_are_masters else pairs:
+                if model_grad is not master_grad:
+                    master_grad.copy_(model_grad)
+            self.unscale_(tensor_lists.grouped([master_grad for _, master_grad in pairs]), scale)
+
+    def update_scale(self):
+        """Update the scale by the flags that ``unscale`` recorded, and return whether the step should be skipped."""
+        verdict = self.judge()
+        self.settle()
+        return self.checks and verdict.overflowed()
+
+
+def is_one(scale):
+    """Return whether a scale is the float 1. A tensor is never read, and counts as another scale."""
+    return not isinstance(scale, torch.Tensor) and scale == 1.0
+
+
+def is_same(scale, other):
+    """Return whether two scales are the same. Tensors are compared by identity: each update makes a new one."""
+    if isinstance(scale, torch.Tensor) or isinstance(other, torch.Tensor):
+        return scale is other
+    return scale == other
+
+
+def scaler_states(state_dict):
+    """Return ``{index: state}`` of the scalers in a checkpoint of ``amp`` or torch's GradScaler; other keys raise."""
+    if "scale" in state_dict and "_growth_tracker" in state_dict:
+        return {0: {"loss_scale": state_dict["scale"], "unskipped": state_dict["_growth_tracker"]}}
+    matches = {key: re.match(r"loss_scaler(\d+)$", str(key)) for key in state_dict}
+    unknown = sorted(repr(key) for key, match in matches.items() if not match)
+    if unknown:
+        raise AmpError(
+            "amp.load_state_dict expects what amp.state_dict() returned (keys loss_scaler0, loss_scaler1, …) and "
+            "found {}. Pass checkpoint['amp'], not the whole checkpoint.".format(", ".join(unknown))
+        )
+    for key, state in state_dict.items():
+        missing = [name for name in ("loss_scale", "unskipped") if name not in state]
+        if missing:
+            raise AmpError("amp.load_state_dict found no {} in {!r}.".format(" and no ".join(missing), key))
+    return {int(match.group(1)): state_dict[key] for key, match in matches.items()}

@@ -1,0 +1,1 @@
+"""Measure or estimate the memory of a training step, by kind."""

@@ -1,0 +1,187 @@
+"""Predict the bytes that training will hold, for a model before ``initialize`` or for models in training.
+
+For Adam in mixed precision the formula is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1): half params 2 and
+gradients 2, float32 masters 4, moments 4 and 4, together 16 bytes per param. What ampcompat holds beyond the formula is
+listed apart from it, with the reason.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from ..casting import half_emulation
+from ..models import weights as model_parts
+from .bytes_by_kind import BytesByKind
+from ..optimizers.adapter import SLOT
+from .optimizer_state import factory_like, StateSizes
+from .storages import element_size
+
+#: Modules whose functions are not cast to half at O1: lookups and normalization.
+_UNCAST = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.LayerNorm)
+
+
+@dataclass
+class Footprint:
+    """Predicted bytes by kind.
+
+    Attributes:
+        kinds: by the formula; activations and temporaries are None, since they depend on the batch.
+        additions: (kind, bytes, reason) of what is held beyond the formula.
+        num_params: the number of elements of the params.
+    """
+
+    kinds: BytesByKind
+    additions: List[Tuple[str, int, str]] = field(default_factory=list)
+    num_params: int = 0
+
+    @property
+    def formula(self):
+        """The sum of the formula: for Adam at O2 16 bytes per param."""
+        return self.kinds.total
+
+    @property
+    def total(self):
+        """The sum of the formula and the additions."""
+        return self.full.total
+
+    @property
+    def full(self):
+        """The ``BytesByKind`` with the additions."""
+        kinds = self.kinds
+        for kind, size, _ in self.additions:
+            kinds = kinds.plus(kind, size)
+        return kinds
+
+    def record(self):
+        """Return the fields of ``abtest.Memory`` as a dict."""
+        full = self.full
+        names = ("parameters", "gradients", "masters", "optimizer", "buffers")
+        return dict({name: getattr(full, name) for name in names}, peak_total=full.total)
+
+
+class _ParamPlan(NamedTuple):
+    """How one param will be stored."""
+
+    shape: Tuple[int, ...]
+    dtype: torch.dtype
+    is_trained: bool
+    master: Optional[torch.dtype]  # None without a master
+    state: Any  # the StateSizes of its optimizer
+    cast_size: int  # bytes per element of the cast that O1 and O4 cache
+
+    @property
+    def numel(self):
+        """The number of elements."""
+        return torch.Size(self.shape).numel()
+
+
+def before_initialize(model, make, policy, keep_fp32=()):
+    """Return the ``Footprint`` of a float32 model after an ``initialize`` with ``policy``.
+
+    Args:
+        make: a function: list of params -> optimizer.
+        keep_fp32: as in ``initialize``.
+    """
+    dtypes = _planned_dtypes(model, policy, list(keep_fp32))
+    casts = _cast_sizes(model, policy)
+    devices = {param.device for param in model.parameters() if param.device.type != "meta"}
+    state = StateSizes(make, sorted(devices, key=str)[0] if devices else "cpu")
+    high = policy.dtypes.high
+    plans = []
+    for param in model.parameters():
+        dtype = dtypes[id(param)]
+        has_master = policy.master_weights and dtype.is_floating_point and element_size(dtype) < element_size(high)
+        master = high if has_master else None
+        plans.append(_ParamPlan(tuple(param.shape), dtype, param.requires_grad, master, state, casts.get(id(param), 0)))
+    buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
+    return _footprint(plans, buffers)
+
+
+def during_training(models, optimizers, policy=None):
+    """Return the ``Footprint`` of models and optimizers as they are.
+
+    Args:
+        policy: the one that they were initialized with; None if they were not.
+    """
+    casts, grouped, plans = {}, {}, []
+    for model in models:
+        casts.update(_cast_sizes(model, policy) if policy is not None else {})
+    for optimizer in optimizers:
+        adapter = getattr(optimizer, SLOT, None)
+        model_of = {id(pair.master): pair.model for pair in (adapter.pairs() if adapter is not None else ())}
+        for group in optimizer.param_groups:
+            params = group["params"]
+            state = StateSizes(factory_like(optimizer, group), params[0].device) if params else None
+            for param in params:
+                weight = model_of.get(id(param), param)
+                grouped[id(weight)] = (weight, param.dtype if weight is not param else None, state)
+    params = [param for model in models for param in model.parameters()] + [entry[0] for entry in grouped.values()]
+    params = _unique(params)
+    for param in params:
+        _, master, state = grouped.get(id(param), (None, None, None))
+        is_trained = param.requires_grad and state is not None
+        plans.append(_ParamPlan(tuple(param.shape), param.dtype, is_trained, master, state, casts.get(id(param), 0)))
+    buffers = _unique(buffer for model in models for buffer in model.buffers())
+    return _footprint(plans, sum(buffer.numel() * buffer.element_size() for buffer in buffers))
+
+
+def _footprint(plans, buffers):
+    trained = [plan for plan in plans if plan.is_trained]
+    with_masters = [plan for plan in plans if plan.master is not None]
+    kinds = BytesByKind(
+        parameters=sum(plan.numel * element_size(plan.dtype) for plan in plans),
+        gradients=sum(plan.numel * element_size(plan.dtype) for plan in trained),
+        masters=sum(plan.numel * element_size(plan.master) for plan in with_masters),
+        optimizer=sum(plan.state.of(plan.shape, plan.master or plan.dtype) for plan in trained),
+        model_buffers=buffers,
+    )
+    wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in trained if plan.master)
+    casts = sum(plan.numel * plan.cast_size for plan in plans)
+    additions = [
+        ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
+        ("casts", casts, "the cast of each weight of a matrix product is cached until scale_loss exits"),
+    ]
+    return Footprint(kinds, [each for each in additions if each[1]], sum(plan.numel for plan in plans))
+
+
+def _planned_dtypes(model, policy, keep_fp32):
+    """Return ``{id(param or buffer): dtype}`` after ``initialize``; the rules are those of ``models.ModelCast``."""
+    target, high = policy.weights_dtype, policy.dtypes.high
+    kept = [child for module in model_parts.matching(model, keep_fp32) for child in module.modules()]
+    kept += model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+    protected = {id(tensor) for module in kept for tensor in _own_tensors(module)}
+    dtypes = {}
+    for tensor in [tensor for module in model.modules() for tensor in _own_tensors(module)]:
+        dtypes[id(tensor)] = tensor.dtype
+        if target is not None and tensor.is_floating_point():
+            if id(tensor) not in protected:
+                dtypes[id(tensor)] = target
+            elif tensor.element_size() < element_size(high):
+                dtypes[id(tensor)] = high
+    return dtypes
+
+
+def _cast_sizes(model, policy):
+    """Return ``{id(param): bytes per element of its cast}`` at levels that cast by function."""
+    if not policy.patch_torch_functions:
+        return {}
+    low, high = policy.dtypes
+    sizes = {}
+    for module in model.modules():
+        own = [param for param in module.parameters(recurse=False) if param.is_floating_point()]
+        if isinstance(module, _UNCAST) or not any(param.dim() > 1 for param in own):
+            continue
+        for param in own:
+            # Emulated half: the rounded weight is cached in the wide dtype that is computed in.
+            is_wide = param.device.type == "cpu" and half_emulation.is_wanted(low)
+            sizes[id(param)] = element_size(high if is_wide else low)
+    return sizes
+
+
+def _own_tensors(module):
+    return list(module.parameters(recurse=False)) + list(module.buffers(recurse=False))
+
+
+def _unique(tensors):
+    return list({id(tensor): tensor for tensor in tensors}.values())

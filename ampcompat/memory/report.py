@@ -1,0 +1,122 @@
+"""Format measured and predicted memory as a table, and explain the differences in sentences."""
+
+from .bytes_by_kind import BytesByKind, format_bytes, KINDS
+
+_TITLES = {"optimizer": "optimizer state", "model_buffers": "model buffers", "casts": "casts of weights"}
+
+#: Differences below this share of the total are not mentioned.
+_MIN_SHARE = 0.005
+
+
+def table(columns, num_params):
+    """Return bytes per kind side by side, with their sums and bytes per param, as text.
+
+    Args:
+        columns: (title, ``BytesByKind`` or None, whether the values are of one moment, so that they add up).
+        num_params: the number of elements of the params.
+    """
+    columns = [column for column in columns if column[1] is not None]
+    rows = [[""] + [title for title, _, _ in columns]]
+    for name in KINDS:
+        rows.append([_TITLES.get(name, name)] + [format_bytes(getattr(kinds, name)) for _, kinds, _ in columns])
+    sums = [kinds.total if adds_up else None for _, kinds, adds_up in columns]
+    rows.append(["sum"] + [format_bytes(total) for total in sums])
+    shares = [None if total is None else total / max(num_params, 1) for total in sums]
+    rows.append(["bytes per param"] + ["-" if share is None else "{:.2f}".format(share) for share in shares])
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
+        for row in rows
+    )
+
+
+def additions(footprint):
+    """Return sentences on what a ``Footprint`` holds beyond the formula."""
+    return ["{} more for {}: {}.".format(format_bytes(size), kind, why) for kind, size, why in footprint.additions]
+
+
+def differences(usage, footprint):
+    """Return sentences on what was measured but not predicted, and on what was predicted but not measured.
+
+    Args:
+        usage: a ``MemoryUsage``.
+        footprint: the ``Footprint``, or None.
+    """
+    most, peak = usage.peak_by_kind, usage.at_peak
+    predicted = footprint.full if footprint is not None else BytesByKind()
+    found = [] if footprint is None else additions(footprint)
+    least = _MIN_SHARE * peak.total
+    for kind in ("parameters", "gradients", "masters", "optimizer", "casts"):
+        measured, expected = getattr(most, kind), getattr(predicted, kind)
+        if measured is not None and expected is not None and abs(measured - expected) > least:
+            found.append(_difference(kind, measured - expected))
+    if (most.casts or 0) > least and not predicted.casts:
+        found.append("Casts of weights, {}: {}".format(format_bytes(most.casts), _WHY_MORE["casts"]))
+    for kind, why in _UNPREDICTED:
+        if (getattr(most, kind) or 0) > least:
+            found.append("{}, {}: {}".format(kind.capitalize(), format_bytes(getattr(most, kind)), why))
+    return found + _not_at_peak(peak, most, least) + _not_measured(most) + _on_cuda(usage)
+
+
+_UNPREDICTED = (
+    (
+        "activations",
+        "what autograd saves for the backward pass depends on the model and the batch, and is in no formula.",
+    ),
+    (
+        "temporaries",
+        "results that autograd does not save or that a checkpoint recomputes, gradients of activations, gradients "
+        "before they are accumulated, copies inside the optimizer's step: made and freed, in no formula.",
+    ),
+)
+
+_WHY_MORE = {
+    "gradients": "half gradients and those of masters exist together while they are copied, or while they accumulate.",
+    "optimizer": "its state differs from that after one step on a small tensor; some state grows for several steps.",
+    "casts": "a weight is cast in two steps, or is widened during a product on a CPU that emulates half.",
+}
+_WHY_LESS = {
+    "gradients": "not every trained param got a gradient in this step.",
+    "optimizer": "a param that never had a gradient has no state.",
+    "casts": "not every weight was used by a function that casts, or not all at the same time.",
+}
+
+
+def _difference(kind, difference):
+    reasons = _WHY_MORE if difference > 0 else _WHY_LESS
+    why = reasons.get(kind, "params were added, removed or replaced since initialize.")
+    return "{} {} than predicted for {}: {}".format(
+        format_bytes(abs(difference)), "more" if difference > 0 else "less", _TITLES.get(kind, kind), why
+    )
+
+
+def _not_at_peak(peak, most, least):
+    missing = [
+        "{} of {}".format(format_bytes(getattr(most, name) - (getattr(peak, name) or 0)), _TITLES.get(name, name))
+        for name in KINDS
+        if (getattr(most, name) or 0) - (getattr(peak, name) or 0) > least
+    ]
+    return ["At another moment than the peak, so not part of it: {}.".format(", ".join(missing))] if missing else []
+
+
+def _not_measured(most):
+    missing = [name for name in ("activations", "temporaries") if getattr(most, name) is None]
+    if not missing:
+        return []
+    sentence = "Not measured, since this torch version has no hooks for them: {}; the sum leaves them out."
+    return [sentence.format(", ".join(missing))]
+
+
+def _on_cuda(usage):
+    if usage.cuda_allocated is None:
+        return []
+    found = [
+        "CUDA's allocator has allocated at most {} and reserved {} since the process began. Not counted above are the "
+        "batch, tensors that were made before the step, and the workspaces of kernels.".format(
+            format_bytes(usage.cuda_allocated), format_bytes(usage.cuda_reserved)
+        )
+    ]
+    if usage.fragmentation is not None:
+        sentence = "Fragmentation: {:.1%} of the reserved bytes were in inactive split blocks."
+        found.append(sentence.format(usage.fragmentation))
+    return found

@@ -1,0 +1,262 @@
+"""``memory_report`` measures the memory of a training step, ``estimate`` predicts it; both work without amp too."""
+
+import functools
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import MethodType
+from typing import List, Optional
+
+import torch
+
+from .errors import AmpError, AmpTypeError, hide_internal_frames
+from .memory import estimate as footprint, report
+from .memory.bytes_by_kind import BytesByKind, MemoryUsage
+from .memory.step_observer import MemoryObserver
+from .optimizers.adapter import SLOT
+from .patching import PatchStack
+from .training import initialize, state
+from . import opt_levels
+
+__all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
+
+#: Iterations that may be skipped before the measured one: a dynamic loss scale starts high.
+_MAX_SKIPPED = 10
+
+
+@dataclass
+class Estimate:
+    """Predicted memory of training by kind, in bytes: by the formula, and with what ampcompat allocates beyond it.
+
+    Attributes:
+        level: the opt level.
+        num_params: the number of elements of the params.
+        parameters, gradients, masters, optimizer: bytes, with what is allocated beyond the formula.
+        buffers: bytes of the model's buffers and of the casts of weights that O1 and O4 cache.
+        formula: the sum of the formula: for Adam at O2, 16 bytes per param.
+        total: the sum of all kinds above, without activations and temporaries, which depend on the batch.
+        explanations: sentences on the difference between ``formula`` and ``total``.
+        footprint: the ``memory.estimate.Footprint``.
+    """
+
+    level: str
+    num_params: int
+    parameters: int
+    gradients: int
+    masters: int
+    optimizer: int
+    buffers: int
+    formula: int
+    total: int
+    explanations: List[str]
+    footprint: footprint.Footprint
+
+    @classmethod
+    def of(cls, found, level):
+        """Return the ``Estimate`` of a ``Footprint``."""
+        full = found.full
+        return cls(
+            level=level,
+            num_params=found.num_params,
+            parameters=full.parameters,
+            gradients=full.gradients,
+            masters=full.masters,
+            optimizer=full.optimizer,
+            buffers=full.buffers,
+            formula=found.formula,
+            total=found.total,
+            explanations=report.additions(found),
+            footprint=found,
+        )
+
+    def record(self):
+        """Return the fields of ``abtest.Memory`` as a dict."""
+        return self.footprint.record()
+
+    def table(self):
+        """Return a table of the kinds, and a sentence on each difference from the formula."""
+        columns = [("formula", self.footprint.kinds, True), ("predicted", self.footprint.full, True)]
+        head = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
+        return "\n".join([head, report.table(columns, self.num_params)] + self.explanations)
+
+    __str__ = table
+
+
+@dataclass
+class MemoryReport:
+    """The measured memory of one step, and the prediction.
+
+    Attributes:
+        level: the opt level, or "float32 without amp".
+        num_params: the number of elements of the params.
+        at_peak: bytes per kind at the moment when their sum was largest; None is not measured.
+        peak_by_kind: the peak of each kind on its own; the peaks may be at different moments.
+        peak_total: the sum at the peak, in bytes.
+        predicted: the ``Estimate``, or None where there is no prediction.
+        usage: the ``MemoryUsage``: all that was measured, with the statistics of CUDA's allocator.
+        explanations: sentences on the differences.
+    """
+
+    level: str
+    num_params: int
+    at_peak: BytesByKind
+    peak_by_kind: BytesByKind
+    peak_total: int
+    predicted: Optional[Estimate]
+    usage: MemoryUsage
+    explanations: List[str]
+
+    def record(self):
+        """Return the fields of ``abtest.Memory`` as a dict."""
+        return self.usage.record()
+
+    def table(self):
+        """Return a table of the kinds, measured and predicted, and a sentence on each difference."""
+        columns = [("at the peak", self.at_peak, True), ("at its own peak", self.peak_by_kind, False)]
+        if self.predicted is not None:
+            found = self.predicted.footprint
+            columns += [("predicted", found.full, True), ("formula", found.kinds, True)]
+        head = "Memory of one step at {}, {:,} params".format(self.level, self.num_params)
+        return "\n".join([head, report.table(columns, self.num_params)] + self.explanations)
+
+    __str__ = table
+
+
+@hide_internal_frames
+def memory_report(model, optimizer, step):
+    """Measure the memory of one training step by kind, and predict it.
+
+    Args:
+        model: a module or a list of them, initialized by ``amp.initialize`` or plain.
+        optimizer: an optimizer or a list of them.
+        step: a function of no arguments that does one iteration: forward pass, backward pass, ``optimizer.step()``. It
+            is called until one iteration was not skipped because of an overflow (ten times at most), so that optimizers
+            have their state, and then once more to measure, which is a few times slower.
+
+    Returns:
+        A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so that views and tied
+        weights count once. Activations need torch 1.10, temporaries torch 2.0. On CUDA it has the statistics of the
+        allocator too.
+
+    Raises:
+        AmpTypeError: an argument is not a module, an optimizer or a function.
+    """
+    models = _checked_list(model, _is_module, "model", "a torch.nn.Module or a list of them")
+    optimizers = _checked_list(optimizer, initialize.is_optimizer, "optimizer", "an optimizer or a list of them")
+    if not callable(step):
+        raise AmpTypeError("memory_report expected step to be a function, not {}.".format(type(step).__name__))
+    session = state.current()
+    if session is not None and not any(hasattr(each, SLOT) for each in optimizers):
+        session = None
+    for _ in range(_MAX_SKIPPED):
+        step()
+        if not _was_skipped(optimizers):
+            break
+    usage = _measured(session, models, optimizers, step)
+    policy = session.policy if session is not None else None
+    level = "float32 without amp" if policy is None else policy.opt_level
+    with session.process_casts.paused() if session is not None else nullcontext():
+        found, sentences = _predicted(models, optimizers, policy)
+    if _was_skipped(optimizers):
+        sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
+    return MemoryReport(
+        level=level,
+        num_params=_num_params(models),
+        at_peak=usage.at_peak,
+        peak_by_kind=usage.peak_by_kind,
+        peak_total=usage.at_peak.total,
+        predicted=None if found is None else Estimate.of(found, level),
+        usage=usage,
+        explanations=report.differences(usage, found) + sentences,
+    )
+
+
+def _was_skipped(optimizers):
+    return any(getattr(each, SLOT).skips.was_last() for each in optimizers if hasattr(each, SLOT))
+
+
+def _measured(session, models, optimizers, step):
+    observer = MemoryObserver(first=(0,), every=None)
+    observer.initialized(None, models, optimizers)  # no session: the caller predicts
+    with PatchStack() as patches:
+        if session is not None:
+            session.observers.append(observer)
+            patches.defer(session.observers.remove, observer)
+        for each in optimizers:
+            if not hasattr(each, SLOT):
+                patches.set(each, "step", MethodType(_observed(each.step, observer), each))
+        observer.begin_step(0)
+        try:
+            step()
+        finally:
+            observer.closed(session)
+    return observer.usage
+
+
+def _observed(step, observer):
+    """Return the ``step`` of an optimizer that is not initialized, with the observer's callbacks around it."""
+
+    @functools.wraps(step)
+    def observed(self, *args, **kwargs):
+        observer.before_step(None)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            observer.after_step(None)
+
+    return observed
+
+
+def _predicted(models, optimizers, policy):
+    try:
+        return footprint.during_training(models, optimizers, policy), []
+    except AmpError as error:
+        return None, ["No prediction: {}".format(error)]
+
+
+def _num_params(models):
+    params = {id(param): param.numel() for model in models for param in model.parameters()}
+    return sum(params.values())
+
+
+def _is_module(candidate):
+    return isinstance(candidate, torch.nn.Module)
+
+
+def _checked_list(given, accepts, name, expected):
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    for each in values:
+        if not accepts(each):
+            raise AmpTypeError("Expected {} to be {}, not {}.".format(name, expected, type(each).__name__))
+    return values
+
+
+@hide_internal_frames
+def estimate(model, optimizer_class, level="O1", dtypes=None, keep_fp32=None, **options):
+    """Predict the memory of training before anything is allocated.
+
+    Args:
+        model: a float32 module before ``initialize``; it may be on the meta device, where it takes no memory.
+        optimizer_class: an optimizer class, or a function that makes an optimizer of a list of params:
+            ``lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)``. It steps on small tensors.
+        level: "O0" … "O5".
+        dtypes: an ``opt_levels.DtypePair`` instead of the level's own.
+        keep_fp32, **options: as in ``amp.initialize``.
+
+    Returns:
+        An ``Estimate``; print it, or its ``table()``.
+
+    Raises:
+        AmpError: an unknown level, an option that the level does not take, an optimizer that cannot be made or step.
+    """
+    (model,) = _checked_list(model, _is_module, "model", "a torch.nn.Module")
+    if not callable(optimizer_class):
+        raise AmpTypeError(
+            "estimate expected an optimizer class or a function: list of params -> optimizer, not {}.".format(
+                type(optimizer_class).__name__
+            )
+        )
+    _, policy = opt_levels.resolve(level, options, None, dtypes)
+    kept = [] if keep_fp32 is None else list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
+    session = state.current()
+    with session.process_casts.paused() if session is not None else nullcontext():
+        return Estimate.of(footprint.before_initialize(model, optimizer_class, policy, kept), policy.opt_level)

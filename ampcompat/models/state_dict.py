@@ -1,0 +1,151 @@
+"""Hooks on a cast model's state dict, which make checkpoints float32 and load them into the masters.
+
+Where a half weight has a master, the master's value is saved, because the half weight has lost bits that a resumed
+run needs. If the script has changed the half weight since (an EMA swap), the weight's own value is saved. Copies and
+pickles of a model have hooks without masters.
+"""
+
+import functools
+import weakref
+
+import torch
+
+from .. import tensor_lists
+from ..optimizers.masters import kept_where_equal
+
+
+class MasterTable:
+    """Finds the master of a half param. Both are held weakly."""
+
+    def __init__(self):
+        self._masters = {}  # id(param) -> (weak param, weak master)
+
+    def add(self, pairs):
+        """Add (model, master) pairs; a pair is removed when one of the two dies."""
+        for model, master in pairs:
+            forget = functools.partial(self._masters.pop, id(model))  # ``pop`` gets the reference as default
+            self._masters[id(model)] = (weakref.ref(model, forget), weakref.ref(master, forget))
+
+    def find(self, param):
+        """Return the master of ``param``, or None."""
+        model, master = self._masters.get(id(param), (None, None))
+        return master() if model is not None and model() is param else None
+
+    def __deepcopy__(self, memo):
+        return MasterTable()
+
+    def __reduce__(self):
+        return MasterTable, ()
+
+
+class O2StateDictHook:
+    """Casts floating entries of a module's state dict to ``dtype``. torch's ONNX exporter looks for this class name.
+
+    Args:
+        dtype: the dtype of floating entries.
+        masters: a ``MasterTable``.
+    """
+
+    def __init__(self, dtype, masters):
+        self.dtype = dtype
+        self.masters = masters
+        self.params = weakref.WeakValueDictionary()  # id -> each param that the hooked modules had at the time
+        self._names = {}  # id(param or buffer) -> the key of its last cast
+
+    def __call__(self, module, state_dict, prefix, local_metadata):
+        """Replace the module's own entries in ``state_dict`` that are tensors."""
+        named = list(module._parameters.items()) + list(module._buffers.items())
+        for name, owned in named:
+            key = prefix + name
+            value = state_dict.get(key)
+            if isinstance(value, torch.Tensor) and tensor_lists.is_narrower(value, self.dtype):
+                tied = self._tied(state_dict, owned, value)
+                state_dict[key] = self._widen(value, self.masters.find(owned)) if tied is None else tied
+                self._names[id(owned)] = key
+        return state_dict
+
+    def _tied(self, state_dict, owned, value):
+        """Return the tensor that this weight was cast to earlier in this state dict, so that tied weights stay tied."""
+        other = state_dict.get(self._names.get(id(owned)))
+        if isinstance(other, torch.Tensor) and other.dtype is self.dtype and other.shape == value.shape:
+            return other if torch.equal(other.to(value.dtype), value) else None
+        return None
+
+    def _widen(self, value, master):
+        if master is None or value.requires_grad:
+            return value.to(self.dtype)
+        return kept_where_equal(master.detach(), value)
+
+    def __deepcopy__(self, memo):
+        return O2StateDictHook(self.dtype, MasterTable())
+
+    def __reduce__(self):
+        return O2StateDictHook, (self.dtype, MasterTable())
+
+
+class RefreshMasters:
+    """Copies what is loaded into a module's half params to their masters first, before it is rounded to half.
+
+    Args:
+        module: whose params.
+        masters: a ``MasterTable``.
+    """
+
+    def __init__(self, module, masters):
+        self.module = weakref.ref(module)
+        self.masters = masters
+
+    def __call__(self, state_dict, prefix, *rest):
+        """Run as a pre-hook of ``_load_from_state_dict``."""
+        module = self.module()
+        for name, param in module._parameters.items() if module is not None else ():
+            value, master = state_dict.get(prefix + name), self.masters.find(param)
+            if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
+                with torch.no_grad():
+                    master.copy_(value)
+
+    def __deepcopy__(self, memo):
+        return _nothing
+
+    def __reduce__(self):
+        return _get_nothing, ()
+
+
+def _nothing(*args):
+    """Replace ``RefreshMasters`` in copies of a model, whose params have no masters."""
+
+
+def _get_nothing():
+    return _nothing
+
+
+def newcomers(model, masters):
+    """Return the modules without a ``hook`` for these masters, and those whose params have been replaced since."""
+    return [module for module in model.modules() if _is_newcomer(module, masters)]
+
+
+def _is_newcomer(module, masters):
+    hooked = _hook_of(module, masters)
+    if hooked is None:
+        return True
+    params = [param for param in module._parameters.values() if param is not None]
+    return any(hooked.params.get(id(param)) is not param for param in params)
+
+
+def _hook_of(module, masters):
+    for each in module._state_dict_hooks.values():
+        if getattr(each, "masters", None) is masters:
+            return each
+    return None
+
+
+def hook(modules, dtype, masters, patches):
+    """Register the hooks on modules of a model; ``patches`` removes them."""
+    widen = O2StateDictHook(dtype, masters)
+    for module in modules:
+        hooked = _hook_of(module, masters)
+        if hooked is None:
+            hooked = widen
+            patches.defer_for(module, module._register_state_dict_hook(widen).remove)
+            patches.defer_for(module, module._register_load_state_dict_pre_hook(RefreshMasters(module, masters)).remove)
+        hooked.params.update((id(param), param) for param in module._parameters.values() if param is not None)

@@ -1,0 +1,160 @@
+"""Checks of models, the cast of their weights with batch norm kept in float32, and its undoing.
+
+A param stays the same object, so ties and references survive; only its data changes. ``ModelCast.originals`` holds the
+float32 data until the optimizers have copied it to masters.
+"""
+
+import fnmatch
+import weakref
+
+import torch
+
+from ..errors import AmpError, AmpTypeError
+from ..torch_compat import features
+from .. import tensor_lists
+from ..patching import run_all
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def check_model(model, allow_half):
+    """Raise unless ``model`` is a plain float32 module.
+
+    Raises:
+        AmpError: it is wrapped for data parallelism already, has half params or buffers, or lazy ones.
+    """
+    names = [base.__name__ for base in type(model).__mro__]
+    for wrapper in _WRAPPERS:
+        if wrapper in names:
+            raise AmpError(
+                "The model is wrapped in {} already. Pass the plain model to amp.initialize and wrap what it "
+                "returns.".format(wrapper)
+            )
+    if allow_half:
+        return
+    for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            if getattr(torch.nn.parameter, "is_lazy", lambda _: False)(tensor):
+                raise AmpError("{} {} has no shape yet: run one batch through the model first.".format(kind, name))
+            if tensor_lists.is_narrower(tensor, torch.float32):
+                raise AmpError(
+                    "Found {} {} with dtype {}, expected float32: you don't need to call .half() (or .bfloat16()) on a "
+                    "model before amp.initialize, whatever the opt_level.".format(kind, name, tensor.dtype)
+                )
+
+
+class ModelCast:
+    """The weights of some models, cast to another dtype.
+
+    Args:
+        dtype: the dtype of the weights from now on.
+        high: the dtype to which kept weights are cast if they are narrower.
+    """
+
+    def __init__(self, dtype, high):
+        self.dtype = dtype
+        self.high = high
+        self.originals = {}  # id(param) -> (its data, its gradient) before the cast
+        self._tensors = []  # (weak reference, dtype before) of the params and buffers
+        self._seen = set()
+
+    def cast(self, modules, kept):
+        """Cast the floating params and buffers of ``modules``, except those that a module in ``kept`` (a list) owns."""
+        protected = {id(tensor) for module in kept for tensor in _own_tensors(module)}
+        for module in modules:
+            for tensor in _own_tensors(module):
+                if id(tensor) not in protected:
+                    self._cast_tensor(tensor, self.dtype)
+                elif tensor_lists.is_narrower(tensor, self.high):
+                    self._cast_tensor(tensor, self.high)
+            if isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()
+
+    def _cast_tensor(self, tensor, dtype):
+        if not tensor.is_floating_point() or id(tensor) in self._seen:
+            return
+        self._seen.add(id(tensor))
+        self._tensors.append((weakref.ref(tensor), tensor.dtype))
+        if tensor.dtype is dtype:
+            return
+        self.originals[id(tensor)] = tensor.data, tensor.grad
+        _set_data(tensor, dtype, tensor.data, tensor.grad)
+
+    def settle_in(self, patches):
+        """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need.
+
+        Args:
+            patches: the ``PatchStack`` that casts every tensor, with its data at that time, back to its dtype.
+        """
+        self.originals = {}
+        for reference, dtype in self._tensors:
+            patches.defer_for(reference(), _give_back, reference, dtype, {})
+
+    def release(self):
+        """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
+        run_all([(_give_back, (reference, dtype, self.originals)) for reference, dtype in self._tensors])
+
+
+def _give_back(reference, dtype, originals):
+    tensor = reference()
+    if tensor is not None and tensor.dtype is not dtype:
+        _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
+
+
+def _set_data(tensor, dtype, data, grad):
+    tensor.grad = None  # torch rejects data of another dtype than the gradient's
+    tensor.data = data.to(dtype)
+    if grad is not None:
+        tensor.grad = grad.to(dtype)
+
+
+def _own_tensors(module):
+    owned = list(module._parameters.values()) + list(module._buffers.values())
+    return [tensor for tensor in owned if tensor is not None]
+
+
+def needs_wide_input(norm, low, high):
+    """Return whether a batch norm with params in ``high`` rejects input in ``low`` on its device."""
+    device = next(norm.parameters()).device
+    return not features.has_mixed_batch_norm(str(device), low, high)
+
+
+def batch_norms(model):
+    """Return the modules that ``keep_batchnorm_fp32`` applies to: batch norms with affine params."""
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    return [module for module in model.modules() if isinstance(module, norm) and module.affine]
+
+
+def matching(model, wanted):
+    """Return the outermost modules of ``model`` that the entries of ``keep_fp32`` name.
+
+    Args:
+        wanted: a list of module types, modules, ``fnmatch`` patterns for dotted names, predicates ``f(name, module)``.
+
+    Raises:
+        AmpTypeError: an entry is none of these.
+        AmpError: an entry matches nothing, which usually is a misspelling.
+    """
+    found = {}
+    for entry in wanted:
+        matches = _predicate(entry)
+        hits = {name: module for name, module in model.named_modules() if matches(name, module)}
+        if not hits:
+            raise AmpError("keep_fp32: {!r} matches no module of the model.".format(entry))
+        found.update(hits)
+    inner = {id(child) for module in found.values() for child in module.modules() if child is not module}
+    return [module for module in found.values() if id(module) not in inner]
+
+
+def _predicate(entry):
+    if isinstance(entry, torch.nn.Module):
+        return lambda name, module: module is entry
+    if isinstance(entry, type) and issubclass(entry, torch.nn.Module):
+        return lambda name, module: isinstance(module, entry)
+    if isinstance(entry, str):
+        return lambda name, module: fnmatch.fnmatchcase(name, entry)
+    if callable(entry) and not isinstance(entry, type):
+        return entry
+    raise AmpTypeError(
+        "keep_fp32 takes module types, modules, name patterns and predicates f(name, module), not {!r}.".format(entry)
+    )

@@ -1,0 +1,156 @@
+"""Casts the floating tensors in nested arguments and outputs, and keeps everything else, container types included.
+
+Where nothing has to be cast the same object is returned. Integer, bool and complex tensors are never cast.
+"""
+
+import copy
+from collections import deque
+from collections.abc import Mapping, MutableMapping
+
+import torch
+
+#: Methods that do the same as ``to(dtype)`` but save the parsing of its arguments, which takes 0.5 us.
+METHODS = {
+    torch.float16: torch.Tensor.half,
+    torch.bfloat16: torch.Tensor.bfloat16,
+    torch.float32: torch.Tensor.float,
+    torch.float64: torch.Tensor.double,
+}
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
+
+
+def cast_floating(value, dtype, sources=None):
+    """Return ``value`` with every floating tensor in it cast to ``dtype``.
+
+    Args:
+        value: a tensor, or nested tuples, lists, deques, sets, frozensets, dicts, namedtuples, dataclasses, mappings,
+            packed sequences and objects with a ``.to`` method, of any depth. Everything else is returned as it is.
+        dtype: the floating ``torch.dtype`` wanted.
+        sources: a collection of dtypes; tensors of other dtypes are not cast. None means all floating ones.
+
+    Returns:
+        The same object where nothing had to be cast, otherwise one of the same type.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if _is_meant(value, sources) and value.dtype is not dtype else value
+    return _Walk(dtype, sources).visit(value)
+
+
+def _is_meant(tensor, sources):
+    return tensor.is_floating_point() if sources is None else tensor.dtype in sources
+
+
+class _Walk:
+    """One cast of one value. It records the objects it visits, so that cycles end and shared parts stay shared."""
+
+    def __init__(self, dtype, sources):
+        self.dtype = dtype
+        self.sources = sources
+        self.seen = {}
+
+    def visit(self, value):
+        if isinstance(value, torch.Tensor):
+            return cast_floating(value, self.dtype, self.sources)
+        if isinstance(value, _PLAIN) or isinstance(value, (type, torch.nn.Module)):
+            return value
+        if id(value) not in self.seen:
+            self.seen[id(value)] = (value, value)  # the first keeps the id alive; the second serves cycles
+            self.seen[id(value)] = (value, self._rebuild(value))
+        return self.seen[id(value)][1]
+
+    def _rebuild(self, value):
+        if isinstance(value, (tuple, list)):
+            return self._sequence(value)
+        if isinstance(value, (deque, set, frozenset)):
+            return self._collection(value)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if hasattr(value, "__dataclass_fields__"):
+            return self._attributes(value, value.__dataclass_fields__)
+        if callable(getattr(value, "to", None)):
+            return self._movable(value)
+        return value
+
+    def _sequence(self, value):
+        items = [self.visit(item) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        if type(value) in (tuple, list):
+            return type(value)(items)
+        if isinstance(value, list):
+            new = copy.copy(value)
+            new[:] = items
+            return new
+        if hasattr(value, "_make"):
+            return value._make(items)
+        if hasattr(value, "n_sequence_fields"):  # torch.return_types.*: built from one sequence
+            return type(value)(items)
+        return _with_attributes_of(value, tuple.__new__(type(value), items))
+
+    def _collection(self, value):
+        items = [self.visit(item) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        if isinstance(value, frozenset):
+            return _with_attributes_of(value, frozenset.__new__(type(value), items))
+        new = copy.copy(value)  # of the same type, and a deque of the same ``maxlen``
+        new.clear()
+        (new.extend if isinstance(value, deque) else new.update)(items)
+        return new
+
+    def _mapping(self, value):
+        changed = {}
+        for key, old in value.items():
+            new = self.visit(old)
+            if new is not old:
+                changed[key] = new
+        if not changed:
+            return value
+        if isinstance(value, MutableMapping):
+            new = copy.copy(value)
+            for key, item in changed.items():
+                new[key] = item
+            return new
+        return type(value)(dict(value, **changed))
+
+    def _attributes(self, value, names):
+        changed = {}
+        for name in names:
+            old = getattr(value, name, None)
+            new = self.visit(old)
+            if new is not old:
+                changed[name] = new
+        if not changed:
+            return value
+        copied = copy.copy(value)
+        for name, new in changed.items():
+            object.__setattr__(copied, name, new)
+        return copied
+
+    def _movable(self, value):
+        attributes = getattr(value, "__dict__", None)
+        if attributes:  # attribute by attribute: its own ``to(dtype)`` might convert integer tensors too
+            return self._attributes(value, list(attributes))
+        return value.to(self.dtype) if self.sources is None or _dtype_of(value) in self.sources else value
+
+
+def _with_attributes_of(value, new):
+    getattr(new, "__dict__", {}).update(getattr(value, "__dict__", {}))
+    return new
+
+
+def _dtype_of(value):
+    return getattr(value, "dtype", None)
+
+
+def tensors_in(value):
+    """Yield every tensor in nested lists, tuples, sets and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from tensors_in(item)

@@ -1,0 +1,87 @@
+"""The messages that are printed during training, by verbosity and on rank 0 only.
+
+They are ordinary prints, as scripts and log scrapers written for Apex expect.
+"""
+
+import torch
+
+
+def is_first_rank():
+    """Return whether this process prints: it is rank 0, or there is no process group."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+class Notices:
+    """Prints messages by verbosity: 0 none, 1 what a user needs to know, 2 more than that."""
+
+    def __init__(self, verbosity=1):
+        self.verbosity = verbosity
+        self._said = set()
+
+    def say(self, text, verbosity=1):
+        """Print ``text`` on rank 0 if the verbosity is at least ``verbosity``."""
+        if self.verbosity >= verbosity and is_first_rank():
+            print(text, flush=True)
+
+    def say_once(self, key, text):
+        """Print ``text`` at the first call with this ``key``."""
+        if key not in self._said:
+            self._said.add(key)
+            self.say(text)
+
+    def selected(self, defaults, policy):
+        """Print the selected level: its description, its defaults, the options after the overrides."""
+        self.say("Selected optimization level {}: {}".format(policy.opt_level, policy.description))
+        self.say("Defaults of this level:")
+        self._options(defaults)
+        self.say("Options after overrides:")
+        self._options(policy)
+
+    def _options(self, policy):
+        for name, value in policy.options.items():
+            self.say("{:22} : {}".format(name, value))
+
+    def overflow(self, loss_id, scaler):
+        """Print that a step is skipped, in Apex's words, which scripts and log scrapers search for."""
+        outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"
+        outcome = outcome.format(scaler.loss_scale())
+        self.say("Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome))
+
+    def foreign(self, adapter):
+        """Print that an optimizer steps on scaled gradients of a pass to whose ``scale_loss`` it was not given."""
+        self.say_once(
+            ("foreign", id(adapter)),
+            "ampcompat: {} steps on gradients that came, scaled by {:g}, from a backward pass to whose amp.scale_loss it "
+            "was not given. Give it there too, or call its zero_grad() before its own backward pass.".format(
+                type(adapter.optimizer).__name__, float(adapter.foreign_scale)
+            ),
+        )
+
+    def plain(self, adapter):
+        """Print that an optimizer steps on half gradients that were never scaled."""
+        self.say_once(
+            "plain",
+            "ampcompat: {} steps on half gradients of a backward pass outside of amp.scale_loss. They are taken as they "
+            "are; small ones may have become 0. Write: with amp.scale_loss(loss, optimizer) as scaled_loss: "
+            "scaled_loss.backward()".format(type(adapter.optimizer).__name__),
+        )
+
+    def adopted(self, optimizer):
+        """Print that an optimizer was given to ``scale_loss`` but not to ``initialize``."""
+        self.say(
+            "ampcompat: {} did not go through amp.initialize; it is taken in now. Pass it to amp.initialize, so that its "
+            "masters start from the float32 weights.".format(type(optimizer).__name__)
+        )
+
+    def other_policy(self, policy, before):
+        """Print that a later ``initialize`` has other options."""
+        self.say(
+            "ampcompat: initialize was called with {} after {}. Earlier models keep what they were initialized with; casts "
+            "around functions hold for the whole process.".format(policy.opt_level, before.opt_level)
+        )
+
+    def scaler_counts(self, found, used):
+        """Print that a checkpoint has more or fewer loss scalers than are in use."""
+        rest = "the rest of it is left out" if found > used else "the others start afresh"
+        self.say("Warning: the amp state dict has {} loss scalers, and {} are in use: {}.".format(found, used, rest))

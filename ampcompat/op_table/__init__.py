@@ -1,0 +1,1 @@
+"""The op table: which functions of torch run in which dtype at O1 and O4."""

@@ -1,0 +1,154 @@
+"""The rows of the op table as data: which function runs in which dtype at O1 and O4, and why.
+
+A row that comes from Apex's lists has the reason "apex". Those lists stopped growing in 2019; every later name has a
+reason of its own. ``rules`` expands the rows to methods and in-place forms. This module does not import torch.
+"""
+
+HALF, FLOAT, PROMOTE, SEQUENCE, BANNED = "half", "float", "promote", "sequence", "banned"
+
+#: Internal rules: the in-place forms; functions that run without autocast inside ("passthrough"); functions without
+#: half kernels on a CPU, which are computed there in float32 and return the input's dtype ("float32_inside").
+FLOAT_IN_PLACE, FOLLOW_SELF = "float_in_place", "follow_self"
+PASSTHROUGH, FLOAT32_INSIDE = "passthrough", "float32_inside"
+
+TORCH, FUNCTIONAL, TENSOR = "torch", "torch.nn.functional", "torch.Tensor"
+LINALG, SPECIAL, FFT, VF = "torch.linalg", "torch.special", "torch.fft", "torch._VF"
+SPARSE = "torch.sparse"
+
+_CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc"
+_OPERATORS = (
+    "__add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __div__ __idiv__ __truediv__ "
+    "__itruediv__ __mod__ __imod__ __floordiv__ __ifloordiv__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__"
+)
+NO_HALF_KERNEL = "no torch has half kernels for it, so under Apex it could only raise; CPU autocast agrees"
+_AUTOCAST = "torch's CUDA autocast lists it"
+_ALIAS = "another name of a row"
+
+BANNED_MESSAGE = (
+    "binary_cross_entropy does not work in half precision: its gradient leaves the range of half, and loss scaling "
+    "does not prevent that. Compute the loss from the logits instead: drop the sigmoid and use "
+    "torch.nn.functional.binary_cross_entropy_with_logits (torch.nn.BCEWithLogitsLoss). If the sigmoid must stay, call "
+    "amp.register_float_function(torch, 'sigmoid') before amp.initialize; the loss then gets float32 inputs. "
+    "allow_banned=True casts the inputs and runs the function as it is."
+)
+
+# (owner, rule, names, reason)
+WRITTEN = (
+    (FUNCTIONAL, HALF, _CONVOLUTIONS + " linear", "apex"),
+    (TORCH, HALF, _CONVOLUTIONS + " prelu addmm addmv addr matmul mm mv addbmm baddbmm bmm", "apex"),
+    (TENSOR, HALF, "__matmul__", "apex"),
+    (VF, HALF, "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", "apex: its RNN patches"),
+    (TENSOR, HALF, "__rmatmul__", "the reflected form of a row"),
+    (TORCH, HALF, "chain_matmul einsum", _AUTOCAST + "; products of matrices"),
+    (FUNCTIONAL, HALF, "scaled_dot_product_attention", _AUTOCAST + "; two products of matrices"),
+    (LINALG, HALF, "multi_dot vecdot matmul", _AUTOCAST + "; products of matrices"),
+    (TORCH, HALF, "spmm", "another name of mm, for sparse matrices"),
+    (SPARSE, HALF, "mm addmm", "products of matrices, like torch.mm and torch.addmm; autocast breaks their backward"),
+    (
+        FUNCTIONAL,
+        FLOAT,
+        "interpolate grid_sample softplus softmin log_softmax softmax gelu layer_norm group_norm local_response_norm "
+        "normalize cosine_similarity poisson_nll_loss cosine_embedding_loss cross_entropy hinge_embedding_loss kl_div "
+        "l1_loss mse_loss margin_ranking_loss multilabel_margin_loss multilabel_soft_margin_loss multi_margin_loss "
+        "nll_loss binary_cross_entropy_with_logits smooth_l1_loss soft_margin_loss triplet_margin_loss ctc_loss",
+        "apex",
+    ),
+    (
+        TORCH,
+        FLOAT,
+        "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod "
+        "std sum var renorm",
+        "apex",
+    ),
+    (TENSOR, FLOAT, "__pow__ __rpow__ __ipow__ cpu", "apex"),
+    (TENSOR, FLOAT, "__rdiv__ __rtruediv__", "a reciprocal times self, and reciprocal is a float row"),
+    (FUNCTIONAL, FLOAT, "huber_loss", _AUTOCAST + "; a loss like smooth_l1_loss"),
+    (FUNCTIONAL, FLOAT, "gaussian_nll_loss triplet_margin_with_distance_loss", "a loss, like the losses of Apex"),
+    (FUNCTIONAL, FLOAT, "rms_norm", "a norm over features, like layer_norm"),
+    (FUNCTIONAL, FLOAT, "pdist", _AUTOCAST),
+    (FUNCTIONAL, FLOAT, "pairwise_distance", "a norm of a difference; CUDA autocast casts the norm inside"),
+    (FUNCTIONAL, FLOAT, "grid_sampler upsample upsample_nearest upsample_bilinear", _ALIAS),
+    (TORCH, FLOAT, "log1p logsumexp cdist", _AUTOCAST),
+    (TORCH, FLOAT, "frobenius_norm nuclear_norm arccos arcsin native_layer_norm", _AUTOCAST + ", or an alias of a row"),
+    (TORCH, FLOAT, "std_mean var_mean logcumsumexp", "the same sums as std, var and logsumexp"),
+    (TORCH, FLOAT, "quantile nanquantile stft polar view_as_complex", NO_HALF_KERNEL),
+    (
+        TORCH,
+        FLOAT,
+        "inverse pinverse cholesky cholesky_inverse cholesky_solve det logdet slogdet svd qr matrix_exp lu_solve ormqr "
+        "orgqr geqrf triangular_solve",
+        NO_HALF_KERNEL,
+    ),
+    (LINALG, FLOAT, "norm vector_norm matrix_norm", _AUTOCAST + "; norms"),
+    (
+        LINALG,
+        FLOAT,
+        "cholesky cholesky_ex cond det eig eigh eigvals eigvalsh householder_product inv inv_ex ldl_factor lstsq lu "
+        "lu_factor lu_solve matrix_exp matrix_rank pinv qr slogdet solve solve_ex solve_triangular svd svdvals "
+        "tensorinv tensorsolve",
+        NO_HALF_KERNEL,
+    ),
+    (SPECIAL, FLOAT, "expm1 log1p logsumexp log_softmax softmax erfinv", _ALIAS),
+    (
+        FFT,
+        FLOAT,
+        "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft hfft2 ihfft2 hfftn ihfftn",
+        NO_HALF_KERNEL + "; CUDA has them for powers of two only",
+    ),
+    (TORCH, PROMOTE, "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne", "apex"),
+    (TENSOR, PROMOTE, _OPERATORS, "apex: operators with their reflected and in-place forms"),
+    (TENSOR, PROMOTE, "__rmod__ __rfloordiv__", "the reflected form of an operator"),
+    (
+        TORCH,
+        PROMOTE,
+        "sub rsub subtract multiply divide true_divide greater greater_equal less less_equal not_equal arctan2",
+        _ALIAS + ", or a sibling of add",
+    ),
+    (TORCH, PROMOTE, "vdot tensordot index_put scatter_add", _AUTOCAST),
+    (TORCH, PROMOTE, "inner index_copy", "a sibling of tensordot and of index_put"),
+    (LINALG, PROMOTE, "cross", _ALIAS),
+    (FUNCTIONAL, PROMOTE, "bilinear", "apex"),
+    (TORCH, SEQUENCE, "cat stack", "apex"),
+    (TORCH, SEQUENCE, "concat concatenate hstack vstack dstack column_stack row_stack", _ALIAS + ", or built on cat"),
+    (FUNCTIONAL, BANNED, "binary_cross_entropy", "apex"),
+    (
+        FUNCTIONAL,
+        PASSTHROUGH,
+        "adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d "
+        "fractional_max_pool3d adaptive_max_pool3d pad",
+        "CPU autocast casts it or a part of it to float32; Apex and CUDA autocast leave it alone",
+    ),
+    (FUNCTIONAL, FLOAT32_INSIDE, "avg_pool3d", "as the other pools, but without half kernels on the CPU"),
+    (TORCH, PASSTHROUGH, "trace", "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone"),
+)
+
+#: Products that take sparse matrices, beside those of ``torch.sparse``.
+TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())
+
+#: Functions that call other rows inside (a matrix product, a reciprocal), where a cast would undo their own rule.
+NO_NESTED_CASTS = frozenset("tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split())
+NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])
+
+#: Functions that torch's autocast already casts as the table does (torch 2.13; a test checks the CPU). The CUDA names
+#: are those in torch's documentation, without the ones that it documents differently from the table.
+NATIVE = {
+    "cpu": frozenset(
+        (
+            _CONVOLUTIONS + " linear addmm matmul mm addbmm baddbmm bmm __matmul__ __rmatmul__ scaled_dot_product_attention "
+            "vecdot binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss grid_sample "
+            "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
+            "multilabel_margin_loss nll_loss poisson_nll_loss prod quantile nanquantile smooth_l1_loss soft_margin_loss "
+            "stft triplet_margin_loss polar view_as_complex inverse pinverse cholesky cholesky_inverse cholesky_solve svd "
+            "qr ormqr orgqr geqrf triangular_solve"
+        ).split()
+    ),
+    "cuda": frozenset(
+        (
+            _CONVOLUTIONS + " linear addmm addmv addr matmul mm mv addbmm baddbmm bmm prelu chain_matmul __matmul__ "
+            "__rmatmul__ softplus softmin log_softmax softmax layer_norm group_norm cosine_similarity poisson_nll_loss "
+            "cosine_embedding_loss hinge_embedding_loss l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
+            "soft_margin_loss multi_margin_loss triplet_margin_loss acos asin cosh erfinv exp expm1 log log10 log2 log1p "
+            "reciprocal rsqrt sinh tan pow cumprod cumsum prod sum logsumexp"
+        ).split()
+    ),
+}

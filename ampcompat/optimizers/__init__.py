@@ -1,0 +1,1 @@
+"""What ``amp.initialize`` does to optimizers: master weights, the replaced ``step``, unscaled gradients."""

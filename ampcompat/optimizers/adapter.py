@@ -1,0 +1,232 @@
+"""``OptimizerAdapter``, one per optimizer, stored as ``optimizer._amp_stash``: float32 master weights, unscaling.
+
+While a session is open ``param_groups`` holds the masters. The gradient of a half param is moved to its master,
+unscaled, when ``scale_loss`` exits. Only what every optimizer has is used (``param_groups``, ``state``, ``step``,
+``zero_grad``), never its class. ``optimizers.step`` replaces the optimizer's methods.
+
+One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``, then ``optimizer.step()``):
+
+    enter   float32 gradients of earlier passes are multiplied by the scale; half ones are moved to their masters
+    body    backward adds scaled gradients
+    exit    float32: divided by the scale in place; half: divided in float32 and added to the master's gradient
+    step    skipped if one of them was inf or nan; otherwise the optimizer steps, and masters are rounded into the model
+"""
+
+import copy
+import functools
+import weakref
+from collections import OrderedDict
+
+import torch
+
+from ..errors import AmpError
+from .. import tensor_lists
+from .session_callbacks import Links, Stage
+from .masters import add_gradients
+from .master_pairs import MasterPairs, Pair
+from ..patching import PatchStack
+from ..loss_scaling.scaler import is_one, is_same
+from ..loss_scaling.overflow import Skips
+from .apex_names import StashNames
+
+SLOT = "_amp_stash"
+
+
+class OptimizerAdapter(MasterPairs, StashNames):
+    """The masters, the gradients and the skipped steps of one optimizer.
+
+    Args:
+        optimizer: has ``param_groups``, ``state``, ``step`` and ``zero_grad``.
+        dtypes: the session's ``DtypePair``.
+        has_masters: whether half params get masters.
+        originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
+        links: the ``Links`` to the session.
+    """
+
+    def __init__(self, optimizer, dtypes, has_masters, originals, links):
+        self.optimizer = optimizer
+        self.dtypes = dtypes
+        self.has_masters = has_masters
+        self.links = links
+        self.stage = Stage.READY
+        self.pending_scale = 1.0
+        self.sets_to_none = True  # what the optimizer's own zero_grad does by default
+        self.replaced = {}  # the optimizer's original methods, by name
+        self.methods = PatchStack()  # restores them
+        self.open_passes = weakref.WeakSet()  # the open ``scale_loss`` blocks of this optimizer
+        self.known_passes = links.passes.ended  # when its half params were last known to have no gradients
+        # Counts the passes that ``untracked_gradients`` has watched, up to its limit. There is no limit for optimizers
+        # with masters that step on gradients of plain backward passes: nothing else distinguishes these gradients from
+        # scaled gradients of another optimizer's backward pass.
+        self.watched_passes = float("-inf") if has_masters else 0
+        self.steps_plainly = False
+        self.foreign_scale = None  # of another optimizer's backward pass, which left scaled gradients here
+        self.skips = Skips(optimizer)
+        self._stashed = []  # (param, gradient)
+        self.make_masters(originals)
+
+    # -- params and masters --------------------------------------------------------------------------------------------
+
+    def own_masters(self):
+        """Return the params that are their own masters."""
+        params = [param for group in self.optimizer.param_groups for param in group["params"]]
+        if not self._pairs:
+            return params
+        if len(self._pairs) == len(params):
+            return []
+        return [param for param in params if id(param) not in self._pairs]
+
+    def reached(self):
+        """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
+        return [pair.model for pair in self._pairs.values()] + self.own_masters()
+
+    def _own_with_grad(self, seen):
+        """Return the own masters that have a gradient and are not in ``seen``; add them to it."""
+        own = [param for param in self.own_masters() if param.grad is not None]
+        if seen:
+            own = [param for param in own if id(param) not in seen]
+        seen.update(map(id, own))
+        return own
+
+    # -- around a backward pass ----------------------------------------------------------------------------------------
+
+    def has_to_make_room(self):
+        """Return whether ``before_backward`` has anything to do: earlier passes left gradients."""
+        if self.stage is Stage.SCALED or self.foreign_scale is not None:
+            return True
+        lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
+        for params in lists:
+            for param in params:
+                if param.grad is not None:
+                    return True
+        return False
+
+    def before_backward(self, scaler, scale, seen, are_local=False):
+        """Bring gradients of earlier passes to the scale of this one, so that the sum has one scale.
+
+        Args:
+            scaler: the ``LossScaler`` of this pass.
+            scale: its scale: a float, or a tensor of shape ().
+            seen: ids of params treated so far, a set that grows: shared params are treated by the first adapter only.
+            are_local: the gradients are not reduced yet, so they must stay in ``.grad``.
+        """
+        if self.stage is Stage.SCALED:
+            if is_same(scale, self.pending_scale):
+                return
+            self.after_backward(scaler, self.pending_scale, set())
+        if self.foreign_scale is not None and all(param.grad is None for param in self.reached()):
+            self.foreign_scale = None
+        self._move_to_masters(scaler, 1.0)
+        doomed = self.skips.are_coming()
+        if is_one(scale) and not doomed:
+            return
+        held = self._own_with_grad(seen)
+        # Half gradients could overflow when multiplied. Gradients of an earlier loss that did overflow would count as
+        # an overflow of this loss too, and lower its scale. Both are set aside until ``after_backward``.
+        high = self.dtypes.high
+        aside = [param for param in held if doomed or (not are_local and tensor_lists.is_narrower(param.grad, high))]
+        ids = set(map(id, aside))
+        tensor_lists.multiply_(tensor_lists.grouped([param.grad for param in held if id(param) not in ids]), scale)
+        for param in aside:  # a copy, since a view's memory may be reused
+            self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
+            param.grad = None
+
+    def leave_scaled(self, scale):
+        """End a pass with ``delay_unscale``: a later pass unscales the sum."""
+        self.stage, self.pending_scale = Stage.DELAYED if is_one(scale) else Stage.SCALED, scale
+
+    def after_backward(self, scaler, scale, seen):
+        """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``before_backward``."""
+        self._move_to_masters(scaler, scale)
+        grads = []
+        for param in self._own_with_grad(seen):
+            grad = param.grad
+            if grad.is_sparse and not grad.is_coalesced():
+                grad = param.grad = grad.coalesce()
+            grads.append(grad)
+        scaler.unscale_(tensor_lists.grouped(grads), scale)
+        for param, grad in self._stashed:
+            param.grad = grad if param.grad is None else param.grad.add_(grad)
+        self._stashed = []
+        self.stage = Stage.READY
+        self.known_passes = self.links.passes.ended
+        if not self.steps_plainly:
+            self.watched_passes = max(self.watched_passes, 0)
+
+    def move_plain_gradients(self):
+        """Move half gradients of a pass that was not scaled to their masters."""
+        with torch.no_grad():
+            self._move_to_masters(None, 1.0)
+        self.known_passes = self.links.passes.ended
+        if self.stage is Stage.DELAYED:
+            self.stage = Stage.READY
+
+    def _move_to_masters(self, scaler, scale):
+        """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved."""
+        for chunk in self._chunks:
+            taken = chunk.take_gradients()
+            if taken is not None:
+                masters, copies, groups = taken
+                del taken
+                if scaler is not None:
+                    scaler.unscale_(groups, scale)
+                add_gradients(masters, copies)
+
+    # -- around a step -------------------------------------------------------------------------------------------------
+
+    def heed(self, verdict, loss_id, scaler):
+        """Skip the next step if ``verdict`` is an overflow, and call ``links.on_skip`` then."""
+        verdict.tell(functools.partial(self.links.on_skip, loss_id, scaler))
+        self.skips.heed(verdict, scaler)
+
+    def holds_scaled_gradients(self):
+        """Return whether a pass with ``delay_unscale`` has not been unscaled yet."""
+        return self.stage is Stage.SCALED
+
+    def check_unscaled(self):
+        """Raise, or warn, where a step would use gradients that are still scaled."""
+        if self.stage is Stage.SCALED:
+            raise AmpError(
+                "optimizer.step() would use gradients that are still scaled by {:g}: the last amp.scale_loss had "
+                "delay_unscale=True. Leave it out in the last backward pass before step().".format(self.pending_scale)
+            )
+        if self.foreign_scale is not None:
+            self.links.on_foreign(self)
+            if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled
+                self.foreign_scale = None
+
+    def finish_step(self, stepped):
+        """Round the masters into the model if the optimizer ``stepped``, and free their gradients."""
+        if stepped:
+            self.settle_masters()
+            self.masters_to_models()
+        for chunk in self._chunks:
+            for master in chunk.masters:
+                master.grad = None
+        for observer in self.links.observers:
+            observer.after_step(self)
+
+    def forget_gradients(self, set_to_none):
+        """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
+        for pair in self._pairs.values():
+            if set_to_none or pair.model.grad is None:
+                pair.model.grad = None
+            else:
+                pair.model.grad.detach_().zero_()
+        self._stashed = []
+        self.stage = Stage.READY
+        self.foreign_scale = None
+        self.known_passes = self.links.passes.ended
+
+    def __deepcopy__(self, memo):
+        # Keys are ids, so the copy's dict is built from the copied pairs. No ``scale_loss`` block is open for a copy.
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        own = ("_pairs", "open_passes")
+        vars(twin).update(copy.deepcopy({k: v for k, v in vars(self).items() if k not in own}, memo))
+        pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
+        twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
+        twin.open_passes = weakref.WeakSet()
+        for pair in pairs:
+            self.links.writes.watch(pair)
+        return twin

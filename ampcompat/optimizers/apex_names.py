@@ -1,0 +1,46 @@
+"""The attributes under which clients of Apex read ``optimizer._amp_stash``.
+
+"fp16" and "fp32" are Apex's names, not dtypes: at O5 the half params are bfloat16.
+"""
+
+
+class StashNames:
+    """Mixed into ``OptimizerAdapter``; each list is built at access."""
+
+    #: Always True: master weights are made in ``initialize``.
+    lazy_init_called = True
+
+    @property
+    def already_patched(self):
+        """Whether the next step will be skipped."""
+        return self.skips.are_coming()
+
+    @property
+    def params_have_scaled_gradients(self):
+        """Whether a pass with ``delay_unscale`` has not been unscaled yet."""
+        return self.holds_scaled_gradients()
+
+    @property
+    def all_fp16_params(self):
+        """The half params of the model."""
+        return [pair.model for pair in self.pairs()]
+
+    @property
+    def all_fp32_from_fp16_params(self):
+        """Their masters, in the same order."""
+        return [pair.master for pair in self.pairs()]
+
+    @property
+    def all_fp32_from_fp32_params(self):
+        """The params that are their own masters."""
+        return self.own_masters()
+
+    @property
+    def fp16_groups(self):
+        """The half params of the model, a list per param group."""
+        return [[pair.model for pair in group] for group in self.pairs_by_group()]
+
+    @property
+    def fp32_from_fp16_groups(self):
+        """Their masters, a list per param group."""
+        return [[pair.master for pair in group] for group in self.pairs_by_group()]

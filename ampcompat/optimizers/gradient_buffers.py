@@ -1,0 +1,206 @@
+"""Half params and their masters in chunks, whose gradients are copied together, and buffers for small gradients.
+
+Allocating a small gradient takes longer than filling it, so small gradients share one tensor, ``GradientPool.flat``,
+which is reused in every step. If a script has kept a gradient, or a view or an alias of one, beyond the step, the pool
+allocates a new tensor and what was kept stays unchanged.
+"""
+
+import copy
+import sys
+
+import torch
+
+from ..torch_compat import features
+from .. import tensor_lists
+from .masters import take_values
+
+#: The largest number of elements in one pool: 4 MiB of float32 that stay allocated between steps.
+LARGEST_POOL = 1 << 20
+
+#: Gradients begin at multiples of so many elements: aligned tensors are faster in foreach kernels.
+ALIGNMENT = 16
+
+
+class Chunk:
+    """Half params of a model, their masters (pairwise), and optionally a pool for the masters' gradients."""
+
+    __slots__ = ("models", "masters", "is_new", "_pool", "_versions", "_of_masters")
+
+    def __init__(self, pairs, pool=None):
+        self.models, self.masters = map(list, zip(*pairs))
+        self.is_new = True  # no step yet
+        self._pool = pool
+        self._versions = _versions(self.models)
+        self._of_masters = _versions(self.masters)
+
+    def refresh(self, writes):
+        """Copy to the masters what was written to their half params since the last ``round_into_models``.
+
+        A param counts as written if its version counter has changed, or if ``writes`` has noted it and its master has
+        not been written by itself. Scripts read ``param.data`` more often than they write it.
+        """
+        versions = _versions(self.models)
+        if versions == self._versions and not writes:
+            return
+        written = []
+        for index, model in enumerate(self.models):
+            is_written = versions[index] != self._versions[index]
+            if is_written or (model in writes and not self._is_written_itself(index, writes)):
+                written.append(index)
+        self._take(written, versions, writes)
+
+    def refresh_first(self, writes, wholly):
+        """Do the same before the first step, comparing every value: numpy and collectives change no version counter.
+
+        Args:
+            writes: the session's ``Writes``.
+            wholly: masters that no script has written take the whole value of their half param, not only the elements
+                that differ. So ranks have equal masters, as with Apex, after one of them broadcast its half params.
+        """
+        versions = _versions(self.models)
+        by_itself = [self._is_written_itself(index, writes) for index in range(len(self.models))]
+        written = [
+            index
+            for index, model in enumerate(self.models)
+            if not by_itself[index] or versions[index] != self._versions[index] or model in writes
+        ]
+        self._take(written, versions, writes, [wholly and not by_itself[index] for index in written])
+
+    def _is_written_itself(self, index, writes):
+        master = self.masters[index]
+        return master._version != self._of_masters[index] or master in writes
+
+    def _take(self, written, versions, writes, wholly=None):
+        self._versions = versions
+        for whole in (False, True):
+            chosen = [index for place, index in enumerate(written) if bool(wholly and wholly[place]) is whole]
+            if chosen:
+                models, masters = [[each[index] for index in chosen] for each in (self.models, self.masters)]
+                before = _versions(masters)
+                take_values(models, masters, whole)
+                for index, master, version in zip(chosen, masters, before):
+                    self._of_masters[index] += master._version - version
+                writes.settle(models)
+
+    def round_into_models(self, writes):
+        """Copy the masters to the half params, rounded; clear what ``writes`` has noted of the masters."""
+        tensor_lists.copy_(self.models, self.masters)
+        self._versions = [version + 1 for version in self._versions]  # of the copy; reading them takes longer
+        if not self.is_new:
+            self._of_masters = _versions(self.masters)
+            writes.settle(self.masters)
+
+    def has_gradients(self):
+        """Return whether any of the half params has a gradient."""
+        return any([model.grad is not None for model in self.models])
+
+    def take_gradients(self):
+        """Set the half params' gradients to None; return (masters, copies, groups), or None if there is no gradient.
+
+        ``copies`` are the gradients in the masters' dtype, pairwise. ``groups`` are the same values, grouped for
+        ``LossScaler.unscale_``.
+        """
+        models, masters, pool = self.models, self.masters, self._pool
+        grads = [model.grad for model in models]
+        if any(grad is None for grad in grads):
+            kept = [index for index, grad in enumerate(grads) if grad is not None]
+            models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
+            pool = None
+        if not grads:
+            return None
+        if pool is None or any(grad.is_sparse for grad in grads) or any(master.grad is not None for master in masters):
+            copies, groups = tensor_lists.widened(grads, masters)
+        else:
+            copies, flat = pool.filled(grads)
+            groups = [[flat]]
+        for model in models:
+            model.grad = None
+        return masters, copies, groups
+
+    def memory(self):
+        """Return the pool's tensor, which stays allocated between steps, or None. Memory measurement uses it."""
+        return None if self._pool is None else self._pool.flat
+
+    def __deepcopy__(self, memo):
+        pairs = copy.deepcopy(list(zip(self.models, self.masters)), memo)
+        twin = Chunk(pairs, self._pool and GradientPool([master for _, master in pairs]))
+        twin.is_new = self.is_new
+        return twin
+
+
+def _versions(params):
+    return [param._version for param in params]
+
+
+def chunks_of(pairs):
+    """Return the ``Chunk`` lists of (model, master) pairs, those with a pool first.
+
+    A pool's memory is allocated already, so moving its gradients first only frees half gradients. Moved last, they
+    would still be allocated beside all float32 gradients, and the peak would be higher.
+    """
+    small, rest = _set_apart(pairs)
+    pooled = [Chunk(each, GradientPool([master for _, master in each])) for each in small]
+    return pooled + [Chunk(each) for each in tensor_lists.chunked(rest)]
+
+
+class GradientPool:
+    """One tensor, ``flat``, that holds the gradients of several masters of one device and dtype."""
+
+    def __init__(self, masters):
+        self._masters = masters
+        self.flat = None
+        self._gradients = []
+        self._references = []
+        self._uses = 0
+
+    def filled(self, grads):
+        """Return copies of gradients, one per master and in its dtype, and the one tensor that holds them all."""
+        if self.flat is None or not self._is_ours_alone():
+            self._make()
+        torch._foreach_copy_(self._gradients, grads)
+        return self._gradients, self.flat
+
+    def _is_ours_alone(self):
+        # References from Python are counted per gradient; aliases, views and references from C++ per storage.
+        return (
+            features.storage_uses(self.flat) == self._uses
+            and list(map(sys.getrefcount, self._gradients)) == self._references
+        )
+
+    def _make(self):
+        sizes = [_padded(master) for master in self._masters]
+        # Zeros: the padding between the gradients is checked for inf and nan along with them.
+        self.flat = torch.zeros(sum(sizes), dtype=self._masters[0].dtype, device=self._masters[0].device)
+        storage, self._gradients, offset = self.flat.untyped_storage(), [], 0
+        for master, size in zip(self._masters, sizes):
+            # No views: views of one tensor share a version counter.
+            gradient = self.flat.new_empty(0).set_(storage, offset, master.shape, master.stride())
+            self._gradients.append(gradient)
+            offset += size
+        del storage, gradient
+        self._references = list(map(sys.getrefcount, self._gradients))
+        self._uses = features.storage_uses(self.flat)
+
+
+def _set_apart(pairs):
+    """Split (model, master) pairs into lists of small ones that can share a pool, and all others."""
+    small, rest, room = {}, [], {}
+    for pair in sorted(pairs, key=lambda pair: pair[1].numel()):
+        master = pair[1]
+        key = (master.device, master.dtype)
+        left = room.get(key, LARGEST_POOL) - _padded(master)
+        if left < 0 or not _is_plain(master):
+            rest.append(pair)
+        else:
+            room[key] = left
+            small.setdefault(key, []).append(pair)
+    return list(small.values()), rest
+
+
+def _is_plain(master):
+    is_parameter = type(master) is torch.nn.Parameter and master.layout is torch.strided
+    return is_parameter and features.counts_storage_uses() and master.is_contiguous()
+
+
+def _padded(master):
+    return -(-master.numel() // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,141 @@
+"""The half params of an optimizer and their float32 masters: creation, synchronization and removal."""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import torch
+
+from ..errors import AmpValueError
+from .. import tensor_lists
+from .gradient_buffers import chunks_of
+from .masters import make_master, recast, Snapshot
+
+
+class Pair(NamedTuple):
+    """A half param of the model and its float32 master."""
+
+    model: torch.nn.Parameter
+    master: torch.nn.Parameter
+
+
+class MasterPairs:
+    """Mixed into ``OptimizerAdapter``, which has ``optimizer``, ``dtypes``, ``has_masters`` and ``links``."""
+
+    def make_masters(self, originals):
+        """Make masters of all half params of the optimizer. ``abandon`` undoes it.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+        """
+        self._pairs = OrderedDict()  # id(master) -> Pair
+        self._chunks = []  # the same pairs as ``Chunk`` lists, whose gradients are moved together
+        self.has_begun = False
+        self.join(originals)
+
+    def adopt(self, groups):
+        """Replace the half params of new param groups by masters.
+
+        Raises:
+            AmpValueError: a param is in the optimizer already.
+        """
+        known = {id(pair.model) for pair in self._pairs.values()}
+        if any(id(param) in known for group in groups for param in group["params"]):
+            raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
+        self._adopt(groups, ())
+
+    def join(self, originals):
+        """Make masters of params that a later ``initialize`` has cast to half. ``abandon`` undoes it."""
+        self._before = Snapshot(self.optimizer), self._pairs.copy(), list(self._chunks)
+        self._adopt(self.optimizer.param_groups, originals)
+
+    def _adopt(self, groups, originals):
+        """Replace half params by masters; move their optimizer state to the masters, in float32."""
+        state, pairs = self.optimizer.state, []
+        for params in [group["params"] for group in groups]:
+            for index, param in enumerate(params):
+                if self.has_masters and tensor_lists.is_narrower(param, self.dtypes.high):
+                    master = make_master(param, originals, self.dtypes.high)
+                    pairs.append(Pair(param, master))
+                    params[index] = master
+                    if param in state:
+                        state[master] = state.pop(param)
+                    recast(state.get(master), master.shape, master.dtype)
+                elif id(param) in originals:
+                    recast(state.get(param), param.shape, param.dtype)
+        self._pairs.update((id(pair.master), pair) for pair in pairs)
+        self._chunks += chunks_of(pairs)
+        for pair in pairs:
+            self.links.writes.watch(pair)
+
+    def settle_in(self):
+        """Drop what ``abandon`` needs: ``initialize`` has succeeded."""
+        self._before = None
+
+    def abandon(self):
+        """Restore the optimizer as it was: ``initialize`` has failed."""
+        snapshot, self._pairs, self._chunks = self._before
+        snapshot.restore(self.optimizer)
+
+    def release(self):
+        """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32."""
+        self.refresh_masters()
+        state = self.optimizer.state
+        for group in self.optimizer.param_groups:
+            for index, param in enumerate(group["params"]):
+                recast(state.get(param), param.shape, self.dtypes.high)
+                pair = self._pairs.get(id(param))
+                if pair is not None:
+                    group["params"][index] = pair.model
+                    if param in state:
+                        state[pair.model] = state.pop(param)
+        for model, master in self._pairs.values():
+            model.grad = None
+            model.data = master.data
+            model.grad = master.grad
+        self._pairs.clear()
+        self._chunks = []
+
+    def refresh_masters(self, new_only=False):
+        """Copy to the masters what a script has written to their half params: see ``Chunk.refresh``.
+
+        Args:
+            new_only: only masters that have not been stepped on. Others are refreshed in ``step``: weights that are
+                replaced temporarily and restored before it (an EMA for evaluation, a perturbation for one backward
+                pass) leave the low bits of the masters alone.
+        """
+        self.has_begun = True
+        for chunk in self._chunks:
+            if chunk.is_new:
+                chunk.refresh_first(self.links.writes, self.links.is_shared_by_hand())
+            elif not new_only:
+                chunk.refresh(self.links.writes)
+
+    def begin(self):
+        """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
+        if not self.has_begun:
+            self.refresh_masters()
+
+    def pairs(self):
+        """Return the (model, master) pairs."""
+        return list(self._pairs.values())
+
+    def pairs_by_group(self):
+        """Return the pairs, a list per param group."""
+        groups = self.optimizer.param_groups
+        return [[self._pairs[id(param)] for param in group["params"] if id(param) in self._pairs] for group in groups]
+
+    def masters_to_models(self):
+        """Copy the masters to the model's half params, rounded."""
+        if self._chunks:
+            with torch.no_grad():
+                for chunk in self._chunks:
+                    chunk.round_into_models(self.links.writes)
+
+    def settle_masters(self):
+        """Mark the first step as done. Before it every half param is compared with its master."""
+        for chunk in self._chunks:
+            chunk.is_new = False
+
+    def has_half_gradients(self):
+        """Return whether any half param has a gradient that was not moved to its master."""
+        return any([chunk.has_gradients() for chunk in self._chunks])

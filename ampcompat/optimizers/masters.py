@@ -1,0 +1,115 @@
+"""Functions that make float32 masters of half params and copy values and gradients to them.
+
+``Snapshot`` restores an optimizer, ``recast`` casts its state.
+"""
+
+import torch
+
+from ..torch_compat import features
+from .. import tensor_lists
+
+
+class Snapshot:
+    """An optimizer's params, their gradients and their state before ``amp.initialize``."""
+
+    def __init__(self, optimizer):
+        self.groups = [list(group["params"]) for group in optimizer.param_groups]
+        self.grads = [(param, param.grad) for params in self.groups for param in params]
+        self.state = [(param, dict(state)) for param, state in optimizer.state.items()]
+
+    def restore(self, optimizer):
+        """Restore the optimizer's params, gradients and state."""
+        for group, params in zip(optimizer.param_groups, self.groups):
+            group["params"][:] = params
+        for param, grad in self.grads:
+            param.grad = grad
+        optimizer.state.clear()
+        for param, state in self.state:
+            optimizer.state[param] = state
+
+
+def kept_where_equal(master, value):
+    """Return, elementwise, the master where it rounds to ``value``, elsewhere ``value`` in the master's dtype."""
+    value_dtype, value = value.dtype, value.to(master.dtype)  # exact, and old torch compares no halves on a CPU
+    return torch.where(master.to(value_dtype).to(master.dtype) == value, master, value)
+
+
+def take_values(models, masters, wholly=False):
+    """Copy the values of half params to their masters (pairwise).
+
+    Elements that round to the half param's value are kept, except if ``wholly``. Does not synchronize with a device.
+    """
+    with torch.no_grad():
+        if wholly:
+            tensor_lists.copy_([master.detach() for master in masters], [model.detach() for model in models])
+            return
+        for halves, wides in _batches(models, masters):
+            if len(halves) == 1:
+                wides[0].copy_(kept_where_equal(wides[0], halves[0]))
+                continue
+            flat = [torch.cat([tensor.reshape(-1) for tensor in alike]) for alike in (wides, halves)]
+            values = kept_where_equal(*flat).split([wide.numel() for wide in wides])
+            tensor_lists.copy_(wides, [value.view(wide.shape) for value, wide in zip(values, wides)])
+
+
+def _batches(models, masters):
+    """Yield lists of half and of wide tensors, pairwise, that share a device and a dtype, of a bounded size."""
+    room, key = 0, None
+    halves, wides = [], []
+    for model, master in zip(models, masters):
+        half = model.detach().to(master.device)  # a model may have been moved, masters are not
+        for half, wide in zip(_pieces(half), _pieces(master.detach())):
+            is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= room
+            if not (is_alike and features.has_foreach_copy()):
+                if halves:
+                    yield halves, wides
+                halves, wides, room = [], [], tensor_lists.CHUNK
+                key = (half.dtype, wide.dtype, wide.device)
+            halves.append(half)
+            wides.append(wide)
+            room -= wide.numel()
+    if halves:
+        yield halves, wides
+
+
+def _pieces(tensor):
+    """Split a tensor along its first dimension into pieces of a bounded size."""
+    if tensor.numel() <= tensor_lists.CHUNK:
+        return [tensor]
+    return tensor.split(max(tensor_lists.CHUNK * tensor.shape[0] // tensor.numel(), 1))
+
+
+def make_master(param, originals, dtype):
+    """Return a master of a half param, with its gradient and Python attributes, and its original values if known."""
+    value, grad = originals[id(param)] if id(param) in originals else (param.detach(), param.grad)
+    master = torch.nn.Parameter(value.to(dtype), requires_grad=True)
+    vars(master).update(vars(param))  # attributes that optimizers read, such as "no weight decay"
+    if grad is not None:
+        master.grad = grad.to(dtype)
+        param.grad = None
+    return master
+
+
+def recast(state, shape, dtype):
+    """Cast the floating tensors of a param's state that have the param's shape, but not its count of steps."""
+    for name, value in (state or {}).items():
+        if name == "step" or not isinstance(value, torch.Tensor):
+            continue
+        if value.is_floating_point() and value.shape == shape:
+            state[name] = value.to(dtype)
+
+
+def add_gradients(masters, grads):
+    """Add gradients to those of the masters; a master without one gets the given tensor itself."""
+    sums, terms = [], []
+    for master, grad in zip(masters, grads):
+        held = master.grad
+        if held is None:
+            master.grad = grad
+        elif held.is_sparse or grad.is_sparse:
+            master.grad = held + grad
+        else:
+            sums.append(held)
+            terms.append(grad)
+    if sums:
+        tensor_lists.add_(sums, terms)

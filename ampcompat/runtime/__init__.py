@@ -1,1 +1,0 @@
-"""Layer 4: what is open now. Imports tables, parts and backends."""

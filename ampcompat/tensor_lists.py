@@ -1,0 +1,146 @@
+"""Arithmetic over lists of tensors, by ``torch._foreach_*`` where torch has it and by a loop elsewhere.
+
+The number of dispatched operations must not grow with the number of params, so some functions here are indirect.
+"""
+
+import torch
+
+from .torch_compat import features
+
+#: Elements that are widened at a time: enough to keep a device busy, few compared with a model.
+CHUNK = 1 << 22
+
+#: Fewer elements are not worth separate operations.
+SMALLEST_CHUNK = 1 << 17
+
+
+def is_narrower(tensor, dtype):
+    """Return whether ``tensor`` is floating and takes fewer bytes per element than ``dtype``."""
+    return tensor.is_floating_point() and tensor.element_size() < torch.empty((), dtype=dtype).element_size()
+
+
+def grouped(tensors):
+    """Return lists of tensors of one device and dtype each; a sparse (coalesced) tensor is replaced by its values."""
+    groups = {}
+    device = dtype = alike = None  # of the previous tensor: a comparison is cheaper than a look-up
+    for tensor in tensors:
+        if tensor.is_sparse:
+            tensor = tensor._values()
+        if tensor.dtype is not dtype or tensor.device != device:
+            device, dtype = tensor.device, tensor.dtype
+            alike = groups.setdefault((device, dtype), [])
+        alike.append(tensor)
+    return list(groups.values())
+
+
+def as_real(tensor):
+    """Return a view of a dense complex tensor's real and imaginary parts; any other tensor as it is.
+
+    For a lazy conjugate the view is of the parts before conjugation, which differ only in sign.
+    """
+    if not features.has_complex_views() or not tensor.is_complex():
+        return tensor
+    return torch.view_as_real(tensor.conj() if getattr(tensor, "is_conj", bool)() else tensor)
+
+
+def _real(alike):
+    """Return a group of tensors as real ones."""
+    return alike if not alike or alike[0].is_floating_point() else [as_real(tensor) for tensor in alike]
+
+
+def multiply_(groups, factor):
+    """Multiply groups of tensors (see ``grouped``) in place by a float, or a tensor of shape ()."""
+    for alike in map(_real, groups):
+        if isinstance(factor, torch.Tensor):
+            factor = factor.to(alike[0].device)
+        if features.has_foreach():
+            torch._foreach_mul_(alike, factor)
+        else:
+            for tensor in alike:
+                tensor.mul_(factor)
+
+
+def add_(sums, terms):
+    """Add ``terms`` to ``sums`` in place, pairwise; same dtypes."""
+    if not features.has_foreach():
+        for total, term in zip(sums, terms):
+            total.add_(term)
+    elif sums:
+        torch._foreach_add_(sums, terms)
+
+
+def copy_(targets, sources):
+    """Copy ``sources`` into ``targets``, pairwise, casting."""
+    if not features.has_foreach_copy():
+        for target, source in zip(targets, sources):
+            target.copy_(source)
+    elif targets:
+        torch._foreach_copy_(targets, sources)
+
+
+def chunked(pairs):
+    """Return lists of (model, master) pairs on one device, to be widened one list at a time.
+
+    A list holds at most ``CHUNK`` elements, or half of the remaining ones. While it is widened its tensors exist twice.
+    With long lists first and short ones last, the peak is no higher than the memory of the wide tensors in the end.
+    """
+    by_device = {}
+    for pair in sorted(pairs, key=lambda pair: pair[1].numel(), reverse=True):
+        by_device.setdefault(pair[1].device, []).append(pair)
+    return [chunk for alike in by_device.values() for chunk in _tapering(alike)]
+
+
+def _tapering(pairs):
+    remaining = sum(master.numel() for _, master in pairs)
+    chunks, size, limit = [], 0, 0
+    for pair in pairs:
+        if size >= limit:
+            chunks.append([])
+            size, limit = 0, min(CHUNK, max(remaining // 2, SMALLEST_CHUNK))
+        chunks[-1].append(pair)
+        size += pair[1].numel()
+        remaining -= pair[1].numel()
+    return chunks
+
+
+def widened(tensors, models):
+    """Return copies of tensors in the dtype and layout of ``models`` (alike, pairwise), and the same copies as groups.
+
+    Sparse ones come back coalesced.
+    """
+    if any(tensor.is_sparse for tensor in tensors) or not features.has_foreach_copy():
+        dense = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in tensors]
+        copies = [tensor.to(model.dtype) for tensor, model in zip(dense, models)]
+        return copies, grouped(copies)
+    # One operation allocates all the copies; their negated values are overwritten.
+    copies = torch._foreach_neg(models)
+    torch._foreach_copy_(copies, tensors)
+    return copies, [copies]
+
+
+def check_and_scale_(tensors, factor, found):
+    """Multiply tensors (one device, one dtype) by ``factor`` in place; set ``found`` to 1 if one held inf or nan.
+
+    Args:
+        tensors: dense floating or complex tensors.
+        factor: a float, or a tensor of shape ().
+        found: a float32 tensor of shape () on their device.
+    """
+    tensors = _real(tensors)
+    if features.has_foreach_unscale(found.device.type):
+        if isinstance(factor, torch.Tensor):
+            factor = factor.to(found.device, torch.float32)
+        else:
+            factor = torch.full((), factor, dtype=torch.float32, device=found.device)
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, factor)
+        return
+    for tensor in tensors:
+        if not all_finite(tensor):
+            found.fill_(1.0)
+        tensor.mul_(factor)
+
+
+def all_finite(tensor):
+    """Return whether no element is inf or nan; waits for the device."""
+    # x - x is 0 for every finite x and nan otherwise: it needs only subtraction, which every torch has.
+    return bool((tensor - tensor == 0).all())

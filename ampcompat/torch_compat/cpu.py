@@ -1,0 +1,51 @@
+"""Whether half arithmetic on this machine's CPU is emulated.
+
+The answer follows from what torch reports. Nothing is timed, because the numerics would then differ between processes.
+"""
+
+import os
+
+import torch
+
+#: Environment variables that limit which of the CPU's units oneDNN uses; torch computes products with oneDNN.
+#: torch.cpu.get_capabilities() ignores them and reports all units of the CPU.
+ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+
+
+def emulation(dtype):
+    """Return (whether arithmetic in ``dtype`` on the CPU is emulated in float32, the reason in words).
+
+    float16 always is: torch 2.13 and 2.15 run the backward of a float16 convolution in a reference kernel, 30 to 340
+    times as long as float32, with AVX512-FP16 too. bfloat16 is emulated unless there are AMX units for it: with them
+    convolution, product, LSTM and GRU took 0.3 to 1.3 times as long as float32, forward and backward, of medium size;
+    with AVX512-BF16 alone up to 3.2 times (LSTM backward 1.8, RNN backward 2.6), without any units 2 to 40 times.
+    """
+    if dtype is torch.float16:
+        return True, "torch's float16 kernels for a CPU are many times slower than float32, in backward above all"
+    if dtype is torch.bfloat16:
+        lacking = _lacking_for_bfloat16()
+        return lacking is not None, lacking or "torch reports AMX units for bfloat16"
+    return False, "it is no half dtype"
+
+
+def _lacking_for_bfloat16():
+    """Return the reason why no units make every bfloat16 product fast, forward and backward, or None."""
+    capabilities = getattr(getattr(torch, "cpu", None), "get_capabilities", None)
+    if capabilities is None:
+        return "this torch does not tell which units the CPU has"
+    if not capabilities().get("amx_bf16"):
+        return "torch reports no AMX units for bfloat16, and no others are fast in every product, forward and backward"
+    if not torch.backends.mkldnn.is_available():
+        return "this torch was built without oneDNN, which alone uses the AMX units of this CPU"
+    name, limit = _isa_limit()
+    if limit.upper() not in ("", "ALL", "DEFAULT") and "AMX" not in limit.upper():
+        return "{}={} keeps oneDNN from the AMX units of this CPU".format(name, limit)
+    return None
+
+
+def _isa_limit():
+    """Return (the variable that limits oneDNN, its value), the value "" where none does."""
+    for name in ISA_LIMITS:
+        if os.environ.get(name):
+            return name, os.environ[name]
+    return ISA_LIMITS[0], ""

@@ -1,0 +1,322 @@
+"""The version and the features of the installed torch.
+
+A feature is detected by its name or by a trial call, not by the version, so that nightlies, forks and backports are
+recognised by what they have. This module only reports; ``casting.choose`` and other callers decide.
+"""
+
+import functools
+import inspect
+import warnings
+from typing import Mapping, NamedTuple, Tuple
+
+import torch
+import torch.utils.checkpoint
+from packaging.version import Version
+
+#: The oldest and the newest torch that the test suite runs on.
+OLDEST_TESTED, NEWEST_TESTED = "1.3.1", "2.15"
+
+_cuda_is_available = torch.cuda.is_available  # the original, before ``cuda_redirect`` replaces it
+
+
+class Facts(NamedTuple):
+    """Facts of one torch in one process.
+
+    ``autocast_devices`` maps each available device type to the low dtypes that autocast supports on it.
+    """
+
+    version: str
+    devices: Tuple[str, ...]
+    autocast_devices: Mapping[str, Tuple[torch.dtype, ...]]
+    has_inference_mode: bool
+    has_functorch: bool
+    has_compile: bool
+
+
+def read():
+    """Return the facts of the installed torch."""
+    devices = available_devices()
+    return Facts(
+        version=torch.__version__,
+        devices=devices,
+        autocast_devices={device: dtypes for device, dtypes in _autocast_devices(devices)},
+        has_inference_mode=hasattr(torch, "inference_mode"),
+        has_functorch=hasattr(torch._C, "_functorch"),
+        has_compile=hasattr(torch, "compile"),
+    )
+
+
+def available_devices():
+    """Return the device types of this machine that the installed torch can compute on, the CPU first."""
+    devices = ["cpu"]
+    if _cuda_is_available():
+        devices.append("cuda")
+    mps = getattr(getattr(torch, "backends", None), "mps", None)
+    if mps is not None and mps.is_available():
+        devices.append("mps")
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        devices.append("xpu")
+    return tuple(devices)
+
+
+def _autocast_devices(devices):
+    for device in devices:
+        dtypes = _autocast_dtypes(device)
+        if dtypes:
+            yield device, dtypes
+
+
+@functools.lru_cache(maxsize=None)
+def autocast_dtypes(device):
+    """Return the low dtypes that autocast supports on a device type."""
+    return _autocast_dtypes(device)
+
+
+def _autocast_dtypes(device):
+    """Return the low dtypes that autocast supports on a device type. Only entering the context shows it."""
+    if not hasattr(torch, "autocast"):  # torch < 1.10; the CUDA-only context of 1.6 cannot be addressed by device
+        return ()
+    taken = []
+    for dtype in (torch.float16, torch.bfloat16):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns about a dtype that it does not support
+            try:
+                context = torch.autocast(device, dtype=dtype)
+                with context:
+                    entered = getattr(context, "_enabled", False)
+            except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError):
+                entered = False
+        if entered:
+            taken.append(dtype)
+    return tuple(taken)
+
+
+@functools.lru_cache(maxsize=None)
+def has_function_modes():
+    """Return whether a torch function mode can be entered that handles every call of a torch function (2.0)."""
+    return hasattr(torch, "overrides") and hasattr(torch._C, "_push_on_torch_function_stack")
+
+
+@functools.lru_cache(maxsize=None)
+def has_nested_saved_tensor_hooks():
+    """Return whether saved-tensor hooks can call the user's hooks, which are outside of them."""
+    engine = getattr(torch._C, "_autograd", None)
+    names = ("_top_saved_tensors_default_hooks", "_saved_tensors_hooks_is_enabled")
+    return all(hasattr(engine, name) for name in names)
+
+
+def saved_tensor_hooks_in_force():
+    """Return the (pack, unpack) pair of the innermost saved-tensor hooks; None also if torch cannot report it."""
+    top = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(False)
+
+
+def takes_saved_tensor_hooks():
+    """Return whether saved-tensor hooks (torch 1.10) can be entered now."""
+    is_enabled = getattr(getattr(torch._C, "_autograd", None), "_saved_tensors_hooks_is_enabled", None)
+    has_hooks = hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks")
+    return has_hooks and (is_enabled is None or is_enabled())
+
+
+def selective_checkpoint_is_active():
+    """Return whether a selective checkpoint (torch >= 2.4) runs or recomputes the operations that are called now."""
+    forward = getattr(torch.utils.checkpoint, "_CachingTorchDispatchMode", None)
+    if forward is None:
+        return False
+    recomputation = torch.utils.checkpoint._CachedTorchDispatchMode
+    return isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), (forward, recomputation))
+
+
+@functools.lru_cache(maxsize=None)
+def has_dispatch_modes():
+    """Return whether a dispatch mode can be entered that handles every operation below autograd (2.0)."""
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                return function(*args, **(kwargs or {}))
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)
+        with torch.enable_grad(), Mode(), hooks:
+            (torch.ones(1, requires_grad=True) * 2.0).mul(3.0)
+    # The mode of 1.12 is no context manager; that of 1.13 fails on numbers.
+    except (ImportError, AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def queued_callbacks_survive():
+    """Return whether callbacks queued by a backward pass within a backward pass are called at its end (1.6)."""
+    return hasattr(torch, "is_autocast_enabled")  # added in the same release
+
+
+@functools.lru_cache(maxsize=None)
+def foreach(name):
+    """Return torch's foreach operation of this name, such as ``add_``, or None."""
+    return getattr(torch, "_foreach_" + name, None)
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach():
+    """Return whether torch multiplies and adds lists of tensors in one operation (1.6 and later)."""
+    return hasattr(torch, "_foreach_mul_") and hasattr(torch, "_foreach_add_")
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_copy():
+    """Return whether torch copies a list of tensors into another of other dtypes in one operation."""
+    return hasattr(torch, "_foreach_copy_")
+
+
+@functools.lru_cache(maxsize=None)
+def counts_storage_uses():
+    """Return whether torch counts the tensors that share a memory (torch >= 2.1), and copies lists of tensors."""
+    return hasattr(torch._C, "_storage_Use_Count") and has_foreach_copy()
+
+
+def storage_uses(tensor):
+    """Return how many tensors, in Python and in C++, hold a tensor's memory, itself included."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+@functools.lru_cache(maxsize=None)
+def has_complex_views():
+    """Return whether a complex tensor can be viewed as a real one (1.6)."""
+    return hasattr(torch, "view_as_real")
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_zero():
+    """Return whether torch sets a list of tensors to 0 in one operation."""
+    return hasattr(torch, "_foreach_zero_")
+
+
+@functools.lru_cache(maxsize=None)
+def foreach_norm_takes(order, wide):
+    """Return whether torch computes the norms of a list of tensors of this order in one operation.
+
+    Args:
+        order: a number; infinity is supported since the release that added ``_foreach_max``.
+        wide: whether the result must be float32 whatever the dtype of the tensors.
+    """
+    norm = getattr(torch, "_foreach_norm", None)
+    if norm is None or order not in (1, 2) and not hasattr(torch, "_foreach_max"):
+        return False
+    try:
+        (found,) = norm([torch.ones(1, dtype=torch.float16)], order, **({"dtype": torch.float32} if wide else {}))
+    except (TypeError, RuntimeError):
+        return not wide
+    return not wide or found.dtype is torch.float32
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_mul_by_tensor():
+    """Return whether torch multiplies a list of tensors by one tensor of shape () in one operation (2.1)."""
+    try:
+        torch._foreach_mul_([torch.ones(1)], torch.ones(()))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_flagged_sgd(device_type):
+    """Return whether torch's fused SGD on this device type leaves params alone if ``found_inf`` is 1; tried out."""
+    param, flag = torch.ones(1, device=device_type), torch.ones((), device=device_type)
+    options = {"weight_decay": 0.0, "momentum": 0.0, "lr": 1.0, "dampening": 0.0, "nesterov": False}
+    options.update(maximize=False, is_first_step=False, grad_scale=None)
+    try:
+        torch._fused_sgd_([param], [torch.ones_like(param)], [], found_inf=flag, **options)
+        skipped = param.item() == 1.0
+        torch._fused_sgd_([param], [torch.ones_like(param)], [], found_inf=torch.zeros_like(flag), **options)
+    except (AttributeError, RuntimeError, TypeError, NotImplementedError):  # torch before 2.3, or no such kernel
+        return False
+    return skipped and param.item() == 0.0
+
+
+def has_rms_norm(device_type):
+    """Return whether torch has a kernel for RMS norm on this type of device, not just a composition of others."""
+    # Called within forward, so not cached: torch.compile warns about a cache that it traces.
+    return device_type != "cpu" and hasattr(torch.nn.functional, "rms_norm")
+
+
+@functools.lru_cache(maxsize=None)
+def has_foreach_unscale(device_type):
+    """Return whether torch's fused unscale-and-check takes lists of tensors on this type of device."""
+    fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
+    if fused is None:
+        return False
+    found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
+    try:
+        fused([torch.ones(1, device=device_type)], found, factor)
+    except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_fused_scale_update(device_type):
+    """Return whether torch changes a loss scale in one operation on this type of device."""
+    fused = getattr(torch, "_amp_update_scale_", None)
+    scale, flag = torch.ones((), device=device_type), torch.zeros((), device=device_type)
+    try:
+        fused(scale, torch.zeros((), dtype=torch.int32, device=device_type), flag, 2.0, 0.5, 2)
+    except (RuntimeError, NotImplementedError, TypeError):  # absent, no CPU kernel, or the signature of torch 1.6
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_mixed_batch_norm(device, low, high):
+    """Return whether batch norm takes an input of dtype ``low`` with params and statistics of dtype ``high``."""
+    wide = torch.ones(2, dtype=high, device=device)
+    narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
+    try:
+        with torch.enable_grad():
+            output = torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True)
+        output.grad_fn(torch.ones_like(output))  # not ``backward``, which the casts wrap
+    except RuntimeError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_tanh_gelu():
+    """Return whether ``torch.nn.functional.gelu`` computes the approximation by tanh (1.12)."""
+    try:
+        torch.nn.functional.gelu(torch.ones(1), approximate="tanh")
+    except TypeError:
+        return False
+    return True
+
+
+def has_hooks_with_kwargs():
+    """Return whether forward pre-hooks can receive keyword arguments (2.0)."""
+    return "with_kwargs" in inspect.signature(torch.nn.Module.register_forward_pre_hook).parameters
+
+
+def version():
+    """Return torch's version."""
+    return str(torch.__version__)
+
+
+def is_version_within(oldest=None, newest=None):
+    """Return whether torch's version lies between two others, both included; None is no bound.
+
+    A bound of two numbers includes every release that begins with them: 2.15.3 is within 2.15.
+    """
+    release = Version(version()).release
+    if oldest is not None and release < Version(oldest).release:
+        return False
+    return newest is None or release[: len(Version(newest).release)] <= Version(newest).release
+
+
+def untested():
+    """Return the message for a torch that the test suite does not cover, or None."""
+    if is_version_within(OLDEST_TESTED, NEWEST_TESTED):
+        return None
+    return "torch {} is not tested; ampcompat is tested with torch {} to {}".format(
+        version(), OLDEST_TESTED, NEWEST_TESTED
+    )

@@ -1,0 +1,1 @@
+"""Sessions: initialize, backward passes, gradient accumulation, and the state of the process."""

@@ -1,0 +1,167 @@
+"""Gradient accumulation: several iterations (a group) share one optimizer step.
+
+A group has one overflow check, at its end. So the loss scale is constant within a group, an overflow in any iteration
+skips the group's step, and the loss scale grows after a number of steps, as it would with the large batch.
+
+``steps`` = 4, ``total`` = 10 (each row is a group: what is divided by its length, and then steps):
+
+    0 1 2 3     4 5 6 7     8 9             started at 6:   6 7     8 9
+"""
+
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from ..accumulation_groups import group_bounds
+from ..errors import AmpError, AmpTypeError, AmpValueError
+from . import initialize
+from .backward_pass import WHERE_EQUAL
+
+
+class Accumulation:
+    """Divides losses by the group's size, scales them, and steps at the end of a group.
+
+    Args:
+        find_session: returns the current session.
+        optimizers: an optimizer or a list of them.
+        steps: iterations per optimizer step.
+        total: iterations after which a group ends in any case and counting restarts, or None.
+        start: the first iteration, counted from 0.
+    """
+
+    def __init__(self, find_session, optimizers, steps, total=None, start=0):
+        self._find_session = find_session
+        self.optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+        self.steps = _whole("steps", steps, 1)
+        self.total = None if total is None else _whole("total", total, 1)
+        self.iteration = _whole("start", start, 0)
+        for optimizer in self.optimizers:
+            if not initialize.is_optimizer(optimizer):
+                raise AmpTypeError(
+                    "amp.accumulate expected an optimizer or a list of them, not {}.".format(type(optimizer).__name__)
+                )
+        if self.total is not None and self.iteration > self.total:
+            raise AmpValueError("amp.accumulate got start={} beyond total={}.".format(self.iteration, self.total))
+        if self.iteration == self.total:
+            self.iteration = 0
+        self._first = self.iteration  # of the current group
+        self._owes = False  # passes of this group have not been checked for overflow
+        self._is_local = False  # gradients of this group have not been all-reduced (no_sync)
+
+    def __repr__(self):
+        return "Accumulation(steps={}, total={}, iteration={})".format(self.steps, self.total, self.iteration)
+
+    # -- the current iteration within its group ------------------------------------------------------------------------
+
+    @property
+    def size(self):
+        """The number of iterations in the current group: what its losses are divided by."""
+        return self._group_end() - self._first
+
+    def is_due(self):
+        """Return whether the current iteration, which ``step()`` ends, is the last of its group."""
+        return self.iteration + 1 == self._group_end()
+
+    def _group_end(self):
+        return group_bounds(self.iteration, self.steps, self.total)[1]
+
+    # -- one iteration -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scale_loss(self, loss, loss_id=0):
+        """Return a context that yields the loss, divided by the group's ``size`` and scaled; see ``amp.scale_loss``.
+
+        Args:
+            loss: the mean over this iteration's batch.
+            loss_id: which of the ``num_losses`` scalers.
+        """
+        initialize.check_loss(loss)
+        session = self._find_session()
+        share = loss.to(session.policy.dtypes.high) if session.enabled else loss
+        # With several scalers each pass is checked by itself: in the sum one could not see which loss overflowed.
+        delays = len(session.scalers) == 1 and not self.is_due()
+        options = {"delay_unscale": WHERE_EQUAL} if delays else {}
+        with session.scale_loss(share / self.size, self.optimizers, loss_id, **options) as scaled_loss:
+            yield scaled_loss
+        self._owes = delays
+
+    def no_sync(self, *models):
+        """Return a context for forward and backward in which gradients are all-reduced only when a step is due.
+
+        Args:
+            models: DistributedDataParallel of torch or of ``apex.parallel``. Modules without ``no_sync`` are ignored.
+        """
+        contexts = ExitStack()
+        for model in models if not self.is_due() else ():
+            if hasattr(model, "no_sync"):
+                contexts.enter_context(model.no_sync())
+                self._is_local = True
+        return contexts
+
+    def step(self):
+        """End an iteration; if it was due, step the optimizers and clear their gradients.
+
+        Returns:
+            Whether it was due. ``amp.step_was_skipped(optimizer)`` returns whether the step was skipped because of an
+            overflow.
+        """
+        if not self.is_due():
+            self.iteration += 1
+            return False
+        self.iteration = 0 if self.iteration + 1 == self.total else self.iteration + 1
+        self._finish()
+        return True
+
+    def finish(self):
+        """Step on an incomplete group, at the end of the data, if ``total`` was not given.
+
+        Returns:
+            Whether there was an incomplete group.
+
+        Raises:
+            AmpError: gradients of the group have not been all-reduced, because of ``no_sync``. Pass ``total`` then.
+        """
+        done = self.iteration - self._first
+        if done == 0:
+            return False
+        self._check_exchanged()
+        self._settle()
+        with torch.no_grad():
+            for optimizer in self.optimizers:
+                for param in [param for group in optimizer.param_groups for param in group["params"]]:
+                    if param.grad is not None:
+                        param.grad.mul_(self.size / done)
+        self.iteration = 0
+        self._finish()
+        return True
+
+    def _finish(self):
+        self._settle()
+        self._first, self._is_local = self.iteration, False
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def _settle(self):
+        """Unscale and check the group's gradients, if its last iteration had no backward pass that did."""
+        if self._owes:
+            self._check_exchanged()
+            self._owes = False
+            with self._find_session().scale_loss(torch.zeros(()), self.optimizers):
+                pass
+
+    def _check_exchanged(self):
+        if self._is_local:
+            raise AmpError(
+                "amp.accumulate: a group of iterations ends without the backward pass in which ranks exchange the "
+                "gradients that no_sync kept. Pass total, the number of iterations, and call backward in each group's "
+                "last one."
+            )
+
+
+def _whole(name, number, least):
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise AmpValueError(
+            "amp.accumulate expected {} to be a whole number from {} up, not {!r}.".format(name, least, number)
+        )
+    return number

@@ -1,0 +1,174 @@
+"""``ProcessCasts``: the active cast backend of the process; chooses, opens and replaces it.
+
+Registering a function replaces the backend. So other modules keep the methods of ``ProcessCasts``, not those of a
+backend.
+"""
+
+from .. import casting
+from ..casting import autograd, half_emulation_mode
+from ..casting.base import NoCasts
+from ..casting.thread_state import NOTHING
+from ..patching import PatchStack
+from ..op_table import rules
+from ..torch_compat import features
+from . import state
+from .model_devices import ModelDevices, watch_moves
+
+
+class ProcessCasts:
+    """No casts at first, then those of one backend at a time.
+
+    Args:
+        wanted: "auto", "native" or "patched".
+        allow_banned: functions that are unsafe in half run in float32 instead of raising.
+    """
+
+    def __init__(self, wanted, allow_banned):
+        self.backend = NoCasts()
+        self.choice = None
+        self.is_regional = False  # whether functions are cast only within a ``region``, per thread
+        self.allow_banned = self._allow_banned = allow_banned
+        self._wanted = wanted
+        self._patches = PatchStack()
+        self._half_mode = None
+        self._recomputes_alike = False
+        self._opened_as = None  # the arguments that the active backend was made with
+        self._devices = ModelDevices()
+        self._may_have_moved = False
+
+    def open(self, dtypes, models=(), optimizers=()):
+        """Cast functions to these dtypes, by the op table with the users' registrations and edits.
+
+        An active backend that was made with the same arguments is kept: other threads may be using it.
+
+        Args:
+            dtypes: a ``DtypePair``.
+            models: more models; functions are cast on the devices of all initialized models.
+            optimizers: more optimizers; their params count where no model has any.
+
+        Returns:
+            A function that restores the backend and devices from before.
+        """
+        choice = casting.choose(features.read(), self._wanted, dtypes)
+        lists = state.lists.as_data()
+        rows = rules.merge(rules.rows(), lists, state.registrations)
+        messages = rules.banned_messages(lists)
+        wanted = (choice.name, dtypes, rows, messages, self.allow_banned, self.is_regional)
+        before = (self.backend, self.choice, self._opened_as, self._devices)
+        self._devices = self._devices.joined_by(models, optimizers)
+        try:
+            if wanted == self._opened_as:
+                self._cast_where_models_are()
+            else:
+                backend = choice.backend_class(dtypes, rows, self.allow_banned, messages)
+                self._replace(backend, choice, wanted)
+        except BaseException:
+            self._restore(*before)
+            raise
+        return lambda: self._restore(*before)
+
+    def _restore(self, backend, choice, opened_as, devices):
+        self._devices = devices
+        if self.backend is backend:
+            self._cast_where_models_are()
+        else:
+            self._replace(backend, choice, opened_as)
+
+    def reopen(self):
+        """Replace the backend, if one is open, by one with the current op table."""
+        if self.choice is not None:
+            self.open(self.backend.dtypes)
+
+    def stop(self):
+        """Stop casting functions, until ``open``."""
+        self.allow_banned = self._allow_banned
+        self._replace(NoCasts(), None)
+
+    def close(self):
+        """Stop casting functions and emulating half arithmetic."""
+        self._half_mode, self._recomputes_alike, self._devices = None, False, ModelDevices()
+        self.stop()
+
+    def _replace(self, backend, choice, opened_as=None):
+        self.backend, self.choice, self._opened_as = NoCasts(), None, None
+        self._patches.undo()
+        with PatchStack() as patches:
+            if self.is_regional:
+                backend.confine()
+            backend.cast_on(self._devices.types())
+            backend.open(patches, self._note_move)
+            if choice is not None:
+                watch_moves(self._cast_where_models_are, patches)
+            if self._recomputes_alike:
+                autograd.recompute_alike(half_emulation_mode, patches)
+            self._patches.absorb(patches)
+        self.backend, self.choice, self._opened_as = backend, choice, opened_as
+
+    def _note_move(self):
+        # A model that is moved param by param is checked once, in the next ``forward``.
+        self._may_have_moved = True
+
+    def _cast_where_models_are(self):
+        self._may_have_moved = False
+        self.backend.cast_on(self._devices.types())
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        return self.backend.paused()
+
+    def region(self):
+        """Return a context manager with casts on in this thread, or with emulated half where a CPU needs it."""
+        mode = None if self._half_mode is None else self._half_mode.context()
+        return self.backend.region() if mode is None else mode
+
+    def context_of_forward(self):
+        """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
+        if self._may_have_moved:
+            self._cast_where_models_are()
+        context = self.backend.entered()
+        return None if context is NOTHING else context
+
+    def contexts_of_forward(self, policy, models):
+        """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
+        if policy.patch_torch_functions:
+            return self.paused, self.context_of_forward
+        if not policy.casts_model:
+            return None, None
+        mode = half_emulation_mode.choose(policy.dtypes, models)
+        self._half_mode = mode or self._half_mode
+        return None, mode and mode.context
+
+    def settle_in(self):
+        """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
+        if self._half_mode is not None and not self._recomputes_alike:
+            self._recomputes_alike = True
+            # Opened again, so that all patches are undone in reverse order.
+            self._replace(self.backend, self.choice, self._opened_as)
+
+    def stepping(self, weights):
+        """Return the context of an optimizer's step: casts are off in it, and cached casts of weights cleared after it.
+
+        Args:
+            weights: () -> the weights that it changes.
+        """
+        return _Stepping(self.backend, weights)
+
+    def resumed(self, function):
+        """Return ``function`` wrapped to run with the casts that are active in this thread now."""
+        return self.backend.as_now(function)
+
+
+class _Stepping:
+    # The cache is cleared explicitly: kernels of extensions write weights without changing their version counter.
+
+    def __init__(self, backend, weights):
+        self._backend = backend
+        self._weights = weights
+        self._paused = backend.paused()
+
+    def __enter__(self):
+        self._paused.__enter__()
+
+    def __exit__(self, *exc_info):
+        self._backend.clear_cache(self._weights)
+        self._paused.__exit__(*exc_info)

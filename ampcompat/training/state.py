@@ -1,0 +1,91 @@
+"""The state of the process: open sessions, observers, registrations, op lists, overrides of the command line.
+
+These are the only mutable module-level values of the package. They are shared by all threads. The overrides of the
+command line are environment variables, so that spawned workers get them too.
+"""
+
+import atexit
+import os
+
+from ..errors import AmpError
+from ..patching import run_all
+
+#: Open sessions, newest last. ``amp`` uses the newest.
+sessions = []
+
+#: ``Observer`` objects that every new session gets, set by recorded runs.
+observers = []
+
+#: What users registered with ``amp.register_*_function``: (owner object, name, rule).
+registrations = []
+
+#: Set by scripts through ``_amp_state``: skip the check for half models; warn where an option is refused.
+allow_incoming_model_not_fp32 = False
+hard_override = False
+
+_VARIABLES = {
+    "opt_level": "AMPCOMPAT_OPT_LEVEL",
+    "backend": "AMPCOMPAT_BACKEND",
+    "verbosity": "AMPCOMPAT_VERBOSITY",
+    "dtypes": "AMPCOMPAT_DTYPES",  # "float32,float64": low and high, for a torch without half
+    "diagnose": "AMPCOMPAT_DIAGNOSE",  # 1
+}
+
+
+def __getattr__(name):
+    """Make ``lists``, the editable op lists, on first access: they import torch, the command line does not."""
+    if name != "lists":
+        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+    from ..op_table.overrides import OverrideLists
+
+    return globals().setdefault("lists", OverrideLists())
+
+
+def current():
+    """Return the newest open session, or None."""
+    return sessions[-1] if sessions else None
+
+
+def leave(session):
+    """Remove a session from the list of open ones."""
+    if session in sessions:
+        sessions.remove(session)
+
+
+def close_all():
+    """Close every open session, newest first, even if one raises; raise the first error at the end."""
+    run_all([(session.close, ()) for session in reversed(sessions)])
+
+
+@atexit.register
+def _settle_all():
+    run_all((_settle_at_exit, (scaler,)) for session in list(sessions) for scaler in session.scalers)
+
+
+def _settle_at_exit(scaler):
+    try:
+        scaler.settle()
+    except AmpError:
+        raise  # an error of this package, which nothing else reports
+    except RuntimeError:
+        pass  # the device has failed, and that error is reported already
+
+
+def command_line():
+    """Return the overrides of ``python -m ampcompat run`` as a dict; empty without it."""
+    found = {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
+    if "verbosity" in found:
+        found["verbosity"] = int(found["verbosity"])
+    if "diagnose" in found:
+        found["diagnose"] = found["diagnose"] not in ("", "0")
+    return found
+
+
+def set_command_line(**overrides):
+    """Override arguments of ``amp.initialize`` in this process and its children; None removes an override."""
+    for name, value in overrides.items():
+        variable = _VARIABLES[name]
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = str(value)

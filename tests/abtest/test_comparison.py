@@ -1,0 +1,244 @@
+"""``compare``: records every level of a tiny training in this process, and restores global state."""
+
+import copy
+import io
+import random
+
+import numpy
+import pytest
+import torch
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.abtest import compare, record, Report, to_text
+from ampcompat.errors import AmpError
+from ampcompat.training import state
+
+STEPS = 6
+
+
+def make_pair(seed=None):
+    if seed is not None:
+        torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def loss_of(model, size=5):
+    x = torch.randn(size, 4)
+    return (model(x).float() - x.float().sum(1, keepdim=True)).pow(2).mean()
+
+
+def advance(model, optimizer, factor=1.0, passes=1):
+    optimizer.zero_grad()
+    for _ in range(passes):
+        loss = loss_of(model) * factor
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def train(level=None, seed=None, steps=STEPS, seen=None, **options):
+    model, optimizer = amp.initialize(*make_pair(seed), opt_level="O1", loss_scale=options.pop("loss_scale", 8.0))
+    for _ in range(steps):
+        loss = advance(model, optimizer, **options)
+        if seen is not None:
+            seen.append(loss)
+
+
+def test_every_level_is_recorded(level):
+    seen = []
+    report = compare(lambda _: train(seen=seen), levels=[level], baseline=level)
+    run = report.runs[level]
+    assert (run.status, run.error) == ("ok", None)
+    assert run.loss == [(step, 0, pytest.approx(loss, rel=1e-6)) for step, loss in enumerate(seen)]
+    assert run.scale == [(step, 0, 8.0) for step in range(STEPS)]
+    assert run.samples == [5] * STEPS
+    assert len(run.step_seconds) == STEPS and min(run.step_seconds) > 0
+    assert run.skipped == []
+    assert (run.backend is not None) == (level in ("O1", "O4"))
+
+
+def test_the_level_is_forced_and_the_random_numbers_are_the_same():
+    draws, levels = [], []
+
+    def draw(level):
+        draws.append((random.random(), numpy.random.rand(), torch.rand(()).item()))
+        train()
+        levels.append((level, amp._amp_state.opt_properties.opt_level))
+
+    before = random.getstate(), torch.get_rng_state()
+    report = compare(draw, levels=("O1", "O2"), seed=7)
+    assert levels == [("O0", "O0"), ("O1", "O1"), ("O2", "O2")]
+    assert len(set(draws)) == 1
+    assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
+    assert list(report.runs) == ["O0", "O1", "O2"]
+    assert report.environment["seed"] == 7
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_repeats_differ_even_where_the_training_seeds_itself():
+    def seeded(level):
+        for seed in (random.seed, numpy.random.seed, torch.manual_seed):
+            seed(3)
+        of_numpy = numpy.random.rand(), numpy.random.default_rng(3).random()
+        draws.append((random.random(), torch.rand(()).item()) + of_numpy)
+        train()
+
+    draws, functions = [], (random.seed, numpy.random.seed, torch.manual_seed)
+    report = compare(seeded, levels=("O0", "O1"), repeats=2)
+    assert draws[:2] == draws[2:]
+    assert all(one != other for one, other in zip(*draws[:2]))
+    assert len(report.runs["O0"].repeats) == 1
+    assert report.runs["O0"].loss != report.runs["O0"].repeats[0].loss
+    assert "beyond noise" in to_text(report)
+    assert (random.seed, numpy.random.seed, torch.manual_seed) == functions
+
+
+def test_runs_end_after_the_requested_steps_whatever_the_training_catches():
+    def catching(level):
+        try:
+            train(steps=50)
+        except:  # noqa: E722  as scripts do
+            raise ValueError("training failed")
+
+    report = compare(catching, levels=["O0"], steps=3)
+    assert report.runs["O0"].status == "stopped"
+    assert len(report.runs["O0"].step_seconds) == 3
+
+
+def test_a_failed_level_is_a_row_and_the_other_levels_still_run():
+    def failing(level):
+        train(steps=2)
+        if level == "O1":
+            raise ValueError("at O1\nand more")
+        if level == "O2":
+            raise SystemExit("no data")
+
+    report = compare(failing, levels=("O0", "O1", "O2", "O3"))
+    assert [run.status for run in report.runs.values()] == ["ok", "failed", "failed", "ok"]
+    assert report.runs["O1"].error == "ValueError: at O1"
+    assert report.runs["O1"].traceback.splitlines()[1].startswith('  File "{}"'.format(__file__))
+    assert len(report.runs["O1"].loss) == 2
+    assert report.runs["O2"].error == "no data"
+    assert "failed" in to_text(report, 80)
+
+
+@pytest.mark.parametrize(
+    "train_nothing, says",
+    [
+        (lambda level: None, "amp.initialize was never called"),
+        (lambda level: amp.initialize(*make_pair(), enabled=False), "enabled=False"),
+        (lambda level: amp.initialize(*make_pair()), "before the first optimizer.step()"),
+    ],
+)
+def test_a_training_without_anything_to_compare_fails_with_the_reason(train_nothing, says):
+    report = compare(train_nothing, levels=["O0"])
+    assert report.runs["O0"].status == "failed" and says in report.runs["O0"].error
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    from ampcompat.abtest.comparison import run_levels, RunOptions
+
+    def interrupted(level):
+        train(steps=2)
+        if level == "O1":
+            raise KeyboardInterrupt
+
+    report = Report()
+    with pytest.raises(KeyboardInterrupt):
+        run_levels(report, interrupted, ("O0", "O1", "O2"), None, 1, 0, RunOptions(verbosity=0))
+    assert [(level, run.status, len(run.loss)) for level, run in report.runs.items()] == [
+        ("O0", "ok", 2),
+        ("O1", "interrupted", 2),
+    ]
+    assert report.advice
+    assert state.observers == [] and ampcompat.current() is None
+
+
+def test_overflows_are_recorded_with_the_reduced_scale():
+    options = dict(factor=float("inf"), loss_scale="dynamic", steps=3)
+    run = compare(lambda level: train(**options), levels=["O1"], baseline="O1").runs["O1"]
+    assert run.skipped == [0, 1, 2]
+    assert [value for _, _, value in run.scale] == [65536.0, 32768.0, 16384.0]
+    assert [finding.step for finding in run.findings] == [0, 1, 2]
+
+
+def test_accumulated_passes_belong_to_their_step():
+    run = compare(lambda level: train(passes=2, steps=2), levels=["O0"]).runs["O0"]
+    assert [step for step, _, _ in run.loss] == [0, 0, 1, 1]
+    assert run.samples == [10, 10]
+
+
+def test_two_optimizers_make_one_step_unless_one_of_them_steps_twice():
+    def adversaries(level):
+        pairs = [make_pair(), make_pair()]
+        models, optimizers = amp.initialize(*map(list, zip(*pairs)), num_losses=2, loss_scale=1.0)
+        for index in (0, 1, 0, 1, 0, 0, 1):
+            optimizers[index].zero_grad()
+            with amp.scale_loss(loss_of(models[index]), optimizers[index], loss_id=index) as scaled_loss:
+                scaled_loss.backward()
+            optimizers[index].step()
+
+    run = compare(adversaries, levels=["O0"]).runs["O0"]
+    passes = [(step, loss_id) for step, loss_id, _ in run.loss]
+    assert passes == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (3, 1)]
+    assert len(run.step_seconds) == 4
+    assert run.samples is None
+
+
+@pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning")  # a warning of old torch
+def test_a_recorded_model_can_be_copied_and_pickled_and_has_no_hooks_afterwards():
+    models = []
+
+    def copying(level):
+        model, optimizer = amp.initialize(*make_pair())
+        twin = copy.deepcopy(model)
+        torch.save(model, io.BytesIO())
+        optimizer.zero_grad()
+        twin(torch.ones(99, 4))  # is not counted as samples
+        advance(model, optimizer)
+        models.append(model)
+
+    assert compare(copying, levels=["O0"]).runs["O0"].samples == [5]
+    assert not models[0]._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ({"levels": ["O9"]}, "Unknown opt_level 'O9'"),
+        ({"steps": 0}, "steps must be a whole number from 1 up, not 0"),
+        ({"repeats": None}, "repeats must be"),
+        ({"dtypes": "half"}, "two floating dtypes"),
+    ],
+)
+def test_wrong_arguments_are_errors_before_anything_runs(wrong, says):
+    with pytest.raises(AmpError, match=says):
+        compare(lambda level: pytest.fail("it ran"), **wrong)
+
+
+def test_inside_a_session_it_is_an_error():
+    with ampcompat.session("O0"):
+        with pytest.raises(AmpError, match="open already"):
+            compare(train)
+
+
+def test_the_batch_size_is_read_from_the_arguments_of_a_model():
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    for value, size in [(({}, {"a": [torch.ones(7, 1)]}), 7), (packed, 2), (torch.ones(()), None), (("text", 3), None)]:
+        assert record._batch_size(value) == size
+
+
+def test_without_an_observer_nothing_is_read_from_the_device(monkeypatch):
+    """Losses are read by the recorder alone: a loop at a static scale, unobserved, reads none."""
+    reads = []
+    item = torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda self: reads.append(self) or item(self))
+    model, optimizer = amp.initialize(*make_pair(), opt_level="O2", loss_scale=8.0, verbosity=0)
+    for _ in range(2):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    assert reads == []

@@ -1,0 +1,144 @@
+"""The HTML page of a report: valid, self-contained, complete, and with every value escaped."""
+
+import math
+import re
+
+import pytest
+from made_reports import HOSTILE, MADE, broken_report, good_report
+from pages import PageReader
+
+from ampcompat.abtest import Finding, Memory, recommendation, Report, Run
+
+pytest.importorskip("matplotlib", reason="pages have charts, which need matplotlib, of the extra `report`")
+
+from ampcompat.abtest.report import html, html_elements  # noqa: E402
+
+NAMES = ("good", "broken", "hostile", "one level", "nothing measured", "no runs")
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Return every kind of page as text, and one of several reports."""
+    made = {name: MADE[name]() for name in NAMES}
+    for name in ("good", "broken", "one level"):
+        recommendation.recommend(made[name])
+    found = {name: html.to_html(report) for name, report in made.items()}
+    found["several"] = html.side_by_side([("a.json", made["one level"]), (HOSTILE, made["hostile"])])
+    return found
+
+
+@pytest.fixture(params=NAMES + ("several",))
+def text(request, pages):
+    """Every kind of page."""
+    return pages[request.param]
+
+
+def test_a_page_is_valid_and_complete(text):
+    read = PageReader(text)
+    assert read.errors == []
+    assert text.startswith("<!DOCTYPE html>")
+    assert [attrs["lang"] for attrs in read.all("html")] == ["en"]
+    assert len(read.all("title")) >= 1 and len(read.all("h1")) == 1 and len(read.all("main")) == 1
+    viewport = [attrs["content"] for attrs in read.all("meta") if attrs.get("name") == "viewport"]
+    assert len(viewport) == 1 and "width=device-width" in viewport[0]
+    ids = [attrs["id"] for _, attrs in read.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_refers_to_nothing_outside_itself(text):
+    read = PageReader(text)
+    ids = {"#" + attrs["id"] for _, attrs in read.tags if "id" in attrs}
+    assert set(read.references()) <= ids
+    assert not {"script", "link", "iframe", "object", "embed", "img", "base", "form"} & {tag for tag, _ in read.tags}
+    assert not [name for _, attrs in read.tags for name in attrs if name.startswith("on")]
+    assert "default-src 'none'" in text
+    for style in re.findall(r"<style.*?</style>", text, re.DOTALL):
+        assert "@import" not in style and "url(" not in style and "//" not in style
+
+
+def test_a_page_is_accessible_to_screen_readers(text):
+    read = PageReader(text)
+    charts = [attrs for attrs in read.all("svg") if attrs.get("role") == "img"]
+    ids = {attrs.get("id") for _, attrs in read.tags}
+    assert all(attrs["aria-labelledby"] in ids for attrs in charts)
+    assert len(charts) == len(read.all("svg")) == len(read.all("figure")) == len(read.all("figcaption"))
+    assert len(read.all("caption")) == len(read.all("table"))
+    assert all(attrs.get("scope") in ("col", "row") for attrs in read.all("th"))
+    levels = [int(tag[1]) for tag, _ in read.tags if re.match("h[1-6]$", tag)]
+    assert all(later <= earlier + 1 for earlier, later in zip(levels, levels[1:]))
+
+
+@pytest.mark.parametrize("name", ["hostile", "several"])
+def test_no_value_is_interpreted_as_markup(pages, name):
+    assert "<script" not in pages[name] and "alert('x')" not in pages[name]
+    assert PageReader(pages[name]).text.count("<script>alert('x')") >= 10
+
+
+@pytest.mark.parametrize("value", ["\x00\x08", "\x1b[31m", "\ud800", "a\x7fb"], ids=ascii)
+def test_characters_that_a_page_cannot_hold_are_replaced(value):
+    escaped = html_elements.escape(value)
+    assert "\ufffd" in escaped and escaped.encode("utf-8")
+
+
+def test_the_verdict_comes_first(pages):
+    said = PageReader(pages["good"]).text
+    assert said.index("Take O2: the fastest level within noise") < said.index("Levels") < said.index("Charts")
+    for level in ("O1", "O3"):
+        assert good_recommended().runs[level].verdict in said
+
+
+def good_recommended():
+    report = good_report()
+    recommendation.recommend(report)
+    return report
+
+
+def test_the_tables_hold_what_the_terminal_shows(pages):
+    read = PageReader(pages["good"])
+    for cell in ("2.468", "divergence mean", "\u00d7 baseline", "native", "8192", "252 MiB", "beyond noise", "0.50"):
+        assert cell in read.text
+
+
+def test_a_failed_level_has_its_error_and_a_closed_traceback(pages):
+    said = pages["broken"]
+    assert "RuntimeError: out of memory" in said
+    assert re.search(r"<details>\s*<summary>Traceback</summary>\s*<pre[^>]*>Traceback \(most recent", said)
+
+
+def test_equal_findings_are_shown_once(pages):
+    said = PageReader(pages["broken"]).text
+    assert said.count("The output of body.4 was nan in forward.") == 1 and "steps 60 to 119" in said
+
+
+def test_of_many_different_findings_only_the_first_are_open():
+    findings = [Finding(step, "no. {}".format(step)) for step in range(9)]
+    said = html.to_html(Report(runs={"O1": Run(findings=findings, skipped=list(range(9)))}))
+    last_open = said.index("no. {}".format(html.SHOWN_FINDINGS - 1))
+    assert last_open < said.index("<summary>6 more</summary>") < said.index("no. 8")
+
+
+def test_the_environment_is_shown(pages):
+    said = PageReader(pages["good"]).text
+    for value in ("examples/digits_cnn.py", "2.13.0+cpu", "Linux-6.1-x86_64"):
+        assert value in said
+
+
+def test_measured_and_predicted_memory_are_compared():
+    run = Run(memory=Memory(parameters=1100, masters=10, gradients=50, peak_total=1160))
+    run.predicted = Memory(parameters=1000, masters=0, gradients=100, optimizer=7)
+    said = PageReader(html.to_html(Report(runs={"O0": run}))).text
+    expected = ("+100 B (+10 %)", "+10 B", "\u221250 B (\u221250 %)", "not all gradients existed yet", "not measured")
+    for text in expected:
+        assert text in said
+
+
+def test_losses_that_are_not_finite_are_shown_as_nan_and_inf(pages):
+    values = [value for _, _, value in broken_report().runs["O1"].loss]
+    assert any(map(math.isnan, values))
+    assert re.search(r"<td[^>]*>nan</td>", pages["broken"]) and re.search(r"<td[^>]*>inf</td>", pages["broken"])
+
+
+def test_several_reports_stand_side_by_side_with_one_table_of_all(pages):
+    read = PageReader(pages["several"])
+    assert len(read.all("article")) == 2
+    assert "All levels" in read.text and "a.json" in read.text

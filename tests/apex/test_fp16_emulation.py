@@ -1,0 +1,218 @@
+"""Networks that ``apex.fp16_utils`` has put into half are emulated on a CPU, without ``amp.initialize``."""
+
+import contextlib
+import copy
+import gc
+import io
+import pickle
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from precision import HIGH, LOW, PAIR
+
+from ampcompat.apex import fp16_utils
+from ampcompat.casting import half_emulation_mode
+from ampcompat.casting import half_emulation
+from ampcompat.torch_compat import features
+
+if not features.has_function_modes():
+    pytest.skip("this torch has no torch function modes", allow_module_level=True)
+
+
+class Net(torch.nn.Module):
+    """Convolution, batch norm, LSTM, product of activations, linear; a part of it under a checkpoint on request."""
+
+    def __init__(self, checkpoint=None):
+        super().__init__()
+        self.convolution, self.norm = torch.nn.Conv1d(3, 4, 3, bias=False), torch.nn.BatchNorm1d(4)
+        self.recurrent, self.head = torch.nn.LSTM(4, 5, batch_first=True), torch.nn.Linear(5, 2)
+        self.checkpoint = checkpoint
+        self.seen = []
+
+    def block(self, x):
+        self.seen.append(half_emulation_mode.is_in_force())
+        hidden = self.recurrent(x)[0]
+        return hidden @ hidden.transpose(1, 2) @ hidden
+
+    def forward(self, x):
+        x = self.norm(self.convolution(x)).transpose(1, 2)
+        if self.checkpoint is None:
+            x = self.block(x)
+        else:
+            x = torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=self.checkpoint)
+        return self.head(x)
+
+
+def by_optimizer_of(module):
+    fp16_utils.FP16_Optimizer(torch.optim.SGD(module.parameters(), lr=0.1))
+    return module
+
+
+def by_optimizer(net):
+    net = net.to(LOW)
+    net.norm.to(HIGH)
+    return by_optimizer_of(net)
+
+
+def by_param_lists(net):
+    net = net.to(LOW)
+    net.norm.to(HIGH)
+    fp16_utils.prep_param_lists(net)
+    return net
+
+
+WAYS = {
+    "network_to_half": fp16_utils.network_to_half,
+    "FP16Model": fp16_utils.FP16Model,
+    "convert_network": lambda net: fp16_utils.convert_network(net, LOW),
+    "tofp16": lambda net: torch.nn.Sequential(fp16_utils.tofp16(), fp16_utils.BN_convert_float(net.to(LOW))),
+    "FP16_Optimizer": by_optimizer,
+    "prep_param_lists": by_param_lists,
+}
+each_way = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture(autouse=True)
+def half_math_is_on(monkeypatch):
+    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+
+
+def batch():
+    return torch.randn(6, 3, 8, generator=torch.Generator().manual_seed(1)).to(LOW)
+
+
+def inner(model):
+    return next(module for module in model.modules() if isinstance(module, Net))
+
+
+def passed(model, x):
+    """Return the output and the gradients of one pass."""
+    model.zero_grad()
+    output = model(x)
+    output.to(HIGH).pow(2).mean().backward()
+    return [output.detach()] + [param.grad.clone() for param in model.parameters()]
+
+
+@each_way
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_its_forward_is_emulated_and_nothing_else_is(way, setting, monkeypatch):
+    monkeypatch.setenv(half_emulation.VARIABLE, setting)
+    model = WAYS[way](Net().to(HIGH))
+    with torch.no_grad():
+        output = model(batch())
+    assert inner(model).seen == [setting == "on"] and output.dtype is LOW
+    assert not half_emulation_mode.is_in_force()
+
+
+@each_way
+def test_outputs_and_gradients_are_those_of_float64_within_half_rounding(way):
+    torch.manual_seed(3)
+    model = WAYS[way](Net().to(HIGH))
+    reference = copy.deepcopy(inner(model)).double()
+    found, wanted = passed(model, batch()), passed(reference, batch().double())
+    for one, other in zip(found, wanted):
+        assert (one.double() - other).norm() <= 3 * torch.finfo(LOW).eps * other.norm()
+
+
+@each_way
+def test_copies_and_pickles_are_emulated_too_and_state_dicts_know_nothing_of_it(way, monkeypatch):
+    model = WAYS[way](Net().to(HIGH))
+    names = list(model.state_dict())
+    assert all(not name.startswith("_amp") and "_amp" not in name for name in names)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    options = {"weights_only": False} if hasattr(torch.serialization, "add_safe_globals") else {}
+    twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, **options)]
+    wanted = passed(model, batch())
+    for twin in twins:
+        twin.load_state_dict(model.state_dict())
+        for one, other in zip(passed(twin, batch())[1:], wanted[1:]):
+            assert torch.equal(one, other)
+        assert inner(twin).seen == [True]
+    monkeypatch.setenv(half_emulation.VARIABLE, "off")
+    elsewhere = pickle.loads(pickle.dumps(model))  # loaded where half is not emulated
+    inner(elsewhere).seen = []
+    elsewhere(batch())
+    assert inner(elsewhere).seen == [False]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("way", ["network_to_half", "FP16_Optimizer"])
+def test_a_checkpoint_recomputes_as_it_computed(way, reentrant):
+    torch.manual_seed(3)
+    plain = WAYS[way](Net().to(HIGH))
+    twin = copy.deepcopy(plain)
+    inner(twin).checkpoint = reentrant
+    for one, other in zip(passed(plain, batch()), passed(twin, batch())):
+        # A reentrant checkpoint hands back its gradient in another layout, which batch norm adds up in another order.
+        assert (one.double() - other.double()).norm() <= torch.finfo(LOW).eps * other.double().norm() * reentrant
+    assert inner(twin).seen == [True, True]
+
+
+def test_a_class_is_put_back_when_its_last_network_is_gone():
+    gc.collect()
+    before = vars(Net)["forward"]
+    model = fp16_utils.network_to_half(Net().to(HIGH))
+    assert vars(Net)["forward"] is not before
+    del model
+    gc.collect()
+    assert vars(Net)["forward"] is before
+
+
+@pytest.mark.parametrize("way", ["network_to_half", "convert_network"])
+def test_a_network_on_another_device_is_not_touched_by_the_mode(way):
+    class Seen(torch.nn.Linear):
+        def forward(self, x):
+            modes.append(half_emulation_mode.is_in_force())
+            return x
+
+    modes = []
+    model = WAYS[way](torch.nn.Sequential(Seen(2, 2).to(HIGH)))
+    model(torch.ones(1, 2))
+    model.to("meta")(torch.ones(1, 2, device="meta"))
+    assert modes == [True, False]
+
+
+def test_a_network_within_a_container_that_is_never_called_is_emulated_too():
+    class System(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = Net().to(HIGH)
+
+    system = System()
+    by_optimizer_of(system.to(LOW))
+    system.net.norm.to(HIGH)
+    system.net(batch())
+    assert system.net.seen == [True]
+
+
+def test_networks_that_hold_no_half_are_left_alone():
+    net = torch.nn.Linear(2, 2).to(HIGH)
+    assert fp16_utils.BN_convert_float(net) is net
+    fp16_utils.prep_param_lists(net)
+    fp16_utils.convert_network(net, HIGH)
+    assert not [name for name in vars(net) if name.startswith("_amp")]
+
+
+def test_the_pair_of_dtypes_is_that_of_the_conversion():
+    net = fp16_utils.convert_network(torch.nn.Linear(2, 2), torch.bfloat16)
+    with half_mode_seen() as seen:
+        assert net(torch.ones(1, 2, dtype=torch.bfloat16)).dtype is torch.bfloat16
+    assert seen == [HIGH] or PAIR.low is torch.float32
+
+
+@contextlib.contextmanager
+def half_mode_seen():
+    """Yield a list of the dtypes that ``linear`` is really computed in."""
+    seen = []
+
+    class Recorder(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, kinds, args=(), kwargs=None):
+            if function is torch.nn.functional.linear:
+                seen.append(args[0].dtype)
+            return function(*args, **(kwargs or {}))
+
+    with Recorder():
+        yield seen

@@ -1,0 +1,285 @@
+"""What the rules do to arguments: nesting, keywords, registrations, edited lists, banned functions."""
+
+import collections
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opened import PAIRS, each_setting, opened, snapshot
+
+from ampcompat.errors import AmpNotImplementedError
+from ampcompat.op_table import rules
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def dtypes_of(value):
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if isinstance(value, dict):
+        return {key: dtypes_of(item) for key, item in value.items()}
+    return type(value)(*map(dtypes_of, value)) if hasattr(value, "_make") else type(value)(map(dtypes_of, value))
+
+
+@each_setting
+def test_opening_and_undoing_leaves_nothing_behind_any_number_of_times(setting):
+    before = snapshot()
+    for _ in range(2):
+        with opened(setting) as backend:
+            assert snapshot() != before
+            assert backend.active()
+        assert snapshot() == before
+        assert not backend.active()
+
+
+@each_setting
+def test_opening_undone_by_an_error_leaves_nothing_behind(setting):
+    before = snapshot()
+    with pytest.raises(ZeroDivisionError):
+        with opened(setting) as backend, backend.paused():
+            raise ZeroDivisionError
+    assert snapshot() == before
+
+
+@each_setting
+def test_function_imported_while_open_is_inert_afterwards(setting):
+    high = PAIRS[setting[1]].high
+    with opened(setting):
+        linear, a = F.linear, torch.ones(2, 2, dtype=high)
+        assert linear(a, a).dtype is PAIRS[setting[1]].low
+    assert linear(a, a).dtype is high
+
+
+@each_setting
+def test_tensors_in_nested_containers_and_keywords_are_cast(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting) as backend:
+        see = backend.wrap(lambda *args, **kwargs: (args, kwargs), "half")
+        a = torch.ones(2, dtype=high)
+        args, kwargs = see([a, {"k": (a, 1)}], Point(a, "text"), flag=True, t=a, ids=torch.ones(2).long())
+        assert dtypes_of(args[0][0]) is low and args[0][1]["k"][0].dtype is low
+        assert type(args[1]) is Point and args[1].x.dtype is low and args[1].y == "text"
+        assert kwargs["t"].dtype is low and kwargs["ids"].dtype is torch.int64 and kwargs["flag"] is True
+
+
+@each_setting
+def test_container_with_nothing_to_cast_comes_through_as_the_same_object(setting):
+    with opened(setting) as backend:
+        see = backend.wrap(lambda value: value, "float")
+        for value in ([1, "a"], {"k": torch.ones(2).long()}, (None,)):
+            assert see(value) is value
+
+
+@each_setting
+def test_out_is_left_alone(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting):
+        a, out = torch.ones(2, 2, dtype=high), torch.zeros(2, 2, dtype=low)
+        torch.mm(a, a, out=out)
+        assert out.dtype is low and out[0, 0] == 2
+
+
+@each_setting
+def test_half_takes_float64_too_and_float_leaves_it(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting):
+        a = torch.ones(2, 2, dtype=torch.float64)
+        assert F.linear(a, a).dtype is low
+        assert torch.exp(a).dtype is torch.float64
+
+
+@each_setting
+def test_scalar_tensors_count_in_promotion(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting):
+        assert (torch.ones(3).to(low) + torch.ones((), dtype=high)).dtype is high
+
+
+@each_setting
+def test_in_place_float_function_writes_back_with_a_gradient(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting):
+        x = torch.full((3,), 0.5, dtype=low, requires_grad=True)
+        y = x.clone()
+        assert y.exp_() is y and y.dtype is low
+        y.sum().backward()
+    assert torch.allclose(x.grad, torch.full((3,), 0.5, dtype=low).to(high).exp().to(low), rtol=1e-2)
+
+
+@each_setting
+def test_power_operator_in_place_keeps_its_object(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting):
+        x = same = torch.full((3,), 3.0, dtype=low)
+        try:
+            in_place = torch.Tensor.__ipow__(x, 2)
+        except NotImplementedError:
+            in_place = NotImplemented
+        if in_place is NotImplemented:
+            pytest.skip("torch {} has no in-place power".format(torch.__version__))
+        x += torch.ones(3, dtype=high)
+        assert x is same and x.dtype is low and x.tolist() == [10.0] * 3
+
+
+@each_setting
+def test_binary_cross_entropy_refuses_half_and_explains(setting):
+    low, high = PAIRS[setting[1]]
+    p = torch.full((3,), 0.5)
+    with opened(setting) as backend:
+        with pytest.raises(AmpNotImplementedError, match="with_logits.*register_float_function"):
+            F.binary_cross_entropy(p.to(low), p.to(high))
+        with pytest.raises(AmpNotImplementedError):
+            torch.nn.BCELoss()(p.to(high), p.to(low))
+        assert F.binary_cross_entropy(p.to(high), p.to(high)).dtype is high
+        with backend.paused():
+            F.binary_cross_entropy(p.to(high), p.to(high))
+    with opened(setting, allow_banned=True):
+        assert F.binary_cross_entropy(p.to(low), p.to(low)).dtype is high
+
+
+@each_setting
+def test_sigmoid_registered_as_float_makes_binary_cross_entropy_work(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting, [(torch, "sigmoid", "float")]):
+        p = torch.nn.Sigmoid()(torch.zeros(3, dtype=low))
+        assert F.binary_cross_entropy(p, torch.ones(3, dtype=high)).dtype is high
+
+
+@each_setting
+@pytest.mark.parametrize(
+    "owner, name, rule",
+    [(F, "softmax", "half"), (torch, "exp", "half"), (F, "linear", "float"), (torch, "matmul", "float")],
+)
+def test_registration_beats_the_table(setting, owner, name, rule):
+    low, high = PAIRS[setting[1]]
+    with opened(setting, [(owner, name, rule)]):
+        x = torch.ones(2, 2).to(low if rule == "float" else high)
+        args = {"softmax": (x, 1), "exp": (x,)}.get(name, (x, x))
+        assert getattr(owner, name)(*args).dtype is (high if rule == "float" else low)
+
+
+class Owner:
+    """Something of a user's with functions of every form."""
+
+    @staticmethod
+    def static(x):
+        return x
+
+    @classmethod
+    def of_class(cls, x):
+        return cls, x
+
+    def method(self, x):
+        return self, x
+
+
+class Child(Owner):
+    pass
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@each_setting
+def test_static_methods_class_methods_and_methods_can_be_registered(setting):
+    low, high = PAIRS[setting[1]]
+    before = dict(vars(Owner))
+    x = torch.ones(2, dtype=high)
+    with opened(setting, [(Owner, name, "half") for name in ("static", "of_class", "method")]):
+        child = Child()
+        assert Owner.static(x).dtype is child.static(x).dtype is low
+        assert Owner.of_class(x)[0] is Owner and child.of_class(x)[0] is Child and child.of_class(x)[1].dtype is low
+        assert child.method(x)[0] is child and child.method(x)[1].dtype is low
+    assert dict(vars(Owner)) == before
+
+
+@each_setting
+def test_function_apply_can_be_registered(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting, [(Double, "apply", "half")]):
+        x = torch.ones(2, dtype=high, requires_grad=True)
+        y = Double.apply(x)
+        assert y.dtype is low
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0] and x.grad.dtype is high
+    assert "apply" not in vars(Double)
+
+
+@each_setting
+def test_edited_lists_count(setting):
+    low, high = PAIRS[setting[1]]
+    lists = rules.default_lists()
+    lists["torch_overrides"]["FP32_FUNCS"].remove("exp")
+    lists["torch_overrides"]["FP32_FUNCS"].append("sigmoid")
+    lists["functional_overrides"]["FP16_FUNCS"].remove("linear")
+    with opened(setting, lists=lists):
+        x = torch.ones(2, 2, dtype=low)
+        assert torch.exp(x).dtype is x.exp().dtype is low
+        assert torch.sigmoid(x).dtype is high
+        wide = torch.ones(2, 2, dtype=high)
+        assert F.linear(wide, wide).dtype is high
+
+
+@each_setting
+def test_attention_layers_do_not_bypass_the_casts(setting):
+    low, high = PAIRS[setting[1]]
+    layer = torch.nn.TransformerEncoderLayer(8, 2).to(high).eval()
+    attention = torch.nn.MultiheadAttention(8, 2).to(high).eval()
+    x = torch.ones(3, 2, 8, dtype=high)
+    with opened(setting), torch.no_grad():
+        assert attention(x, x, x)[0].dtype is low
+        assert layer(x).dtype is high  # it ends in a layer norm
+
+
+@each_setting
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("packed", [False, True], ids=["tensor", "packed"])
+def test_recurrent_layers_run_in_low_precision_from_any_input(setting, kind, packed):
+    low, high = PAIRS[setting[1]]
+    torch.manual_seed(0)
+    layer = getattr(torch.nn, kind)(4, 3, num_layers=2, bidirectional=True).to(high)
+    values = torch.randn(5, 2, 4, dtype=high)
+    exact = layer.double()(values.double())[0]
+    layer.to(high)
+    for dtype in {low, high, torch.float64}:
+        with opened(setting):
+            x = values.to(dtype)
+            if packed:
+                x = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 5]))
+            out = layer(x)[0]
+            out = out.data.view(5, 2, 6) if packed else out
+            assert out.dtype is low
+            out.sum().backward()
+        assert all(p.grad.dtype is high and bool(torch.isfinite(p.grad).all()) for p in layer.parameters())
+        assert torch.allclose(out.double(), exact, atol=0.05)
+
+
+@each_setting
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_recurrent_cells_run_in_low_precision(setting, kind):
+    low, high = PAIRS[setting[1]]
+    cell = getattr(torch.nn, kind)(4, 3).to(high)
+    with opened(setting):
+        out = cell(torch.ones(2, 4, dtype=high))
+        assert (out[0] if isinstance(out, tuple) else out).dtype is low
+
+
+@each_setting
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_functions_and_modules_can_be_scripted_while_open(setting):
+    def double_product(a: torch.Tensor) -> torch.Tensor:
+        return F.softmax(torch.matmul(a, a) + torch.exp(a), dim=1)
+
+    with opened(setting):
+        a = torch.ones(2, 2)
+        scripted = torch.jit.script(double_product)
+        assert scripted(a).shape == (2, 2)
+        assert torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))(a).shape == (2, 2)
+        assert F.linear(a, a).dtype is PAIRS[setting[1]].low

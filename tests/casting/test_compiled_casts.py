@@ -1,0 +1,164 @@
+"""torch.compile under both backends: whole graphs, the same dtypes."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opened import NATIVE, PAIRS, each_setting, opened, setting_id
+from torch.utils.checkpoint import checkpoint
+
+if not hasattr(torch, "compile"):
+    pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
+pytest.importorskip("torch._dynamo", reason="imported here because its import changes torch")
+
+torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))  # here, because the first time changes torch too
+
+compilers = pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+
+
+class Net(torch.nn.Module):
+    """A bit of everything: convolution, norms, attention, products of several ranks, a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(4, 8, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(8)
+        self.attention = torch.nn.TransformerEncoderLayer(8, 2, dropout=0.0, batch_first=True)
+        self.prelu = torch.nn.PReLU()
+        self.out = torch.nn.Linear(8, 3)
+
+    def forward(self, x, target):
+        h = self.prelu(self.conv(x)).transpose(1, 2)
+        h = self.attention(self.norm(F.gelu(h)) + torch.ones(()))
+        logits = self.out(h).mean(1)
+        spread = torch.einsum("ij,kj->ik", logits, logits).softmax(-1).std() + torch.tensordot(h, h, 3)
+        return logits, F.cross_entropy(logits, target), spread
+
+
+@pytest.fixture(autouse=True)
+def compiler_forgets():
+    yield
+    torch._dynamo.reset()
+
+
+def inputs():
+    torch.manual_seed(0)
+    return torch.randn(2, 4, 6), torch.tensor([0, 2])
+
+
+@each_setting
+@compilers
+def test_compiled_model_is_one_graph_with_the_same_dtypes_and_values(setting, compiler):
+    torch.manual_seed(0)
+    high = PAIRS[setting[1]].high
+    net, (x, target) = Net().to(high), inputs()
+    args = (x.to(high), target)
+    with opened(setting):
+        expected = net(*args)
+        expected[1].backward()
+        wanted = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+        found = torch.compile(net, fullgraph=True, backend=compiler)(*args)
+        found[1].backward()
+    assert [t.dtype for t in found] == [t.dtype for t in expected]
+    assert all(torch.allclose(a.float(), b.float(), rtol=0.05, atol=0.05) for a, b in zip(found, expected))
+    for parameter, grad in zip((p for p in net.parameters() if p.grad is not None), wanted):
+        assert parameter.grad.dtype is high
+        assert torch.allclose(parameter.grad, grad, rtol=0.1, atol=0.05)
+
+
+@each_setting
+def test_compiled_model_sees_changed_weights_pauses_and_the_end(setting):
+    low, high = PAIRS[setting[1]]
+    linear = torch.nn.Linear(4, 3).to(high)
+    compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
+    x = torch.ones(2, 4, dtype=high)
+    with opened(setting) as backend, torch.no_grad():
+        assert compiled(x).dtype is low
+        linear.weight.zero_()
+        linear.bias.zero_()
+        assert compiled(x).abs().sum() == 0
+        with backend.paused():
+            assert compiled(x).dtype is high
+        assert compiled(x).dtype is low
+    assert compiled(x).dtype is high
+
+
+@each_setting
+def test_compiling_afterwards_knows_torchs_own_functions(setting):
+    def work(x):
+        return torch.matmul(x, x).exp() + F.softmax(F.linear(x, x), 1)
+
+    x = torch.ones(2, 2)
+    with opened(setting):
+        torch.compile(work, fullgraph=True, backend="eager")(x)
+    torch._dynamo.reset()
+    assert torch.compile(work, fullgraph=True, backend="eager")(x).dtype is torch.float32
+
+
+@pytest.mark.parametrize("setting", NATIVE[-1:], ids=setting_id)  # one is enough: it takes the C++ compiler's time
+def test_compiled_by_inductor(setting):
+    linear = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    with opened(setting):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # inductor's own
+                result = torch.compile(linear, fullgraph=True)(torch.ones(2, 4))
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            pytest.skip("inductor finds no working C++ compiler: {}".format(error))
+        assert result.dtype is PAIRS[setting[1]].low
+        result.sum().backward()
+        assert linear[0].weight.grad.dtype is torch.float32
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x)
+
+
+# The compiler itself makes one.
+@pytest.mark.filterwarnings("ignore:.*autograd.* should not be instantiated:DeprecationWarning")
+@each_setting
+@compilers
+def test_a_compiled_custom_function_has_the_gradients_of_the_eager_one(setting, compiler):
+    high = PAIRS[setting[1]].high
+    torch.manual_seed(0)
+    x, weight = torch.randn(5, 4, dtype=high, requires_grad=True), torch.randn(3, 4, dtype=high, requires_grad=True)
+
+    def loss(x, weight):
+        return Product.apply(x, weight).float().pow(2).sum()
+
+    with opened(setting):
+        wanted = torch.autograd.grad(loss(x, weight), (x, weight))
+        found = torch.autograd.grad(torch.compile(loss, backend=compiler, fullgraph=True)(x, weight), (x, weight))
+    for one, other in zip(found, wanted):
+        assert one.dtype is other.dtype is high
+        assert torch.allclose(one, other, rtol=0.02, atol=0.02 * float(other.abs().max()))
+
+
+@each_setting
+@compilers
+def test_a_compiled_model_with_a_checkpointed_block_has_the_same_dtypes_and_gradients(setting, compiler):
+    low, high = PAIRS[setting[1]]
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4)).to(high)
+    x = torch.randn(5, 4, dtype=high, requires_grad=True)
+
+    def model(x):
+        return checkpoint(block, x, use_reentrant=False)
+
+    with opened(setting):
+        wanted = torch.autograd.grad(model(x).float().pow(2).sum(), [x] + list(block.parameters()))
+        y = torch.compile(model, backend=compiler, fullgraph=True)(x)
+        assert y.dtype is low
+        found = torch.autograd.grad(y.float().pow(2).sum(), [x] + list(block.parameters()))
+    for one, other in zip(found, wanted):
+        assert torch.allclose(one, other, rtol=0.02, atol=0.02 * float(other.abs().max()))

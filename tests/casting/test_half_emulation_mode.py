@@ -1,0 +1,237 @@
+"""Models whose weights are half, on a CPU that emulates it: products are computed wide, within the model only."""
+
+import contextlib
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from precision import HIGH, LOW, PAIR
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.casting import half_emulation_mode
+from ampcompat.casting import half_emulation
+from ampcompat.torch_compat import features
+
+if not features.has_function_modes():
+    pytest.skip("this torch has no torch function modes", allow_module_level=True)
+
+if hasattr(torch, "compile"):  # here, because the first time changes torch
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+
+LEVELS = ["O2", "O3"]
+each_level = pytest.mark.parametrize("level", LEVELS)
+
+
+class Recorder(torch.overrides.TorchFunctionMode):
+    """Entered outside of the mode under test, it records each function with the actual arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = {}
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if args and isinstance(args[0], torch.Tensor):
+            self.dtypes.setdefault(name, set()).add(args[0].dtype)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def half_math_is_on(monkeypatch):
+    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+
+
+@pytest.fixture
+def prepared():
+    """Return a function: (model, level) -> (model, optimizer), initialized."""
+    with contextlib.ExitStack() as stack:
+
+        def prepare(model, level):
+            if ampcompat.current() is None:
+                stack.enter_context(ampcompat.session(level, dtypes=PAIR, verbosity=0))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            return amp.initialize(model, optimizer, verbosity=0)
+
+        yield prepare
+
+
+class Net(torch.nn.Module):
+    def __init__(self, checkpoint=None):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)
+        self.attention = torch.nn.MultiheadAttention(4, 2, dropout=0.0, batch_first=True)
+        self.checkpoint = checkpoint
+        self.modes = []
+
+    def block(self, x):
+        self.modes.append([type(mode) for mode in torch.overrides._get_current_function_mode_stack()])
+        return self.second(torch.relu(self.first(x)))
+
+    def forward(self, x):
+        if self.checkpoint is None:
+            x = self.block(x)
+        else:
+            x = torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=self.checkpoint)
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def trained(model, optimizer, batch):
+    loss = model(batch).pow(2).mean()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    return loss.detach(), [parameter.grad.clone() for parameter in amp.master_params(optimizer)]
+
+
+@each_level
+def test_products_within_the_model_are_wide_and_the_rest_is_low(prepared, level):
+    model, _ = prepared(Net(), level)
+    with Recorder() as seen:
+        model(torch.randn(2, 3, 6))
+    assert seen.dtypes["linear"] == {HIGH}
+    attention = [seen.dtypes.get(name, set()) for name in ("scaled_dot_product_attention", "bmm", "baddbmm")]
+    assert set().union(*attention) == {HIGH}  # one function or two, depending on the torch
+    assert seen.dtypes["relu"] == {LOW}
+
+
+@each_level
+def test_outside_of_the_model_products_stay_low(prepared, level):
+    prepared(Net(), level)
+    x = torch.ones(2, 2, dtype=LOW)
+    with Recorder() as seen:
+        assert (x @ x).dtype is LOW
+    assert seen.dtypes["matmul"] == {LOW}
+
+
+@each_level
+def test_off_means_that_torch_computes(prepared, level, monkeypatch):
+    monkeypatch.setenv(half_emulation.VARIABLE, "off")
+    model, _ = prepared(torch.nn.Linear(3, 3), level)
+    with Recorder() as seen:
+        model(torch.ones(2, 3))
+    assert seen.dtypes["linear"] == {LOW}
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@each_level
+def test_recurrent_layers_train(prepared, kind, level):
+    class Series(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = getattr(torch.nn, kind)(5, 4, bidirectional=True)
+
+        def forward(self, x):
+            return self.body(x)[0]
+
+    model, optimizer = prepared(Series(), level)
+    _, gradients = trained(model, optimizer, torch.randn(3, 2, 5))
+    assert all(torch.isfinite(gradient).all() and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@each_level
+def test_a_checkpoint_recomputes_as_it_computed(prepared, reentrant, level):
+    plain = Net()
+    twin = copy.deepcopy(plain)
+    twin.checkpoint = reentrant
+    batch = torch.randn(2, 3, 6).requires_grad_()
+    expected = trained(*prepared(plain, level), batch)
+    found = trained(*prepared(twin, level), batch)
+    assert [half_emulation_mode.HalfMode in modes for modes in twin.modes] == [True, True]
+    assert torch.equal(found[0], expected[0])
+    assert all(torch.equal(mine, other) for mine, other in zip(found[1], expected[1]))
+
+
+@each_level
+def test_what_a_checkpointed_block_saves_is_its_input_alone(prepared, level):
+    if not features.has_nested_saved_tensor_hooks():
+        pytest.skip("this torch cannot tell autograd what to keep")
+    model, _ = prepared(Net(checkpoint=False), level)
+    kept = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each)
+    x = torch.randn(2, 3, 6, dtype=LOW, requires_grad=True)
+    with hooks, half_emulation_mode.HalfMode(PAIR):
+        result = torch.utils.checkpoint.checkpoint(model.block, x, use_reentrant=False)
+    assert [tensor.shape for tensor in kept] == [x.shape]
+    result.sum().backward()
+    assert x.grad.dtype is LOW and x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("levels", [("O2", "O1"), ("O1", "O2")], ids="-then-".join)
+def test_levels_that_come_and_go_put_checkpointing_back(levels):
+    before = dict(vars(torch.utils.checkpoint)), vars(torch.utils.checkpoint.CheckpointFunction)["forward"]
+    with ampcompat.session(dtypes=PAIR, verbosity=0):
+        for level in levels:
+            model = torch.nn.Linear(2, 2)
+            amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0)
+    after = dict(vars(torch.utils.checkpoint)), vars(torch.utils.checkpoint.CheckpointFunction)["forward"]
+    assert after == before
+
+
+@each_level
+def test_a_deep_copy_computes_wide_too(prepared, level):
+    model, _ = prepared(torch.nn.Linear(3, 3), level)
+    twin = copy.deepcopy(model)
+    with Recorder() as seen:
+        assert torch.equal(twin(torch.ones(2, 3)), model(torch.ones(2, 3)))
+    assert seen.dtypes["linear"] == {HIGH}
+
+
+@each_level
+def test_mixed_dtypes_are_as_wrong_as_without_us(prepared, level):
+    class Mixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(x.to(HIGH))
+
+    model, _ = prepared(Mixed(), level)
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(torch.ones(2, 3))
+
+
+@each_level
+def test_a_compiled_part_of_a_model_trains(prepared, level):
+    if not hasattr(torch, "compile"):
+        pytest.skip("this torch has no torch.compile")
+
+    class Part(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+            self.compiled = [torch.compile(self.inner, backend="eager")]
+
+        def forward(self, x):
+            return self.inner(self.compiled[0](x))
+
+    model, optimizer = prepared(Part(), level)
+    _, gradients = trained(model, optimizer, torch.randn(2, 3))
+    torch._dynamo.reset()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit")  # tracing is deprecated, and still used
+@each_level
+def test_a_traced_model_knows_nothing_of_us(prepared, level):
+    model, _ = prepared(torch.nn.Linear(3, 3), level)
+    with torch.no_grad():
+        traced = torch.jit.trace(model.forward, torch.ones(2, 3), check_trace=False)
+    assert "aten::linear" in str(traced.graph)
+    assert str(traced.graph).count("aten::to") <= 2  # of the input and of the output
+
+
+def test_a_model_on_another_device_gets_no_mode():
+    assert half_emulation_mode.choose(PAIR, [torch.nn.Linear(2, 2).to("meta")]) is None
+    assert half_emulation_mode.choose(PAIR, [torch.nn.Linear(2, 2)]) is not None
+
+
+def test_explicit_results_and_their_dtypes_are_left_to_torch():
+    x, into = torch.ones(2, 2, dtype=LOW), torch.zeros(2, 2, dtype=LOW)
+    with Recorder() as seen, half_emulation_mode.HalfMode(PAIR):
+        torch.mm(x, x, out=into)
+    assert seen.dtypes["mm"] == {LOW}
+    assert torch.equal(into, torch.full((2, 2), 2.0, dtype=LOW))

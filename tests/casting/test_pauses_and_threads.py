@@ -1,0 +1,215 @@
+"""Casts reach every thread; pauses belong to one."""
+
+import concurrent.futures
+import inspect
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opened import PAIRS, each_native, each_setting, opened
+from torch.utils.checkpoint import checkpoint
+
+from ampcompat.casting import BACKENDS
+from ampcompat.patching import PatchStack
+
+
+def product_dtype(setting):
+    a = torch.ones(2, 2, dtype=PAIRS[setting[1]].high)
+    return F.linear(a, a).dtype
+
+
+def in_thread(function):
+    """Return what the function returns in a thread of its own."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@each_setting
+def test_pauses_nest_and_end_when_the_body_raises(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting) as backend:
+        with pytest.raises(ZeroDivisionError):
+            with backend.paused():
+                with backend.paused():
+                    assert product_dtype(setting) is high
+                assert product_dtype(setting) is high and not backend.active()
+                raise ZeroDivisionError
+        assert product_dtype(setting) is low and backend.active()
+
+
+@each_setting
+def test_entering_inside_a_pause_leaves_it_paused(setting):
+    high = PAIRS[setting[1]].high
+    with opened(setting) as backend, backend.paused():
+        with backend.entered():
+            assert product_dtype(setting) is high
+
+
+@each_setting
+def test_casts_reach_threads_started_afterwards(setting):
+    with opened(setting) as backend:
+        assert in_thread(lambda: (product_dtype(setting), backend.active())) == (PAIRS[setting[1]].low, True)
+
+
+@each_setting
+def test_pause_of_one_thread_does_not_reach_another(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting) as backend:
+        with backend.paused():
+            assert in_thread(lambda: product_dtype(setting)) is low
+            assert product_dtype(setting) is high
+
+        def pausing():
+            backend.paused().__enter__()
+            return product_dtype(setting)
+
+        assert in_thread(pausing) is high
+        assert product_dtype(setting) is low
+
+
+@each_setting
+def test_thread_that_was_there_before_computes_alike_once_entered(setting):
+    go, results = threading.Event(), []
+    backends = []
+
+    def work():
+        go.wait()
+        with backends[0].entered():
+            results.append(product_dtype(setting))
+            with backends[0].entered(), backends[0].paused():
+                results.append(product_dtype(setting))
+        results.append(threading.current_thread().name)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with opened(setting) as backend:
+        backends.append(backend)
+        go.set()
+        thread.join()
+    assert results[:2] == [PAIRS[setting[1]].low, PAIRS[setting[1]].high] and len(results) == 3
+
+
+@each_setting
+def test_subclass_of_thread_with_its_own_run_sees_the_casts(setting):
+    class Worker(threading.Thread):
+        def run(self):
+            self.dtype = product_dtype(setting)
+
+    with opened(setting):
+        worker = Worker()
+        worker.start()
+        worker.join()
+        assert worker.dtype is PAIRS[setting[1]].low and "run" not in vars(worker)
+
+
+@each_native
+def test_autocast_region_of_the_user_that_is_off_stays_off(setting):
+    low, high = PAIRS[setting[1]]
+    linear = torch.nn.Linear(2, 2)
+    with opened(setting):
+        with torch.autocast("cpu", enabled=False):
+            assert linear(torch.ones(2, 2)).dtype is high
+        assert linear(torch.ones(2, 2)).dtype is low
+
+
+@each_setting
+def test_decorated_function_acts_only_while_casts_are_active(setting):
+    low, high = PAIRS[setting[1]]
+    x = torch.ones(2, dtype=high)
+    with opened(setting) as backend:
+        halved = backend.wrap(lambda x: x, "half")
+        assert halved(x).dtype is low
+        with backend.paused():
+            assert halved(x) is x
+    assert halved(x) is x
+
+
+#: One call per kind of row, among them some that autocast covers on the CPU, and the dtype that comes out.
+ROWS = {
+    "linear": (lambda wide, low: F.linear(wide, wide), "low"),
+    "method": (lambda wide, low: wide.matmul(wide), "low"),
+    "operator": (lambda wide, low: wide @ low, "low"),
+    "exp": (lambda wide, low: torch.exp(low), "high"),
+    "mse_loss": (lambda wide, low: F.mse_loss(low, low), "high"),
+    "cross_entropy": (lambda wide, low: F.cross_entropy(low, torch.tensor([0, 1])), "high"),
+    "prod": (lambda wide, low: low.prod(), "high"),
+    "add": (lambda wide, low: low + wide, "high"),
+    "cat": (lambda wide, low: torch.cat([low, wide]), "high"),
+}
+
+
+def rows_alike(setting):
+    """Return the names of the rows that are not cast as in the table, in this thread."""
+    pair = PAIRS[setting[1]]
+    wide = torch.ones(2, 2, dtype=pair.high)
+    low = wide.to(pair.low)
+    return [name for name, (call, dtype) in ROWS.items() if call(wide, low).dtype is not getattr(pair, dtype)]
+
+
+def autocast_state():
+    """Return this thread's flags of autocast, of any torch."""
+    names = ("is_autocast_enabled", "is_autocast_cpu_enabled", "is_autocast_cache_enabled")
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cpu")
+    return [getattr(torch, name)() for name in names if hasattr(torch, name)]
+
+
+@each_setting
+def test_threads_cast_alike_whenever_they_began_and_keep_no_flag(setting):
+    with concurrent.futures.ThreadPoolExecutor(1) as older, concurrent.futures.ThreadPoolExecutor(1) as younger:
+        before = older.submit(autocast_state).result()
+        with opened(setting) as backend:
+
+            def entered():
+                with backend.entered():
+                    return rows_alike(setting)
+
+            def paused():
+                with backend.paused(), backend.entered():
+                    return product_dtype(setting)
+
+            for pool in (older, younger):
+                assert pool.submit(rows_alike, setting).result() == []
+                assert pool.submit(entered).result() == []
+                assert pool.submit(rows_alike, setting).result() == []
+                assert pool.submit(paused).result() is PAIRS[setting[1]].high
+        for pool in (older, younger):
+            assert pool.submit(autocast_state).result() == before
+            assert pool.submit(product_dtype, setting).result() is PAIRS[setting[1]].high
+
+
+@each_setting
+def test_backend_opened_and_undone_in_other_threads_leaves_no_flag(setting):
+    patches = PatchStack()
+    backend = BACKENDS[setting[0]](PAIRS[setting[1]])
+    with concurrent.futures.ThreadPoolExecutor(1) as opening:
+        before = opening.submit(autocast_state).result()
+        opening.submit(backend.open, patches).result()
+        assert opening.submit(rows_alike, setting).result() == [] and rows_alike(setting) == []
+        patches.undo()
+        assert opening.submit(autocast_state).result() == before
+    assert product_dtype(setting) is PAIRS[setting[1]].high
+
+
+@pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda':UserWarning")  # torch 1.12 on a CPU
+@each_setting
+def test_checkpoint_recomputes_alike_in_another_thread(setting):
+    low, high = PAIRS[setting[1]]
+    seen = []
+
+    def layer(x):
+        seen.append(product_dtype(setting))
+        return torch.mm(x, x).exp()
+
+    def work():
+        x = torch.ones(2, 2, dtype=high, requires_grad=True)
+        reentrant = {"use_reentrant": True} if "context_fn" in inspect.signature(checkpoint).parameters else {}
+        checkpoint(layer, x, **reentrant).sum().backward()
+
+    with opened(setting):
+        in_thread(work)
+    assert seen == [low, low]

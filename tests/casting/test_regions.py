@@ -1,0 +1,133 @@
+"""Backends that are confined to regions: casts on within one, in its thread, and nowhere else."""
+
+import threading
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ampcompat.casting import BACKENDS, NoCasts
+from ampcompat.casting.thread_state import Inside, Paused, Switch, Unpaused
+from ampcompat.patching import PatchStack
+from ampcompat.op_table import rules
+from opened import PAIRS, each_setting, snapshot
+
+
+def call_checkpoint(function, x, reentrant):
+    """Checkpoint in one of the two forms; older torch has one, without an argument to select it."""
+    try:
+        return checkpoint(function, x, use_reentrant=reentrant)
+    except (TypeError, ValueError):
+        if not reentrant:
+            pytest.skip("torch {} has only reentrant checkpoints".format(torch.__version__))
+        return checkpoint(function, x)
+
+
+@pytest.fixture
+def confined(setting):
+    """A backend of the setting, open and confined."""
+    backend = BACKENDS[setting[0]](PAIRS[setting[1]], rules.rows())
+    backend.confine()
+    with PatchStack() as patches:
+        backend.open(patches)
+        yield backend
+
+
+def product_dtype(backend):
+    """Return the dtype in which a product of two wide matrices comes out."""
+    wide = torch.ones(2, 2, dtype=backend.dtypes.high)
+    return torch.mm(wide, wide).dtype
+
+
+@each_setting
+def test_casts_hold_within_a_region_and_not_around_it(setting, confined):
+    low, high = confined.dtypes
+    assert product_dtype(confined) is high and not confined.active()
+    with confined.region():
+        assert product_dtype(confined) is low and confined.active()
+        with confined.region():
+            assert product_dtype(confined) is low
+        assert product_dtype(confined) is low
+    assert product_dtype(confined) is high
+
+
+@each_setting
+def test_innermost_of_region_and_pause_counts(setting, confined):
+    low, high = confined.dtypes
+    with confined.region():
+        with confined.paused():
+            assert product_dtype(confined) is high
+            with confined.region():
+                assert product_dtype(confined) is low
+            assert product_dtype(confined) is high
+        assert product_dtype(confined) is low
+    with confined.paused(), confined.region():
+        assert product_dtype(confined) is low
+
+
+@each_setting
+def test_region_belongs_to_its_thread_and_ends_when_its_body_raises(setting, confined):
+    seen = []
+    with pytest.raises(KeyError):
+        with confined.region():
+            thread = threading.Thread(target=lambda: seen.append(product_dtype(confined)))
+            thread.start()
+            thread.join()
+            raise KeyError
+    assert seen == [confined.dtypes.high]
+    assert product_dtype(confined) is confined.dtypes.high
+
+
+@pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda':UserWarning")  # torch 1.12 on a CPU
+@pytest.mark.parametrize("reentrant", (True, False))
+@each_setting
+def test_backward_runs_without_casts_and_checkpoints_recompute_within_the_region(setting, reentrant, confined):
+    low, high = confined.dtypes
+    weight = torch.ones(2, 2, dtype=high, requires_grad=True)
+    seen = []
+
+    def layer(x):
+        seen.append(product_dtype(confined))  # first of all: a recomputation stops as soon as it has what it came for
+        return torch.mm(x, weight).exp()
+
+    x = torch.ones(2, 2, dtype=high, requires_grad=True)
+    with confined.region():
+        out = call_checkpoint(layer, x, reentrant)
+    out.sum().backward()
+    assert seen == [low, low] and weight.grad.dtype is high
+
+
+
+
+def test_confined_backend_is_undone_without_a_trace():
+    before = snapshot()
+    backend = BACKENDS["patched"](PAIRS["stand-in"])
+    backend.confine()
+    with PatchStack() as patches:
+        backend.open(patches)
+        with backend.region():
+            pass
+    assert snapshot() == before
+
+
+def test_switch_gives_a_thread_back_what_it_was():
+    switch = Switch()
+    with Inside(switch):
+        assert not switch.local.off and not switch.is_off_somewhere
+        with Paused(switch):
+            assert switch.local.off and switch.is_off_somewhere
+            with Unpaused(switch):
+                assert not switch.local.off
+        assert not switch.local.off
+    assert switch.local.off and switch.is_off_somewhere
+    switch.turn_on()
+    with Inside(switch):
+        assert not switch.local.off
+    assert not switch.local.off and not switch.is_off_somewhere
+
+
+def test_levels_without_casts_have_regions_that_do_nothing():
+    casts = NoCasts()
+    casts.confine()
+    with casts.region():
+        assert not casts.active()

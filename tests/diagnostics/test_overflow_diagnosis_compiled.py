@@ -1,0 +1,33 @@
+"""Compiled models train under diagnose, and the findings say that their outputs were not recorded."""
+
+import pytest
+import torch
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
+
+if not hasattr(torch, "compile"):
+    pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
+pytest.importorskip("torch._dynamo", reason="imported here because its import changes torch")
+
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # here, because the first time changes torch too
+
+
+@pytest.mark.parametrize("each", ["O1", "O2"])
+def test_findings_say_that_compiled_code_runs_no_hooks(each):
+    model, diagnosis = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), OverflowDiagnosis()
+    with ampcompat.session(each, observers=[diagnosis], verbosity=0):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        amp.initialize(model, optimizer, init_scale=8.0)
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        for step in range(2):
+            loss = compiled(torch.ones(2, 3)).sum() * (float("nan") if step else 1.0)
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+    torch._dynamo.reset()
+    ((step, text),) = diagnosis.findings
+    assert step == 1
+    assert "The loss was nan" in text
+    assert "code compiled by torch.compile or TorchScript runs no hooks" in text

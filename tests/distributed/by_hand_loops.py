@@ -1,0 +1,67 @@
+"""Ranks that share their weights by hand, without a wrapper; importable by spawned processes."""
+
+import torch
+
+import ampcompat
+from ampcompat import amp
+from ddp_loops import batches, make_net
+
+
+def _param(param):
+    torch.distributed.broadcast(param.detach(), 0)
+
+
+def _data(param):
+    torch.distributed.broadcast(param.data, 0)
+
+
+def _itself(param):
+    with torch.no_grad():
+        torch.distributed.broadcast(param, 0)
+
+
+WAYS = {"detached": _param, "data": _data, "itself": _itself}
+
+
+def broadcast_by_hand(rank, levels, way):
+    """Train from a seed per rank, weights broadcast after ``initialize``, gradients averaged; return the masters."""
+    results = {}
+    for level in levels:
+        net = make_net()
+        torch.manual_seed(10 + rank)
+        for param in net.parameters():
+            param.data.normal_()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
+            for param in net.parameters():
+                WAYS[way](param)
+            for batch in batches():
+                optimizer.zero_grad()
+                with amp.scale_loss(net(batch[rank::2]).float().pow(2).mean(), optimizer) as scaled:
+                    scaled.backward()
+                for param in amp.master_params(optimizer):
+                    torch.distributed.all_reduce(param.grad)
+                    param.grad.div_(2)
+                optimizer.step()
+            results[level] = {name: value.clone() for name, value in net.state_dict().items()}
+        finally:
+            ampcompat.reset()
+    return results
+
+
+def init_before_wrapping(rank, levels):
+    """Initialize weights again behind ``amp.initialize``, wrap, do not train; return the masters."""
+    results = {}
+    for level in levels:
+        net = make_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
+            for param in net.parameters():
+                torch.nn.init.constant_(param, 0.25 + rank)
+            torch.nn.parallel.DistributedDataParallel(net)
+            results[level] = [param.detach().clone() for group in optimizer.param_groups for param in group["params"]]
+        finally:
+            ampcompat.reset()
+    return results

@@ -1,0 +1,110 @@
+"""``MemoryObserver``: which steps are measured, and what is kept of them."""
+
+import torch
+
+import ampcompat
+import networks
+import precision
+from ampcompat import amp
+from ampcompat.abtest import Memory
+from ampcompat.memory.storages import element_size
+from ampcompat.memory.step_observer import MemoryObserver
+from ampcompat.observer import Observer
+
+
+class StepCounter(Observer):
+    """Begins a step when the optimizer has stepped, as a recorder does; it comes after the memory observer."""
+
+    def __init__(self, observer):
+        self.observer = observer
+        self.count = 0
+        self.observer.begin_step(0)
+
+    def after_step(self, adapter):
+        self.count += 1
+        self.observer.begin_step(self.count)
+
+
+def train(level, observer, widths, **options):
+    """Train for a step per width, on batches of so many rows."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with ampcompat.session(level, observers=[observer, StepCounter(observer)], verbosity=0):
+        model, optimizer = amp.initialize(model, optimizer, **options)
+        for width in widths:
+            optimizer.zero_grad()
+            with amp.scale_loss(model(torch.ones(width, 4, dtype=precision.HIGH)).sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+
+
+def test_the_first_steps_and_every_nth_are_measured(level):
+    observer = MemoryObserver(first=(1, 2), every=4)
+    train(level, observer, [1] * 9)
+    assert observer.measured == [1, 2, 4, 8]
+
+
+def test_the_step_that_held_the_most_is_kept():
+    observers = []
+    for widths in ([1, 50, 1, 1], [1, 1, 1, 50], [1, 1, 1, 1]):
+        observers.append(MemoryObserver(first=(1, 2, 3), every=None))
+        train("O0", observers[-1], widths)
+    totals = [observer.usage.at_peak.total for observer in observers]
+    assert totals[0] == totals[1] >= totals[2]
+    if observers[0].usage.peak_by_kind.activations is not None:
+        assert totals[0] > totals[2]
+        output_of_tanh = 50 * 4 * element_size(precision.HIGH)
+        assert observers[0].usage.peak_by_kind.activations == output_of_tanh
+
+
+def test_before_the_first_measured_step_there_is_no_usage():
+    observer = MemoryObserver(first=(3,), every=None)
+    train("O0", observer, [1, 1])
+    assert observer.usage is None and observer.measured == []
+
+
+def test_a_session_that_ends_in_a_measured_step_keeps_what_was_measured(level):
+    observer = MemoryObserver(first=(1, 2), every=None)
+    train(level, observer, [1, 1])
+    assert observer.measured == [1, 2]
+    assert observer.usage.at_peak.parameters > 0
+
+
+def test_usage_has_the_fields_of_abtest_memory(level):
+    observer = MemoryObserver(first=(1,), every=None)
+    train(level, observer, [1, 1])
+    memory = Memory(**observer.usage.record())
+    assert memory.peak_total == observer.usage.at_peak.total
+    assert memory.cuda_allocated is None and memory.fragmentation is None
+    kinds = [memory.parameters, memory.gradients, memory.masters, memory.optimizer, memory.activations, memory.buffers]
+    assert memory.peak_total == sum(kind for kind in kinds if kind is not None)
+
+
+def test_the_prediction_agrees_with_what_was_measured(level):
+    observer = MemoryObserver(first=(1,), every=None)
+    train(level, observer, [1, 1])
+    predicted = Memory(**observer.predicted.record())
+    assert predicted.parameters == observer.usage.peak_by_kind.parameters
+    assert predicted.optimizer == observer.usage.peak_by_kind.optimizer
+    assert predicted.activations is None
+    assert all(sentence.endswith(".") for sentence in observer.explanations())
+
+
+@networks.settings_at("O2", "O5")
+def test_accumulated_gradients_are_counted_in_both_dtypes(setting):
+    observer = MemoryObserver(first=(0,), every=None)
+    model = torch.nn.Linear(8, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with networks.session_of(setting) as session:
+        session.observers.append(observer)
+        networks.initialize(setting, model, optimizer)
+        observer.begin_step(0)
+        for _ in range(2):
+            with amp.scale_loss(model(torch.ones(1, 8, dtype=setting.high)).sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+        low, high = map(element_size, setting.pair)
+        optimizer.step()
+        observer.begin_step(1)
+        assert observer.usage.peak_by_kind.gradients in (64 * high, 64 * (low + high))
+        if observer.usage.peak_by_kind.temporaries is not None:
+            assert observer.usage.peak_by_kind.gradients == 64 * (low + high)

@@ -1,0 +1,170 @@
+"""Gradient accumulation: which iterations share a step, and that each step takes the mean of their gradients."""
+
+import logging
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies
+
+from ampcompat.mmcv import GradientCumulativeOptimizerHook, OptimizerHook
+from ampcompat.mmcv.accumulation_schedule import AccumulationSchedule
+from mmcv_loops import BareRunner
+
+runs = strategies.tuples(strategies.integers(1, 7), strategies.integers(1, 40), strategies.data())
+
+
+def groups(length, total, start):
+    """Return the iterations of each step: groups begin at multiples of ``length``, the first of them at ``start``."""
+    found = {}
+    for iteration in range(start, total):
+        found.setdefault(iteration // length, []).append(iteration)
+    return list(found.values())
+
+
+@hypothesis.given(runs)
+def test_every_iteration_has_the_real_size_of_its_group(run):
+    length, total, data = run
+    start = data.draw(strategies.integers(0, total - 1))
+    schedule = AccumulationSchedule(length)
+    for group in groups(length, total, start):
+        for iteration in group:
+            position = schedule.advance(iteration, total)
+            assert position.size == len(group)
+            assert position.is_last == (iteration == group[-1])
+            assert position.starts_run == (iteration == start)
+            assert position.lost == (start % length if group[0] == start else 0)
+
+
+def test_the_last_two_of_102_by_4_are_a_group_of_two():
+    sizes = [AccumulationSchedule(4).advance(iteration, 102).size for iteration in (0, 96, 99)]
+    schedule = AccumulationSchedule(4)
+    assert sizes == [4, 4, 1]  # each as the first of a resumed run
+    assert [schedule.advance(iteration, 102).size for iteration in range(102)] == [4] * 100 + [2] * 2
+
+
+def test_the_end_may_be_unknown():
+    schedule = AccumulationSchedule(4)
+    assert [schedule.advance(iteration).is_last for iteration in range(8)] == [False, False, False, True] * 2
+
+
+@pytest.mark.parametrize("length", (0, -1, 2.0, True, None))
+def test_a_length_that_is_no_count_is_refused(length):
+    with pytest.raises(ValueError, match="cumulative_iters must be a whole number from 1 up"):
+        GradientCumulativeOptimizerHook(cumulative_iters=length)
+
+
+def test_an_iteration_beyond_the_end_is_refused():
+    with pytest.raises(ValueError, match="Iteration 8 .* a run of 8 in all"):
+        AccumulationSchedule(4).advance(8, 8)
+
+
+class Slope(torch.nn.Module):
+    """One weight, whose gradient is what the loss is multiplied by."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+
+def slopes(model, iteration):
+    return model.weight * float(iteration + 1)
+
+
+def steps_of(hook, total, start, optimizer_class=torch.optim.SGD):
+    """Return the gradient at each step of a run that was resumed at ``start``."""
+    model, seen = Slope(), []
+    optimizer = optimizer_class(model.parameters(), lr=1.0)
+    step = optimizer.step
+    optimizer.step = lambda: (seen.append(model.weight.grad.item()), step())
+    BareRunner(model, optimizer, hook, slopes, total, iter=start).run()
+    return seen
+
+
+@hypothesis.settings(deadline=None, max_examples=40)
+@hypothesis.given(runs)
+def test_each_step_takes_the_mean_gradient_of_what_it_accumulated(run):
+    length, total, data = run
+    start = data.draw(strategies.integers(0, total - 1))
+    expected = [sum(i + 1 for i in group) / len(group) for group in groups(length, total, start)]
+    hook = GradientCumulativeOptimizerHook(cumulative_iters=length)
+    assert steps_of(hook, total, start) == pytest.approx(expected, rel=1e-12)
+    assert steps_of(hook, total, start) == pytest.approx(expected, rel=1e-12)  # the same hook in a second run
+
+
+def test_gradients_of_a_group_that_was_not_completed_are_dropped():
+    model, hook = Slope(), GradientCumulativeOptimizerHook(cumulative_iters=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    runner = BareRunner(model, optimizer, hook, slopes, 8)
+    runner.run(until=6)  # 4 and 5 are accumulated, and the run continues from 4
+    runner.iter = 4
+    runner.run()
+    assert model.weight.item() == -(1 + 2 + 3 + 4) / 4 - (5 + 6 + 7 + 8) / 4
+
+
+def test_accumulation_equals_the_large_batch():
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 5, dtype=torch.float64), torch.randn(24, 1, dtype=torch.float64)
+    ends = []
+    for hook, size in ((OptimizerHook(), 12), (GradientCumulativeOptimizerHook(cumulative_iters=4), 3)):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+        def loss(model, iteration):
+            rows = slice(iteration * size % 24, iteration * size % 24 + size)
+            return (model(x[rows]) - y[rows]).pow(2).mean()
+
+        BareRunner(model, optimizer, hook, loss, 96 // size).run()
+        ends.append(torch.cat([param.detach().view(-1) for param in model.parameters()]))
+    assert torch.allclose(*ends, rtol=1e-10, atol=1e-12)
+
+
+# -- warnings and errors ---------------------------------------------------------------------------------------------
+
+
+def test_differences_from_a_large_batch_are_logged_once(caplog):
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    hook = GradientCumulativeOptimizerHook(cumulative_iters=4)
+    with caplog.at_level(logging.WARNING):
+        BareRunner(model, optimizer, hook, lambda model, _: model(torch.eye(2)).sum(), 14, iter=6).run()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    assert "Iteration 6 is in the middle of 4" in said[0] and "divided by 2" in said[0]
+    assert "14 iterations are not a multiple of 4: the last step accumulates the 2 that are left" in said[1]
+    assert "batch norms" in said[2]
+
+
+def test_a_runner_without_iterations_is_refused():
+    runner = SimpleNamespace(optimizer=object(), outputs={"loss": torch.zeros(())})
+    with pytest.raises(RuntimeError, match="runner.iter"):
+        GradientCumulativeOptimizerHook(cumulative_iters=2).after_train_iter(runner)
+
+
+@pytest.mark.parametrize("outputs", ({"losses": 3}, {"loss": 3.0}, None, torch.zeros(())))
+def test_outputs_without_a_loss_are_refused(outputs):
+    with pytest.raises(TypeError, match="a dict with the loss"):
+        OptimizerHook().after_train_iter(SimpleNamespace(optimizer=object(), outputs=outputs))
+
+
+def test_several_optimizers_are_refused():
+    with pytest.raises(TypeError, match="steps one optimizer, and runner.optimizer is a dict"):
+        OptimizerHook().after_train_iter(SimpleNamespace(optimizer={}, outputs={}))
+
+
+def test_clipping_wants_a_dict():
+    with pytest.raises(TypeError, match="grad_clip must be a dict"):
+        OptimizerHook(grad_clip=35)
+
+
+def test_params_that_the_loss_does_not_depend_on_are_named(caplog):
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(1, 1), "idle": torch.nn.Linear(1, 1)})
+    model["idle"].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    hook = OptimizerHook(detect_anomalous_params=True)
+    BareRunner(model, optimizer, hook, lambda model, _: model["used"](torch.ones(1, 1)).sum(), 1).run()
+    assert [record.getMessage() for record in caplog.records] == [
+        "idle.weight, of shape (1, 1), is not in the graph of the loss"
+    ]

@@ -1,0 +1,161 @@
+"""The op table as data: complete, consistent, editable."""
+
+import ast
+import inspect
+
+import pytest
+
+from ampcompat.op_table import rows, rules
+
+ROWS = rules.rows()
+BY_KEY = {row.key: row for row in ROWS}
+
+# Contract section 4, by Apex's three lists.
+CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc"
+CONTRACT = [
+    ("torch.nn.functional", "half", CONVOLUTIONS + " linear"),
+    ("torch", "half", CONVOLUTIONS + " prelu addmm addmv addr matmul mm mv addbmm baddbmm bmm"),
+    ("torch.Tensor", "half", "__matmul__"),
+    (
+        "torch.nn.functional",
+        "float",
+        "interpolate grid_sample softplus softmin log_softmax softmax gelu layer_norm group_norm local_response_norm "
+        "normalize cosine_similarity poisson_nll_loss cosine_embedding_loss cross_entropy hinge_embedding_loss kl_div "
+        "l1_loss mse_loss margin_ranking_loss multilabel_margin_loss multilabel_soft_margin_loss multi_margin_loss "
+        "nll_loss binary_cross_entropy_with_logits smooth_l1_loss soft_margin_loss triplet_margin_loss ctc_loss",
+    ),
+    (
+        "torch",
+        "float",
+        "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod std "
+        "sum var renorm",
+    ),
+    ("torch.Tensor", "float", "__pow__ __rpow__ cpu"),
+    ("torch.Tensor", "float_in_place", "__ipow__"),
+    ("torch", "promote", "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne"),
+    ("torch.Tensor", "promote", "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __eq__ __lt__ __ge__"),
+    ("torch.Tensor", "follow_self", "__iadd__ __isub__ __imul__ __itruediv__"),
+    ("torch", "sequence", "cat stack"),
+    ("torch.nn.functional", "banned", "binary_cross_entropy"),
+]
+
+# From torch's documentation of CUDA autocast ("CUDA Ops that can autocast to ..."), torch 2.x.
+DOCUMENTED = {
+    "half": "__matmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d GRUCell linear LSTMCell matmul mm mv prelu RNNCell",
+    "float": "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh "
+    "cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm "
+    "hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss "
+    "multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt "
+    "sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss",
+    "promote": "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot",
+    "sequence": "cat stack",
+    "banned": "binary_cross_entropy",
+}
+OTHER_NAMES = {"GRUCell": "gru_cell", "LSTMCell": "lstm_cell", "RNNCell": "rnn_tanh_cell"}
+DECIDED_OTHERWISE = {"grid_sample": ("float", "Apex's list has it among the float32 functions")}
+
+
+@pytest.mark.parametrize("owner, rule, names", CONTRACT, ids=lambda value: None)
+def test_contract_rows_have_their_rule(owner, rule, names):
+    wrong = {name: BY_KEY.get((owner, name)) for name in names.split()}
+    assert {} == {name: row for name, row in wrong.items() if row is None or row.rule != rule}
+
+
+@pytest.mark.parametrize("rule", DOCUMENTED)
+def test_what_torch_documents_for_autocast_is_in_the_table(rule):
+    by_name = {}
+    for row in ROWS:
+        by_name.setdefault(row.name, row)
+    not_covered = []
+    for name in DOCUMENTED[rule].split():
+        expected = DECIDED_OTHERWISE.get(name, (rule,))[0]
+        row = by_name.get(OTHER_NAMES.get(name, name))
+        if row is None or row.rule != expected:
+            not_covered.append(name)
+    assert not_covered == []
+
+
+def test_each_function_has_one_row_with_a_known_rule_and_a_reason():
+    assert len(BY_KEY) == len(ROWS)
+    assert {row.rule for row in ROWS} <= set(rules.RULES)
+    assert all(row.reason for row in ROWS)
+
+
+@pytest.mark.parametrize("name, rule", [("exp_", "float_in_place"), ("mul_", "follow_self"), ("addmm_", "follow_self")])
+def test_in_place_forms_follow_from_the_plain_row(name, rule):
+    assert BY_KEY["torch.Tensor", name].rule == rule
+
+
+def test_instance_norm_is_left_alone_as_apex_leaves_it():
+    assert not [row for row in ROWS if row.name in ("instance_norm", "batch_norm", "mean", "sigmoid")]
+
+
+def test_table_never_imports_torch():
+    for module in (rules, rows):
+        tree = ast.parse(inspect.getsource(module))
+        imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        names = [alias.name for node in imports for alias in node.names] + [getattr(n, "module", "") for n in imports]
+        assert not [name for name in names if name and name.split(".")[0] == "torch"]
+
+
+def test_unedited_lists_change_nothing():
+    assert rules.merge(ROWS, rules.default_lists()) == ROWS
+
+
+def test_lists_have_the_shape_of_apex():
+    lists = rules.default_lists()
+    assert "linear" in lists["functional_overrides"]["FP16_FUNCS"]
+    assert "exp" in lists["torch_overrides"]["FP32_FUNCS"]
+    assert "cat" in lists["torch_overrides"]["SEQUENCE_CASTS"]
+    assert "__add__" in lists["tensor_overrides"]["CASTS"]
+    (name, message), = lists["functional_overrides"]["BANNED_FUNCS"]
+    assert name == "binary_cross_entropy" and "binary_cross_entropy_with_logits" in message
+
+
+def test_default_lists_are_new_at_each_call():
+    rules.default_lists()["torch_overrides"]["FP16_FUNCS"].append("sigmoid")
+    assert "sigmoid" not in rules.default_lists()["torch_overrides"]["FP16_FUNCS"]
+
+
+def merged(edit):
+    lists = rules.default_lists()
+    edit(lists)
+    return {row.key: row for row in rules.merge(ROWS, lists)}
+
+
+def test_appended_name_becomes_a_row_with_its_method():
+    table = merged(lambda lists: lists["torch_overrides"]["FP32_FUNCS"].append("sigmoid"))
+    assert table["torch", "sigmoid"].rule == table["torch.Tensor", "sigmoid"].rule == "float"
+    assert table["torch.Tensor", "sigmoid_"].rule == "float_in_place"
+
+
+def test_removed_name_is_left_alone_with_its_method_and_its_insides():
+    table = merged(lambda lists: lists["torch_overrides"]["FP32_FUNCS"].remove("exp"))
+    assert {table[owner, "exp"].rule for owner in ("torch", "torch.Tensor")} == {"passthrough"}
+    assert table["torch", "exp"].no_nested_casts
+
+
+def test_moved_name_has_its_new_rule():
+    def move(lists):
+        lists["functional_overrides"]["FP16_FUNCS"].remove("linear")
+        lists["functional_overrides"]["FP32_FUNCS"].append("linear")
+
+    row = merged(move)["torch.nn.functional", "linear"]
+    assert (row.rule, row.no_nested_casts) == ("float", True)
+
+
+def test_banned_entry_of_the_user_keeps_its_message():
+    lists = rules.default_lists()
+    lists["torch_overrides"]["BANNED_FUNCS"].append(("sigmoid", "not here"))
+    assert {row.key: row for row in rules.merge(ROWS, lists)}["torch", "sigmoid"].rule == "banned"
+    assert rules.banned_messages(lists)["sigmoid"] == "not here"
+
+
+def test_registrations_come_last_and_seal_what_the_table_knows():
+    owner = object()
+    table = rules.merge(ROWS, None, [(owner, "softmax", "half"), (owner, "mine", "float")])
+    assert [(row.owner, row.name, row.rule, row.no_nested_casts) for row in table[-2:]] == [
+        (owner, "softmax", "half", True),
+        (owner, "mine", "float", False),
+    ]

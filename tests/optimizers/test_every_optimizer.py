@@ -1,0 +1,135 @@
+"""Every optimizer of torch, at every level, against the same algorithm run in float64 on the same gradients.
+
+The loss is linear in the weights, so its gradient is known to the last bit, and the scale is a power of two. At O3
+torch's own arithmetic in half is the reference: amp must add nothing to it, but it cannot mend it either (Adam's eps
+is 0 there).
+"""
+
+import inspect
+
+import pytest
+import torch
+
+import precision
+from ampcompat import amp
+
+STEPS = 4
+SCALE = 128.0  # half holds every gradient times this
+ROWS, COLUMNS = 4, 3
+
+
+def torch_optimizers():
+    """Return the optimizers of the installed torch that step on dense gradients without a closure."""
+    found = [each for each in vars(torch.optim).values() if inspect.isclass(each)]
+    found = [each for each in found if issubclass(each, torch.optim.Optimizer) and each is not torch.optim.Optimizer]
+    return sorted({each for each in found if each.__name__ not in ("LBFGS", "SparseAdam")}, key=lambda each: each.__name__)
+
+
+#: (name, class, options); variants where an optimizer has them.
+CASES = [(each.__name__, each, {"lr": 0.1}) for each in torch_optimizers()]
+CASES += [("SGD momentum", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})]
+for option in ("foreach", "fused", "capturable", "amsgrad"):
+    CASES += [
+        ("{} {}".format(each.__name__, option), each, {"lr": 0.1, option: True})
+        for each in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+        if option in inspect.signature(each).parameters
+    ]
+if "foreach" in inspect.signature(torch.optim.Adam).parameters:
+    CASES += [("Adam tensor lr", torch.optim.Adam, {"lr": torch.tensor(0.1), "capturable": True, "foreach": False})]
+
+
+class Weights(torch.nn.Module):
+    """A matrix whose gradient is what it is called with."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.weight = torch.nn.Parameter(torch.randn(ROWS, COLUMNS, generator=generator))
+
+    def forward(self, gradient):
+        return (self.weight * gradient).sum()
+
+
+def gradients():
+    """Return gradients that every dtype holds exactly."""
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randint(-8, 9, (ROWS, COLUMNS), generator=generator).float() / 8 for _ in range(STEPS)]
+
+
+def reference(make, options, dtype):
+    """Return the weights after each step of the plain optimizer in ``dtype``."""
+    model = Weights().to(dtype)
+    optimizer = make(model.parameters(), **options)
+    history = []
+    for gradient in gradients():
+        model.weight.grad = gradient.to(dtype)
+        optimizer.step()
+        history.append(model.weight.detach().clone())
+    return history
+
+
+def reference_or_skip(make, options, level):
+    try:
+        if level == "O3":
+            return reference(make, options, precision.LOW)
+        reference(make, options, precision.HIGH)
+        return reference(make, options, torch.float64)
+    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+        return pytest.skip("plain torch cannot step this on this CPU: {}".format(str(error).splitlines()[0]))
+
+
+def agree(master, right, level):
+    if level == "O3":
+        return torch.equal(torch.isnan(master), torch.isnan(right)) and not (master != right)[~torch.isnan(right)].any()
+    return (master.double() - right).abs().max() <= 32 * torch.finfo(precision.HIGH).eps * right.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:.*capturable.*")  # torch warns that it is meant for CUDA
+@pytest.mark.parametrize("name, make, options", CASES, ids=[case[0] for case in CASES])
+def test_it_updates_the_weights_as_in_float64(level, name, make, options):
+    expected = reference_or_skip(make, options, level)
+    model = Weights()
+    optimizer = make(model.parameters(), **options)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=SCALE, verbosity=0)
+    for gradient, right in zip(gradients(), expected):
+        optimizer.zero_grad()
+        with amp.scale_loss(model(gradient), optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        (master,) = [param.detach() for param in amp.master_params(optimizer)]
+        assert agree(master, right, level)
+        assert torch.equal(model.weight.detach(), master.to(model.weight.dtype)) or level == "O3"
+
+
+@pytest.mark.parametrize("each", ["O0", "O1", "O2", "O4", "O5"])
+def test_sparse_adam_updates_the_touched_rows(each):
+    embedding = torch.nn.Embedding(5, 2, sparse=True)
+    right = torch.nn.Embedding(5, 2, sparse=True).double()
+    right.weight.data.copy_(embedding.weight.data)
+    plain = torch.optim.SparseAdam(list(right.parameters()), lr=0.1)
+    optimizer = torch.optim.SparseAdam(list(embedding.parameters()), lr=0.1)
+    embedding, optimizer = amp.initialize(embedding, optimizer, opt_level=each, loss_scale=SCALE, verbosity=0)
+    ids = torch.tensor([1, 3, 1])
+    for _ in range(3):
+        plain.zero_grad()
+        right(ids).sum().backward()
+        plain.step()
+        optimizer.zero_grad()
+        with amp.scale_loss(embedding(ids).sum(), optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+    (master,) = amp.master_params(optimizer)
+    assert (master.detach().double() - right.weight.detach()).abs().max() <= 32 * torch.finfo(precision.HIGH).eps
+
+
+@pytest.mark.parametrize("each", ["O1", "O2"])
+def test_an_overflow_in_a_sparse_gradient_skips_the_step(each):
+    embedding = torch.nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
+    embedding, optimizer = amp.initialize(embedding, optimizer, opt_level=each, verbosity=0)
+    before = [param.detach().clone() for param in amp.master_params(optimizer)]
+    with amp.scale_loss(embedding(torch.tensor([1, 1])).sum() * float("inf"), optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+    assert amp.step_was_skipped(optimizer)
+    assert all(torch.equal(old, new.detach()) for old, new in zip(before, amp.master_params(optimizer)))

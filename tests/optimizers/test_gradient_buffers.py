@@ -1,0 +1,137 @@
+"""Gradients of half params on their way to the masters: the memory that they share, and who may keep it."""
+
+import copy
+
+import pytest
+import torch
+
+from ampcompat.optimizers import gradient_buffers
+from ampcompat.torch_compat import features
+from precision import HIGH, LOW
+
+needs_pools = pytest.mark.skipif(
+    not features.counts_storage_uses(), reason="this torch does not tell who shares a memory: there are no pools"
+)
+SHAPES = [(3, 5), (7,), (), (1, 2, 3)]
+
+
+def make_pairs(shapes=SHAPES):
+    generator = torch.Generator().manual_seed(0)
+    masters = [torch.nn.Parameter(torch.randn(shape, generator=generator).to(HIGH)) for shape in shapes]
+    return [(torch.nn.Parameter(master.detach().to(LOW)), master) for master in masters]
+
+
+def give(chunk, factor=1.0):
+    """Give every model param a gradient and return what they are in float64."""
+    for index, model in enumerate(chunk.models):
+        model.grad = torch.full_like(model, factor * (index + 1))
+    return [model.grad.double() for model in chunk.models]
+
+
+def taken(chunk):
+    masters, copies, groups = chunk.take_gradients()
+    for group in groups:
+        for tensor in group:
+            tensor.mul_(0.5)  # what unscaling does: through the groups, seen in the copies
+    return copies
+
+
+def check(copies, given):
+    assert all(gradient.dtype is HIGH for gradient in copies)
+    assert all(torch.equal(gradient.double(), 0.5 * value) for gradient, value in zip(copies, given))
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, [(2000, 600), (3, 3)]], ids=["small", "large and small"])
+def test_gradients_come_out_in_the_masters_dtype_and_are_taken_away(shapes):
+    for chunk in gradient_buffers.chunks_of(make_pairs(shapes)):
+        for factor in (1.0, 2.0, 3.0):
+            given = give(chunk, factor)
+            check(taken(chunk), given)
+            assert all(model.grad is None for model in chunk.models)
+            assert chunk.take_gradients() is None
+
+
+def test_params_without_a_gradient_are_left_out():
+    (chunk,) = gradient_buffers.chunks_of(make_pairs())
+    give(chunk)
+    chunk.models[1].grad = None
+    masters, copies, _ = chunk.take_gradients()
+    assert len(masters) == len(copies) == len(SHAPES) - 1
+    assert all(master is not chunk.masters[1] for master in masters)
+
+
+@needs_pools
+def test_the_memory_of_small_gradients_is_used_again():
+    (chunk,) = gradient_buffers.chunks_of(make_pairs())
+    give(chunk)
+    first = [gradient.data_ptr() for gradient in taken(chunk)]
+    give(chunk)
+    assert [gradient.data_ptr() for gradient in taken(chunk)] == first
+    assert all(address % 64 == 0 for address in first)
+
+
+KEEPERS = {
+    "the gradient": lambda gradient: gradient,
+    "a detached one": lambda gradient: gradient.detach(),
+    "its data": lambda gradient: gradient.data,
+    "a view": lambda gradient: gradient.view(-1)[:3],
+    "an array": lambda gradient: gradient.numpy(),
+    "a container": lambda gradient: {"kept": [gradient]},
+    "another param's": lambda gradient: keep_in_param(gradient),
+}
+
+
+def keep_in_param(gradient):
+    param = torch.nn.Parameter(torch.zeros_like(gradient))
+    param.grad = gradient
+    return param
+
+
+def value_of(kept):
+    if isinstance(kept, dict):
+        kept = kept["kept"][0]
+    if isinstance(kept, torch.nn.Parameter):
+        kept = kept.grad
+    return float(kept.reshape(-1)[0])
+
+
+@needs_pools
+@pytest.mark.parametrize("keeper", KEEPERS.values(), ids=KEEPERS)
+def test_what_somebody_keeps_of_a_gradient_stays_as_it_was(keeper):
+    (chunk,) = gradient_buffers.chunks_of(make_pairs())
+    give(chunk)
+    index = [master.numel() for master in chunk.masters].index(15)
+    kept = keeper(taken(chunk)[index])
+    before = value_of(kept)
+    for factor in (10.0, 20.0):
+        given = give(chunk, factor)
+        check(taken(chunk), given)
+        assert value_of(kept) == before
+
+
+@needs_pools
+def test_gradients_that_masters_still_have_are_added_to_and_not_written_over():
+    (chunk,) = gradient_buffers.chunks_of(make_pairs())
+    give(chunk)
+    for master, gradient in zip(chunk.masters, taken(chunk)):
+        master.grad = gradient
+    before = [master.grad.clone() for master in chunk.masters]
+    given = give(chunk, 7.0)
+    check(taken(chunk), given)
+    assert all(torch.equal(master.grad, value) for master, value in zip(chunk.masters, before))
+
+
+def test_a_copied_chunk_shares_no_memory():
+    (chunk,) = gradient_buffers.chunks_of(make_pairs())
+    given = give(chunk)
+    copies = taken(chunk)
+    twin = copy.deepcopy(chunk)
+    give(twin, 5.0)
+    taken(twin)
+    check(copies, given)
+
+
+def test_at_most_so_many_elements_share_a_pool(monkeypatch):
+    monkeypatch.setattr(gradient_buffers, "LARGEST_POOL", 64)
+    found = gradient_buffers.chunks_of(make_pairs([(16,), (16,), (40,), (3,), (100,)]))
+    assert sorted(len(chunk.masters) for chunk in found)[-1] == (3 if features.counts_storage_uses() else 5)

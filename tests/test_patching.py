@@ -1,0 +1,153 @@
+"""PatchStack restores exactly the previous contents of an object's ``__dict__``."""
+
+import gc
+import types
+import weakref
+
+import pytest
+
+from ampcompat.patching import PatchStack, run_all
+
+
+class Base:
+    inherited = "from the base"
+
+    @staticmethod
+    def static():
+        return "static"
+
+
+class Child(Base):
+    own = "own"
+
+
+def test_undo_restores_an_own_attribute():
+    with PatchStack() as patches:
+        patches.set(Child, "own", "changed")
+        assert Child.own == "changed"
+    assert Child.own == "own"
+
+
+def test_undo_deletes_what_shadowed_an_inherited_attribute():
+    with PatchStack() as patches:
+        patches.set(Child, "inherited", "changed")
+    assert "inherited" not in vars(Child)
+    assert Child.inherited == "from the base"
+
+
+def test_undo_deletes_what_was_not_there():
+    with PatchStack() as patches:
+        patches.set(Child, "new", 1)
+    assert not hasattr(Child, "new")
+
+
+def test_a_static_method_comes_back_as_one():
+    before = vars(Base)["static"]
+    with PatchStack() as patches:
+        patches.set(Base, "static", staticmethod(lambda: "changed"))
+        assert Base().static() == "changed"
+    assert vars(Base)["static"] is before
+
+
+def test_two_patches_of_one_name_are_undone_in_reverse():
+    module = types.ModuleType("module")
+    module.value = 0
+    with PatchStack() as patches:
+        patches.set(module, "value", 1)
+        patches.set(module, "value", 2)
+    assert module.value == 0
+
+
+def test_an_undo_that_raises_does_not_keep_the_others_from_running():
+    module = types.ModuleType("module")
+    patches = PatchStack()
+    patches.set(module, "value", 1)
+    patches.defer(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        patches.undo()
+    assert not hasattr(module, "value")
+
+
+def test_undo_twice_is_undo_once():
+    calls = []
+    patches = PatchStack()
+    patches.defer(calls.append, 1)
+    patches.undo()
+    patches.undo()
+    assert calls == [1]
+
+
+def test_absorbed_changes_are_undone_by_the_new_owner_only():
+    module = types.ModuleType("module")
+    outer = PatchStack()
+    with PatchStack() as inner:
+        inner.set(module, "value", 1)
+        outer.absorb(inner)
+    assert module.value == 1
+    outer.undo()
+    assert not hasattr(module, "value")
+
+
+def test_instances_are_not_kept_alive_by_their_patches():
+    patches, child = PatchStack(), Child()
+    patches.set(child, "own", "changed")
+    patches.defer_weakly(types.MethodType(lambda self: None, child))
+    reference = weakref.ref(child)
+    del child
+    gc.collect()
+    assert reference() is None
+    patches.undo()
+
+
+def test_the_first_of_several_undos_that_raise_is_raised_and_shows_the_others():
+    patches = PatchStack()
+    for number in range(3):
+        patches.defer({}.__getitem__, number)
+    with pytest.raises(KeyError) as caught:
+        patches.undo()
+    shown = [caught.value, caught.value.__context__, caught.value.__context__.__context__]
+    assert [error.args for error in shown] == [(2,), (1,), (0,)]
+    assert shown[-1].__context__ is None
+
+
+def test_an_error_in_the_block_counts_and_shows_that_of_undoing():
+    with pytest.raises(ValueError) as caught:
+        with PatchStack() as patches:
+            patches.defer(lambda: 1 / 0)
+            raise ValueError("body") from None
+    assert isinstance(caught.value.__context__, ZeroDivisionError) and not caught.value.__suppress_context__
+
+
+def test_errors_that_share_a_context_are_chained_without_a_circle():
+    def reraises(error):
+        try:
+            raise error
+        except KeyError as caught:
+            raise ValueError from caught
+
+    try:
+        raise RuntimeError("handled meanwhile")
+    except RuntimeError:
+        with pytest.raises(ValueError) as caught:
+            run_all([(reraises, (KeyError(1),)), (reraises, (KeyError(2),))])
+    seen, error = set(), caught.value
+    while error is not None:
+        assert id(error) not in seen
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    assert len(seen) == 5
+
+
+def test_what_was_to_be_undone_for_an_owner_that_died_is_dropped():
+    kept, patches = Child(), PatchStack()
+    for owner in (kept, Child()):
+        with PatchStack() as fresh:
+            fresh.set(owner, "own", "changed")
+            fresh.defer_for(owner, lambda: None)
+            fresh.defer_weakly(types.MethodType(lambda self: None, owner))
+            patches.absorb(fresh)
+    del owner
+    gc.collect()
+    assert len(patches._entries) == 2  # a method without other references is dropped too
+    patches.undo()
+    assert "own" not in vars(kept)

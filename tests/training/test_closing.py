@@ -1,0 +1,176 @@
+"""Closing a session puts everything back, whatever raises inside it."""
+
+import pytest
+import torch
+from networks import make_batch, make_network
+from processes import python
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.diagnostics.skip_limit import SkipLimit
+from ampcompat.errors import GradientOverflowError
+from ampcompat.training import state
+from ampcompat.observer import Observer
+
+
+class Boom(Exception):
+    """Raised by one step of ``close``."""
+
+
+class Raises(Observer):
+    """Raises when the session closes."""
+
+    def __init__(self, name="observer"):
+        self.name = name
+
+    def closed(self, session):
+        raise Boom(self.name)
+
+
+def boom(name):
+    def raising(*args, **kwargs):
+        raise Boom(name)
+
+    return raising
+
+
+def broken_scaler(session, monkeypatch):
+    monkeypatch.setattr(session.scalers[0], "settle", boom("scaler"))
+
+
+def broken_observer(session, monkeypatch):
+    session.observers.append(Raises())
+
+
+def broken_skip_limit(session, monkeypatch):
+    (limit,) = [observer for observer in session.observers if isinstance(observer, SkipLimit)]
+    monkeypatch.setattr(limit, "closed", boom("skip limit"))
+
+
+def broken_marks(session, monkeypatch):
+    close = session._token.close
+    monkeypatch.setattr(session._token, "close", lambda: (close(), boom("marks")()))
+
+
+def broken_casts(session, monkeypatch):
+    close = session.process_casts.close
+    monkeypatch.setattr(session.process_casts, "close", lambda: (close(), boom("casts")()))
+
+
+def broken_patch(session, monkeypatch):
+    session._patches.defer(boom("patch"))
+
+
+def broken_patch_of_the_casts(session, monkeypatch):
+    session.process_casts._patches.defer(boom("patch of the casts"))
+
+
+BROKEN = [
+    broken_scaler,
+    broken_observer,
+    broken_skip_limit,
+    broken_marks,
+    broken_casts,
+    broken_patch,
+    broken_patch_of_the_casts,
+]
+
+
+def begin(level):
+    """Open a session with a model that has trained for a step; return (session, model, optimizer)."""
+    model, batch = make_network(), make_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", init_scale=8.0, verbosity=0)
+    with amp.scale_loss(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    return ampcompat.current(), model, optimizer
+
+
+def assert_all_is_put_back(model, optimizer, plain_forward, plain_linear):
+    assert ampcompat.current() is None and state.sessions == []
+    assert torch.nn.functional.linear is plain_linear
+    assert vars(torch.nn.Sequential)["forward"] is plain_forward
+    assert not hasattr(optimizer, "_amp_stash") and "step" not in vars(optimizer)
+    assert {param.dtype for param in model.parameters()} == {torch.float32}
+    assert [id(p) for group in optimizer.param_groups for p in group["params"]] == [id(p) for p in model.parameters()]
+    assert all(value.dtype is torch.float32 for value in model.state_dict().values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("break_it", BROKEN)
+@pytest.mark.parametrize("door", ["reset", "session"])
+def test_a_step_of_closing_that_raises_keeps_no_other_from_being_done(level, break_it, door, monkeypatch):
+    plain = vars(torch.nn.Sequential)["forward"], torch.nn.functional.linear
+    with pytest.raises(Boom):
+        if door == "reset":
+            session, model, optimizer = begin(level)
+            break_it(session, monkeypatch)
+            ampcompat.reset()
+        else:
+            with ampcompat.session(verbosity=0):
+                session, model, optimizer = begin(level)
+                break_it(session, monkeypatch)
+    assert_all_is_put_back(model, optimizer, *plain)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_the_first_of_several_errors_is_raised_and_shows_the_others(level, monkeypatch):
+    plain = vars(torch.nn.Sequential)["forward"], torch.nn.functional.linear
+    session, model, optimizer = begin(level)
+    for break_it in set(BROKEN) - {broken_casts}:
+        break_it(session, monkeypatch)
+    with pytest.raises(Boom, match="scaler") as caught:
+        ampcompat.reset()
+    assert_all_is_put_back(model, optimizer, *plain)
+    shown, error = [], caught.value
+    while error is not None:
+        shown.append(str(error))
+        error = error.__context__
+    assert sorted(shown) == ["marks", "observer", "patch", "patch of the casts", "scaler", "skip limit"]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_an_overflow_that_becomes_known_at_the_end_and_is_to_raise_leaves_nothing_open(level):
+    plain = vars(torch.nn.Sequential)["forward"], torch.nn.functional.linear
+    model, batch = make_network(), make_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(GradientOverflowError):
+        with ampcompat.session(level, verbosity=0):
+            options = dict(loss_scale="dynamic", max_skips=1, raise_on_max_skips=True)
+            amp.initialize(model, optimizer, **options)
+            with amp.scale_loss(model(batch[0]).float().sum() * float("inf"), optimizer) as scaled_loss:
+                scaled_loss.backward()
+    assert_all_is_put_back(model, optimizer, *plain)
+
+
+def test_an_error_in_the_block_counts_and_shows_that_of_closing():
+    with pytest.raises(ValueError, match="body") as caught:
+        with ampcompat.session("O1", verbosity=0, observers=[Raises()]):
+            begin("O1")
+            raise ValueError("body")
+    assert isinstance(caught.value.__context__, Boom)
+    assert ampcompat.current() is None
+
+
+def test_reset_closes_every_session_and_raises_the_first_error():
+    for name in ("older", "newer"):
+        opened = ampcompat.training.session.new_session(observers=[Raises(name)])
+        state.sessions.append(opened)
+    with pytest.raises(Boom, match="newer") as caught:
+        ampcompat.reset()
+    assert state.sessions == [] and str(caught.value.__context__) == "older"
+
+
+def test_what_is_to_raise_and_becomes_known_at_exit_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from ampcompat import amp\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "amp.initialize(model, optimizer, opt_level='O0', loss_scale='dynamic', max_skips=1, raise_on_max_skips=True)\n"
+        "with amp.scale_loss(model(torch.ones(1, 2)).sum() * float('inf'), optimizer) as scaled_loss:\n"
+        "    scaled_loss.backward()\n"
+    )
+    assert "GradientOverflowError" in python(script).stderr
