@@ -18,19 +18,19 @@ from collections import OrderedDict
 
 import torch
 
-from .apex.properties import O0, O1, O2, O3, O4, O5, opt_levels, Properties
+from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .apex.state_view import AmpStateModule
 from .diagnostics.overflow_diagnosis import add_diagnosis
 from .diagnostics.skip_limit import set_skip_limit
 from .errors import AmpError, hide_internal_frames
-from .optimizers import plain_backward
-from .training import initialize as requests, registrations, state
-from .training.accumulation import Accumulation
-from .training.disabled import DisabledSession
-from .training.handle import Handle
-from .training.session import new_session
 from .op_table import rules
 from .opt_levels import level_named
+from .optimizers import plain_backward
+from .training import initialize as requests
+from .training import registrations, state
+from .training.accumulation import Accumulation
+from .training.disabled import DisabledSession
+from .training.session import new_session
 
 __all__ = [
     "O0",
@@ -95,7 +95,7 @@ def initialize(
     max_skips=50,
     raise_on_max_skips=False,
     process_group=None,
-    diagnose=False
+    diagnose=False,
 ):
     """Prepare models and optimizers for mixed-precision training, in place.
 

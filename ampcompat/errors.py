@@ -38,5 +38,7 @@ def hide_internal_frames(function):
         except AmpError as error:
             raise error.with_traceback(None) from error.__cause__
 
-    wrapper.__signature__ = inspect.signature(function)  # for inspect.getfullargspec, which does not look through wrappers
+    wrapper.__signature__ = inspect.signature(
+        function
+    )  # for inspect.getfullargspec, which does not look through wrappers
     return wrapper

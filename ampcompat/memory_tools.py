@@ -8,14 +8,15 @@ from typing import List, Optional
 
 import torch
 
+from . import opt_levels
 from .errors import AmpError, AmpTypeError, hide_internal_frames
-from .memory import estimate as footprint, report
+from .memory import estimate as footprint
+from .memory import report
 from .memory.bytes_by_kind import BytesByKind, MemoryUsage
 from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
 from .training import initialize, state
-from . import opt_levels
 
 __all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
 

@@ -134,7 +134,9 @@ def parse_dtypes(text):
         return None
     found = [getattr(torch, name.strip(), None) for name in text.split(",")]
     if len(found) != 2 or not all(isinstance(dtype, torch.dtype) for dtype in found):
-        raise AmpValueError("Expected two floating dtypes, low and high, such as float16,float32, not {!r}.".format(text))
+        raise AmpValueError(
+            "Expected two floating dtypes, low and high, such as float16,float32, not {!r}.".format(text)
+        )
     return DtypePair(*found)
 
 
@@ -253,7 +255,7 @@ def _parse_loss_scale(name, value):
 
 def parse_scale(name, value: Any):
     """Return a loss scale as a positive finite float; strings, as from argparse, are parsed."""
-    expected = '{} must be a positive number{}, not {!r}.'.format(
+    expected = "{} must be a positive number{}, not {!r}.".format(
         name, ' or "dynamic"' if name == "loss_scale" else "", value
     )
     try:

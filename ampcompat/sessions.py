@@ -5,14 +5,14 @@ Options of a session override the arguments of the script's ``amp.initialize``, 
 
 from contextlib import contextmanager
 
+from . import opt_levels
+from .diagnostics.gradient_histogram import GradientCounter
+from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
 from .errors import AmpError, AmpTypeError
 from .patching import run_after
-from .diagnostics.gradient_histogram import GradientCounter
 from .training import state
-from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
 from .training.session import new_session
 from .training.state import current
-from . import opt_levels
 
 __all__ = ["current", "gradient_histogram", "reset", "session"]
 
@@ -26,7 +26,7 @@ def session(
     allow_banned=False,
     observers=(),
     diagnose=False,
-    **options
+    **options,
 ):
     """Open a session for a block; afterwards torch, models and optimizers are plain float32 ones again.
 

@@ -26,8 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampcompat
-from ampcompat import amp
-from ampcompat import tensor_lists
+from ampcompat import amp, tensor_lists
 
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16
@@ -156,7 +155,9 @@ def main():
     params = stated.layers * (stated.width + 1) * stated.width
     print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensor_lists.CHUNK))
     print("bytes per param; the formula for mixed precision with Adam is {}".format(FORMULA))
-    print("{:12} {:5}".format("optimizer", "level") + "".join("{:>10}".format(stage) for stage in STAGES) + "      peak")
+    print(
+        "{:12} {:5}".format("optimizer", "level") + "".join("{:>10}".format(stage) for stage in STAGES) + "      peak"
+    )
     for name in stated.optimizers:
         for level in stated.levels:
             held = measure(level, stated.layers, stated.width, OPTIMIZERS[name])

@@ -252,9 +252,11 @@ def main(arguments=None):
     rows = rows_of(stated)
     count = sum(param.numel() for param in Detector(stated.width, stated.blocks).parameters())
     place = torch.cuda.get_device_name(stated.device) if stated.device != "cpu" else "CPU"
-    print("torch {}, {}, {:,} params, {} images of {} pixels square".format(
-        torch.__version__, place, count, stated.batch, stated.size
-    ))
+    print(
+        "torch {}, {}, {:,} params, {} images of {} pixels square".format(
+            torch.__version__, place, count, stated.batch, stated.size
+        )
+    )
     peaks = [row.peak() for row in rows]
     for _ in range(stated.rounds):
         for row in rows:

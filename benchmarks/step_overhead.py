@@ -152,7 +152,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
-    print("torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE))
+    print(
+        "torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE)
+    )
     print("optimizer   params level  ops ours/rival  host reads ours/rival   us ours     rival   ratio of medians")
     for name in stated.optimizers:
         for params in stated.params:

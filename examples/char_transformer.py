@@ -8,12 +8,12 @@ downloaded. The output layer shares its weight with the embedding.
 
 import argparse
 import math
+from pydoc_data.topics import topics
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from apex import amp
-from pydoc_data.topics import topics
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))  # what else occurs in the text reads as a space
 

@@ -2,18 +2,17 @@
 
 import os
 
+import half_kernels
+import precision
 import pytest
+import snapshots
 import torch
 
 import ampcompat
-import half_kernels
-import precision
-import snapshots
-from ampcompat import casting
+from ampcompat import casting, opt_levels
 from ampcompat.errors import AmpValueError
-from ampcompat.training import state
-from ampcompat import opt_levels
 from ampcompat.torch_compat import features
+from ampcompat.training import state
 
 ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 

@@ -8,15 +8,15 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
+import half_kernels
 import pytest
 import torch
 
 import ampcompat
-import half_kernels
 from ampcompat import amp, casting
 from ampcompat.errors import AmpValueError
+from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
 from ampcompat.torch_compat import features
-from ampcompat.opt_levels import BFLOAT16, HALF, level_named, STAND_IN
 
 
 class Setting(NamedTuple):
@@ -126,9 +126,7 @@ def initialize(setting, models, optimizers=None, **options):
 def make_network(setting=None, seed=0):
     """Return a small network with a batch norm, in the setting's high dtype."""
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     return model if setting is None else model.to(setting.high)
 
 

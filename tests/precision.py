@@ -4,9 +4,8 @@ If torch has no half arithmetic on the CPU (before about 1.10), the suite runs o
 paths, with kernels that exist. ``conftest`` passes this to ampcompat in environment variables.
 """
 
-import torch
-
 import half_kernels
+
 from ampcompat import opt_levels
 
 IS_STAND_IN = bool(half_kernels.stand_in())

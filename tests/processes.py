@@ -29,5 +29,5 @@ def python(*arguments, **options):
         stderr=subprocess.PIPE,
         universal_newlines=True,
         timeout=300,
-        **options
+        **options,
     )

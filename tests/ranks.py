@@ -9,9 +9,8 @@ import sys
 import tempfile
 import traceback
 
-import torch
-
 import half_kernels
+import torch
 
 
 def run(function, *args, **options):

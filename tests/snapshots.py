@@ -48,7 +48,12 @@ def autocast_flags():
         for device in ("cpu", "cuda"):
             flags[device] = (torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
     else:
-        for name in ("is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype", "get_autocast_cpu_dtype"):
+        for name in (
+            "is_autocast_enabled",
+            "is_autocast_cpu_enabled",
+            "get_autocast_gpu_dtype",
+            "get_autocast_cpu_dtype",
+        ):
             if hasattr(torch, name):
                 flags[name] = getattr(torch, name)()
     if hasattr(torch, "autocast_increment_nesting"):

@@ -10,8 +10,27 @@ import ampcompat
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up. A module imports from its own layer and from those below.
-LAYERS = ["errors", "opt_levels", "torch_compat", "nested", "patching", "weak_list", "tensor_lists", "notices", "observer"]
-LAYERS += ["accumulation_groups", "op_table", "casting", "loss_scaling", "optimizers", "models", "memory", "diagnostics"]
+LAYERS = [
+    "errors",
+    "opt_levels",
+    "torch_compat",
+    "nested",
+    "patching",
+    "weak_list",
+    "tensor_lists",
+    "notices",
+    "observer",
+]
+LAYERS += [
+    "accumulation_groups",
+    "op_table",
+    "casting",
+    "loss_scaling",
+    "optimizers",
+    "models",
+    "memory",
+    "diagnostics",
+]
 LAYERS += ["training", "apex", "cuda_redirect", "amp", "sessions", "memory_tools", "mmcv", "abtest", "cli", "__main__"]
 #: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)
@@ -47,7 +66,9 @@ def test_a_module_imports_only_from_its_own_layer_and_below(path):
 
 def test_training_imports_neither_memory_measurement_nor_diagnostics():
     for path in ROOT.glob("training/*.py"):
-        assert [name for name in imported(path) if name.split(".")[0] in ("memory", "memory_tools", "diagnostics")] == []
+        assert [
+            name for name in imported(path) if name.split(".")[0] in ("memory", "memory_tools", "diagnostics")
+        ] == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=IDS)

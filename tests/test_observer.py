@@ -5,8 +5,8 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.training import state
 from ampcompat.observer import Observer
+from ampcompat.training import state
 
 
 class CallRecorder(Observer):

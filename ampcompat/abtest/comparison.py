@@ -6,16 +6,15 @@ import traceback
 
 import torch
 
-from .. import __version__
-from ..errors import AmpError, AmpTypeError, AmpValueError
+from .. import __version__, opt_levels
 from ..casting import half_emulation
+from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..patching import PatchStack
-from ..training import state
-from .. import opt_levels
 from ..torch_compat import features
+from ..training import state
 from . import recommendation, seeding
 from .event_sources import add_observers
-from .record import StepLimitReached, Recorder
+from .record import Recorder, StepLimitReached
 from .report_data import Report
 
 LEVELS = ("O0", "O1", "O2", "O3")
@@ -29,8 +28,18 @@ NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
 
 
 def compare(
-    train, levels=LEVELS, baseline="O0", steps=None, repeats=1, seed=0, backend=None, dtypes=None, verbosity=0,
-    diagnose=True, memory=True, on_event=None
+    train,
+    levels=LEVELS,
+    baseline="O0",
+    steps=None,
+    repeats=1,
+    seed=0,
+    backend=None,
+    dtypes=None,
+    verbosity=0,
+    diagnose=True,
+    memory=True,
+    on_event=None,
 ):
     """Train once per opt level, with the same seeds, and report how the levels differ.
 

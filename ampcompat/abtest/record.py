@@ -10,8 +10,8 @@ import weakref
 
 import torch
 
-from ..optimizers.adapter import SLOT
 from ..observer import Observer
+from ..optimizers.adapter import SLOT
 from ..torch_compat import features
 from .event_log import apply_event
 from .report_data import Run

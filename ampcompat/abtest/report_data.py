@@ -136,7 +136,7 @@ class Report:
         except ValueError as error:
             raise AmpValueError("This is not JSON: {}.".format(error)) from None
         if not isinstance(tree, dict) or "schema" not in tree or not isinstance(tree.get("runs"), dict):
-            raise AmpValueError("This JSON is not a report of `ampcompat ab`: it has no \"schema\" and \"runs\".")
+            raise AmpValueError('This JSON is not a report of `ampcompat ab`: it has no "schema" and "runs".')
         if tree["schema"] != SCHEMA:
             message = "This report has schema {!r}, and this ampcompat reads schema {}: use the version that wrote it."
             raise AmpValueError(message.format(tree["schema"], SCHEMA))

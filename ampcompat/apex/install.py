@@ -8,7 +8,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-from .nvidia_apex import other_apex, SITE
+from .nvidia_apex import SITE, other_apex
 
 #: The folder that holds the package ``ampcompat``.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

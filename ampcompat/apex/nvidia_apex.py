@@ -61,8 +61,9 @@ def about(package):
     """Return one sentence that describes the package and whether it is used."""
     if not is_nvidias(package):
         return (
-            "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ours comes before "
-            "it.".format(package)
+            "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ours comes before it.".format(
+                package
+            )
         )
     if has_submodule(package, "amp"):
         return "The Apex at {} has an amp of its own; ampcompat's comes before it.".format(package)

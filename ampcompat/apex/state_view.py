@@ -8,8 +8,8 @@ import types
 import warnings
 
 from ..errors import AmpError
-from ..optimizers import plain_backward
 from ..notices import is_first_rank
+from ..optimizers import plain_backward
 from ..training import state
 
 _LISTS = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")

@@ -52,7 +52,6 @@ def teach_names(patches):
 
     @functools.wraps(original)
     def compile(*args, **kwargs):
-        import torch._dynamo  # a slow import, which torch.compile makes anyway
 
         _correct_names()
         return original(*args, **kwargs)

@@ -9,8 +9,8 @@ import os
 import torch
 
 from ..errors import AmpError, AmpValueError
-from ..torch_compat import cpu, features
 from ..nested import METHODS
+from ..torch_compat import cpu, features
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"

@@ -7,10 +7,9 @@ import types
 
 import torch
 
-from . import half_emulation
 from ..op_table import rules
 from ..torch_compat import features
-from . import compile, patch_targets
+from . import compile, half_emulation, patch_targets
 from .argument_casts import BYTES, cast_all, floating_tensors, nested
 
 _Mode = getattr(getattr(torch, "overrides", None), "TorchFunctionMode", object)
@@ -112,10 +111,7 @@ class HalfMode(_Mode):
         found = floating_tensors(kwargs, floating_tensors(args, []))
         low = self.low
         return bool(found) and all(
-            tensor.dtype is low
-            and type(tensor) in _PLAIN
-            and tensor.device.type == "cpu"
-            for tensor in found
+            tensor.dtype is low and type(tensor) in _PLAIN and tensor.device.type == "cpu" for tensor in found
         )
 
     def _computed(self, function, args, kwargs):

@@ -15,7 +15,7 @@ from ..torch_compat import features
 from . import autocast_flags, compile
 from .autocast_flags import Flags
 from .base import nothing
-from .thread_state import Inside, NOTHING
+from .thread_state import NOTHING, Inside
 from .wrapping import WrappingBackend
 
 _Tensor = torch.Tensor
@@ -62,7 +62,6 @@ class NativeBackend(WrappingBackend):
             return is_switched_off() or devices.leave(args, kwargs)
 
         return leaves
-
 
     def _is_switched_off(self):
         """Return whether the user has turned off, in this thread, the autocast that we have turned on in it."""

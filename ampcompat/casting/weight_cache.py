@@ -9,8 +9,8 @@ import weakref
 
 import torch
 
-from .memory_aliases import memory_of
 from .compile import is_compiling
+from .memory_aliases import memory_of
 
 Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor

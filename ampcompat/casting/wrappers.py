@@ -9,9 +9,9 @@ import functools
 import torch
 
 from ..errors import AmpNotImplementedError
-from . import half_emulation
 from ..op_table import rules
-from .argument_casts import BYTES, cast_all, caster, CONTAINERS, floating_tensors, widest
+from . import half_emulation
+from .argument_casts import BYTES, CONTAINERS, cast_all, caster, floating_tensors, widest
 from .compile import MARK
 
 _Tensor = torch.Tensor

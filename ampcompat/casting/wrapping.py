@@ -7,17 +7,15 @@ from contextlib import nullcontext
 
 import torch
 
-from . import half_emulation
 from ..nested import METHODS
 from ..op_table import rules as op_rules
 from ..torch_compat import features
-from . import autograd, compile, data_loading, jit_script, norms, patch_targets, rnn, wrappers
-from .memory_aliases import Aliases, watch_aliases
-from .base import CastBackend, nothing
-from .weight_cache import is_weight, Maker, Parameter, WeightCache
+from . import autograd, compile, data_loading, half_emulation, jit_script, norms, patch_targets, rnn, wrappers
 from .argument_casts import CastDevices, Casts
-from .thread_state import Inside, NOTHING, Paused, Switch, Unpaused
-
+from .base import CastBackend, nothing
+from .memory_aliases import Aliases, watch_aliases
+from .thread_state import NOTHING, Inside, Paused, Switch, Unpaused
+from .weight_cache import Maker, Parameter, WeightCache, is_weight
 
 _Tensor = torch.Tensor
 
@@ -125,7 +123,9 @@ class WrappingBackend(CastBackend):
         casts, message = self._casts_for(row), self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
         takes_sparse = row.source is not None and (row.name in op_rules.TAKES_SPARSE or row.owner == op_rules.SPARSE)
-        return lambda function: wrappers.wrapped(function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse)
+        return lambda function: wrappers.wrapped(
+            function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse
+        )
 
     def active(self):
         """Return whether a function called now, in this thread, would be cast."""

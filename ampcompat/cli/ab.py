@@ -176,7 +176,7 @@ def _run_in_subprocesses(options, command, report, progress, outputs):
 
 
 def _run_in_process(options, command, report, progress, outputs):
-    from ..abtest.comparison import run_levels, RunOptions
+    from ..abtest.comparison import RunOptions, run_levels
     from ..apex import install
     from . import child_process
 

@@ -10,11 +10,11 @@ import torch
 
 from .. import __version__, casting
 from ..apex import nvidia_apex
-from ..errors import AmpError
 from ..casting import half_emulation
+from ..errors import AmpError
 from ..op_table import rules
-from ..torch_compat import features, private_api
 from ..opt_levels import OPT_LEVELS
+from ..torch_compat import features, private_api
 from .argument_parser import LineParser
 
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Dict, List, Optional
 
-from ..abtest.event_log import apply_event, EventReader
+from ..abtest.event_log import EventReader, apply_event
 from ..abtest.report_data import Run
 from ..apex.install import environment
 from .run import interpreter_options

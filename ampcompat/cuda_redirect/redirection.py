@@ -10,8 +10,17 @@ import torch
 
 from ..casting import compile, jit_script
 from ..patching import PatchStack
-from . import amp_redirect, arguments, class_proxies, single_device, streams, tensor_movement, tensor_types, unsupported
-from . import redirections
+from . import (
+    amp_redirect,
+    arguments,
+    class_proxies,
+    redirections,
+    single_device,
+    streams,
+    tensor_movement,
+    tensor_types,
+    unsupported,
+)
 from .cuda_queries import CudaQueries
 from .import_hook import ImportHook
 from .target import Target

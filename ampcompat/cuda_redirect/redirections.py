@@ -54,9 +54,7 @@ _TENSORS = (
     NameRule("torch.fft", _names("fftfreq rfftfreq"), FACTORY),
     NameRule("torch.signal.windows", _WINDOWS, FACTORY),
     NameRule("torch.nested", _names("nested_tensor as_nested_tensor"), FACTORY),
-    NameRule(
-        "torch.Tensor", _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros"), FACTORY
-    ),
+    NameRule("torch.Tensor", _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros"), FACTORY),
     NameRule("torch.Tensor", ("to",), REPLACED, "tensor_movement.tensor_to"),
     NameRule("torch.Tensor", ("cuda",), REPLACED, "tensor_movement.tensor_cuda"),
     NameRule("torch.Tensor", ("cpu",), REPLACED, "tensor_movement.tensor_cpu"),

@@ -143,9 +143,7 @@ def _in_backward(facts):
         value.kind, subject, _at_scale(facts), _previous_output(facts), _max_before(facts, value)
     )
     if facts.output:
-        text += " The output of {} held {}, which did not reach the loss.".format(
-            facts.output.name, facts.output.kind
-        )
+        text += " The output of {} held {}, which did not reach the loss.".format(facts.output.name, facts.output.kind)
     if facts.world_size > 1 and facts.output_gradient is None:
         text += " It may come from another rank, through the all-reduce."
     return "{} in the {}".format(value.kind, subject), text, _advice_on_gradient(facts, value)
@@ -233,7 +231,7 @@ def _may_be_overflow(facts, value):
 def _advice_on_static(facts, value):
     safe = _safe_scale(facts, value)
     if safe and safe < facts.scale:
-        advice = "loss_scale={}, at which earlier gradients do not overflow, or loss_scale=\"dynamic\"."
+        advice = 'loss_scale={}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
         return advice.format(number(safe))
     origin = _origin(facts, value)
     return "{}lower the learning rate, or clip gradients.".format(_wider_range(facts, origin))
@@ -276,7 +274,7 @@ def _keep_fp32(facts, name):
     if not facts.casts or module == LOSS:
         return ""
     whole = module.startswith(WHOLE)
-    return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else "\"{}\"".format(module))
+    return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else '"{}"'.format(module))
 
 
 def _wider_range(facts, name):

@@ -12,9 +12,9 @@ from ..notices import is_first_rank
 from ..observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
-from .messages import explain, NOT_RECORDED, number, WHOLE
+from .messages import NOT_RECORDED, WHOLE, explain, number
 from .overflow_record import PassRecord, read_record
-from .tensor_stats import max_abs, NamedScalars, RunningMax
+from .tensor_stats import NamedScalars, RunningMax, max_abs
 
 #: Every n-th pass is counted in the histogram, with about so many values of each gradient.
 COUNT_EVERY, SAMPLE = 10, 1 << 16

@@ -6,7 +6,7 @@ import torch
 
 from .activation_hooks import INPUT
 from .messages import COMPILED, NonFinite, OverflowFacts
-from .tensor_stats import max_abs, NamedScalars, nonfinite_kind
+from .tensor_stats import NamedScalars, max_abs, nonfinite_kind
 
 
 class PassRecord(NamedTuple):

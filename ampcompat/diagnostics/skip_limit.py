@@ -5,7 +5,7 @@ import weakref
 from ..errors import GradientOverflowError
 from ..observer import Observer
 from .messages import explain
-from .overflow_diagnosis import find_diagnosis, OverflowDiagnosis
+from .overflow_diagnosis import OverflowDiagnosis, find_diagnosis
 
 
 class SkipLimit(Observer):

@@ -15,11 +15,11 @@ import re
 
 import torch
 
-from ..errors import AmpError
-from ..torch_compat import features
-from ..opt_levels import DYNAMIC
-from . import process_group as agreement
 from .. import tensor_lists
+from ..errors import AmpError
+from ..opt_levels import DYNAMIC
+from ..torch_compat import features
+from . import process_group as agreement
 from .overflow_flags import OverflowFlags
 
 #: The smallest normal float32. Below it a scale loses precision, and a scale of 0 could not grow again.

@@ -5,7 +5,7 @@ import os
 import torch
 
 from ..torch_compat import features
-from .storages import storages_in, StorageTable
+from .storages import StorageTable, storages_in
 
 if features.has_dispatch_modes():
     from torch.utils._python_dispatch import TorchDispatchMode as _Mode

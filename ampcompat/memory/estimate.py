@@ -12,9 +12,9 @@ import torch
 
 from ..casting import half_emulation
 from ..models import weights as model_parts
-from .bytes_by_kind import BytesByKind
 from ..optimizers.adapter import SLOT
-from .optimizer_state import factory_like, StateSizes
+from .bytes_by_kind import BytesByKind
+from .optimizer_state import StateSizes, factory_like
 from .storages import element_size
 
 #: Modules whose functions are not cast to half at O1: lookups and normalization.

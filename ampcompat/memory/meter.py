@@ -10,12 +10,12 @@ from contextlib import ExitStack
 
 import torch
 
-from ..torch_compat import features
 from ..optimizers.adapter import SLOT
+from ..torch_compat import features
 from .allocations import AllocationTracker
-from .bytes_by_kind import BytesByKind, KINDS, MemoryUsage
+from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage
 from .saved_tensors import RESOLUTION, SavedTensors
-from .storages import sizes_in, storages_in, StorageTable
+from .storages import StorageTable, sizes_in, storages_in
 
 _STATIC = ("parameters", "masters", "optimizer", "model_buffers")
 

@@ -1,6 +1,6 @@
 """Format measured and predicted memory as a table, and explain the differences in sentences."""
 
-from .bytes_by_kind import BytesByKind, format_bytes, KINDS
+from .bytes_by_kind import KINDS, BytesByKind, format_bytes
 
 _TITLES = {"optimizer": "optimizer state", "model_buffers": "model buffers", "casts": "casts of weights"}
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from ..errors import AmpError
-from ..torch_compat import features
 from ..patching import PatchStack
+from ..torch_compat import features
 from .storages import sizes_in
 
 #: A new peak is sampled only when it is larger by this share: an error of 0.1 % saves most of the samples.

@@ -8,9 +8,9 @@ from ..errors import AmpTypeError
 from ..models import forward
 from ..nested import cast_floating
 from ..observer import Observer
-from ..torch_compat import features
 from ..opt_levels import HALF
 from ..patching import PatchStack
+from ..torch_compat import features
 from . import session_access
 
 

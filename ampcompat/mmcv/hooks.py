@@ -9,14 +9,13 @@ import logging
 
 import torch
 
-from .. import amp
+from .. import amp, opt_levels
 from ..errors import AmpError, AmpTypeError
 from ..optimizers.adapter import SLOT
 from ..training import state
 from ..training.backward_pass import WHERE_EQUAL
-from .. import opt_levels
 from . import session_access
-from .accumulation_schedule import AccumulationSchedule, SINGLE
+from .accumulation_schedule import SINGLE, AccumulationSchedule
 from .allreduce import allreduce_grads, averages_gradients, unwrap, world_size
 from .conversion import wrap_fp16_model
 from .hook_base import Hook
@@ -160,7 +159,7 @@ class Fp16OptimizerHook(OptimizerHook):
         loss_scale=512.0,
         distributed=True,
         opt_level="O1",
-        **kwargs
+        **kwargs,
     ):
         super().__init__(grad_clip=grad_clip, **kwargs)
         opt_levels.level_named(opt_level)

@@ -6,9 +6,9 @@ The first decorated call or hook opens it, and ``ampcompat.reset()`` closes it. 
 
 import threading
 
+from .. import opt_levels
 from ..training import state
 from ..training.session import new_session
-from .. import opt_levels
 
 _LOCK = threading.Lock()
 

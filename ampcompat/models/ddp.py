@@ -10,9 +10,9 @@ import weakref
 
 import torch
 
-from ..loss_scaling import process_group
-from ..casting import half_emulation
 from .. import tensor_lists
+from ..casting import half_emulation
+from ..loss_scaling import process_group
 
 #: Where a wrapper's unreduced gradients of earlier passes are: there are none, in ``.grad`` of the params, in masters.
 NOTHING, IN_PLACE, IN_MASTERS = range(3)

@@ -9,10 +9,10 @@ import weakref
 
 import torch
 
-from ..errors import AmpError, AmpTypeError
-from ..torch_compat import features
 from .. import tensor_lists
+from ..errors import AmpError, AmpTypeError
 from ..patching import run_all
+from ..torch_compat import features
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 

@@ -126,7 +126,9 @@ WRITTEN = (
 TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())
 
 #: Functions that call other rows inside (a matrix product, a reciprocal), where a cast would undo their own rule.
-NO_NESTED_CASTS = frozenset("tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split())
+NO_NESTED_CASTS = frozenset(
+    "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split()
+)
 NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])
 
 #: Functions that torch's autocast already casts as the table does (torch 2.13; a test checks the CPU). The CUDA names
@@ -134,7 +136,8 @@ NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])
 NATIVE = {
     "cpu": frozenset(
         (
-            _CONVOLUTIONS + " linear addmm matmul mm addbmm baddbmm bmm __matmul__ __rmatmul__ scaled_dot_product_attention "
+            _CONVOLUTIONS
+            + " linear addmm matmul mm addbmm baddbmm bmm __matmul__ __rmatmul__ scaled_dot_product_attention "
             "vecdot binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss grid_sample "
             "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
             "multilabel_margin_loss nll_loss poisson_nll_loss prod quantile nanquantile smooth_l1_loss soft_margin_loss "

@@ -11,11 +11,11 @@ from .rows import (
     BANNED,
     BANNED_MESSAGE,
     FLOAT,
+    FLOAT32_INSIDE,
     FLOAT_IN_PLACE,
     FOLLOW_SELF,
     FUNCTIONAL,
     HALF,
-    FLOAT32_INSIDE,
     NATIVE,
     NO_HALF_KERNEL,
     NO_NESTED_CASTS,
@@ -24,7 +24,6 @@ from .rows import (
     PROMOTE,
     SEQUENCE,
     SPARSE,
-    TAKES_SPARSE,
     TENSOR,
     TORCH,
     WRITTEN,
@@ -124,7 +123,9 @@ def rows():
 
 
 _LISTS = OrderedDict([("functional_overrides", FUNCTIONAL), ("torch_overrides", TORCH), ("tensor_overrides", TENSOR)])
-_LIST_RULES = OrderedDict([("FP16_FUNCS", HALF), ("FP32_FUNCS", FLOAT), ("CASTS", PROMOTE), ("SEQUENCE_CASTS", SEQUENCE)])
+_LIST_RULES = OrderedDict(
+    [("FP16_FUNCS", HALF), ("FP32_FUNCS", FLOAT), ("CASTS", PROMOTE), ("SEQUENCE_CASTS", SEQUENCE)]
+)
 
 
 def default_lists():
@@ -133,9 +134,7 @@ def default_lists():
     lists = {}
     for module, owner in _LISTS.items():
         mine = [row for row in written if row.owner == owner]
-        lists[module] = {
-            listed: [row.name for row in mine if row.rule == rule] for listed, rule in _LIST_RULES.items()
-        }
+        lists[module] = {listed: [row.name for row in mine if row.rule == rule] for listed, rule in _LIST_RULES.items()}
         lists[module]["BANNED_FUNCS"] = [(row.name, BANNED_MESSAGE) for row in mine if row.rule == BANNED]
     return lists
 

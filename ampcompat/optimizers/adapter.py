@@ -19,15 +19,15 @@ from collections import OrderedDict
 
 import torch
 
-from ..errors import AmpError
 from .. import tensor_lists
-from .session_callbacks import Links, Stage
-from .masters import add_gradients
-from .master_pairs import MasterPairs, Pair
-from ..patching import PatchStack
-from ..loss_scaling.scaler import is_one, is_same
+from ..errors import AmpError
 from ..loss_scaling.overflow import Skips
+from ..loss_scaling.scaler import is_one, is_same
+from ..patching import PatchStack
 from .apex_names import StashNames
+from .master_pairs import MasterPairs, Pair
+from .masters import add_gradients
+from .session_callbacks import Stage
 
 SLOT = "_amp_stash"
 

@@ -10,8 +10,8 @@ import sys
 
 import torch
 
-from ..torch_compat import features
 from .. import tensor_lists
+from ..torch_compat import features
 from .masters import take_values
 
 #: The largest number of elements in one pool: 4 MiB of float32 that stay allocated between steps.

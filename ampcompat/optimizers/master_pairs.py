@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import AmpValueError
 from .. import tensor_lists
+from ..errors import AmpValueError
 from .gradient_buffers import chunks_of
-from .masters import make_master, recast, Snapshot
+from .masters import Snapshot, make_master, recast
 
 
 class Pair(NamedTuple):

@@ -5,8 +5,8 @@
 
 import torch
 
-from ..torch_compat import features
 from .. import tensor_lists
+from ..torch_compat import features
 
 
 class Snapshot:

@@ -1,9 +1,9 @@
 """Gradients of backward passes without ``amp.scale_loss``: a step moves them from half params to their masters."""
 
 from ..errors import AmpError
-from .session_callbacks import Stage
-from .adapter import SLOT
 from ..loss_scaling.scaler import is_one
+from .adapter import SLOT
+from .session_callbacks import Stage
 from .untracked_gradients import is_watched
 
 

@@ -11,9 +11,9 @@ from types import MethodType
 import torch
 
 from ..errors import AmpError, GradientOverflowError
+from ..patching import PatchStack
 from . import apex_checkpoints
 from .adapter import SLOT
-from ..patching import PatchStack
 from .plain_backward import catch_up
 
 

@@ -92,7 +92,9 @@ _MODES = (
         "torch 2.15 warns of saved-tensor hooks around selective checkpoints",
         "2.13.0",
     )
-    + _rows("torch.utils.checkpoint", "_CachingTorchDispatchMode _CachedTorchDispatchMode", "the same", "the same", "2.13.0")
+    + _rows(
+        "torch.utils.checkpoint", "_CachingTorchDispatchMode _CachedTorchDispatchMode", "the same", "the same", "2.13.0"
+    )
     + _rows("torch.autocast('cpu')", "_enabled", "whether autocast takes a dtype", "the patched backend", "1.12.1")
     + _rows(
         "torch._dynamo.trace_rules",

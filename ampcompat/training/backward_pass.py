@@ -3,10 +3,10 @@
 import torch
 
 from ..errors import AmpError
-from ..loss_scaling.scaler import is_one, is_same
 from ..loss_scaling.overflow import Judgement
-from ..tensor_lists import is_narrower
+from ..loss_scaling.scaler import is_one, is_same
 from ..optimizers.untracked_gradients import note_pass
+from ..tensor_lists import is_narrower
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
 #: with half gradients. The overflow check is delayed in any case.

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from .. import opt_levels
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..loss_scaling import process_group as agreement
-from ..models import fsdp, weights as model_parts
-from ..optimizers.adapter import SLOT
 from ..loss_scaling.scaler import LossScaler
-from .. import opt_levels
+from ..models import fsdp
+from ..models import weights as model_parts
+from ..optimizers.adapter import SLOT
 
 
 class Request(NamedTuple):

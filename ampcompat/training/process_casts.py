@@ -8,8 +8,8 @@ from .. import casting
 from ..casting import autograd, half_emulation_mode
 from ..casting.base import NoCasts
 from ..casting.thread_state import NOTHING
-from ..patching import PatchStack
 from ..op_table import rules
+from ..patching import PatchStack
 from ..torch_compat import features
 from . import state
 from .model_devices import ModelDevices, watch_moves

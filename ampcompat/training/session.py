@@ -6,22 +6,24 @@ Closing a session undoes every patch. An ``initialize`` that raises changes noth
 import weakref
 from contextlib import ExitStack
 
-from ..errors import AmpError, AmpTypeError
-from ..models import forward, weights as model_parts
-from ..optimizers import adapter as optimizer_parts, session_callbacks
-from ..models import ddp, fsdp, state_dict as state_dicts
-from ..optimizers import step, written_params
-from ..optimizers.masters import kept_where_equal
-from ..notices import Notices
-from ..patching import PatchStack, run_all
-from ..loss_scaling.scaler import scaler_states
-from ..optimizers.untracked_gradients import is_watched
-from ..weak_list import WeakList
 from .. import opt_levels
-from . import initialize as requests, reinitialize, state
+from ..errors import AmpError, AmpTypeError
+from ..loss_scaling.scaler import scaler_states
+from ..models import ddp, forward, fsdp
+from ..models import state_dict as state_dicts
+from ..models import weights as model_parts
+from ..notices import Notices
+from ..optimizers import adapter as optimizer_parts
+from ..optimizers import session_callbacks, step, written_params
+from ..optimizers.masters import kept_where_equal
+from ..optimizers.untracked_gradients import is_watched
+from ..patching import PatchStack, run_all
+from ..weak_list import WeakList
+from . import initialize as requests
+from . import reinitialize, state
 from .backward_pass import BackwardPass
-from .process_casts import ProcessCasts
 from .handle import Handle
+from .process_casts import ProcessCasts
 
 
 def new_session(backend=None, dtypes=None, verbosity=None, allow_banned=False, overrides=None, observers=()):
@@ -52,9 +54,7 @@ class Session:
 
     enabled = True
 
-    def __init__(
-        self, backend="auto", dtypes=None, verbosity=None, allow_banned=False, overrides=None, observers=()
-    ):
+    def __init__(self, backend="auto", dtypes=None, verbosity=None, allow_banned=False, overrides=None, observers=()):
         self.notices = Notices(1 if verbosity is None else verbosity)
         self.dtypes = dtypes
         self.overrides = dict(overrides or {})
@@ -144,7 +144,11 @@ class Session:
                 norms = model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
                 norms = [norm for norm in norms if norm not in inner]
                 cast.cast(modules, inner + norms)
-                kept += [norm for norm in norms if model_parts.needs_wide_input(norm, policy.cast_model_type, policy.dtypes.high)]
+                kept += [
+                    norm
+                    for norm in norms
+                    if model_parts.needs_wide_input(norm, policy.cast_model_type, policy.dtypes.high)
+                ]
             if policy.casts_model:
                 state_dicts.hook(modules, policy.dtypes.high, self.masters, patches)
             for module in [module for module in kept if module in modules]:

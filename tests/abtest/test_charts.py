@@ -8,7 +8,8 @@ import pytest
 from made_reports import HOSTILE, MADE, good_report, made_run
 
 from ampcompat.abtest import Report, save_figure, to_html
-from ampcompat.abtest.report import chart_style, charts as figures
+from ampcompat.abtest.report import chart_style
+from ampcompat.abtest.report import charts as figures
 from ampcompat.errors import AmpError
 
 SVG = "{http://www.w3.org/2000/svg}"

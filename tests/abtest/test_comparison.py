@@ -10,7 +10,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.abtest import compare, record, Report, to_text
+from ampcompat.abtest import Report, compare, record, to_text
 from ampcompat.errors import AmpError
 from ampcompat.training import state
 
@@ -139,7 +139,7 @@ def test_a_training_without_anything_to_compare_fails_with_the_reason(train_noth
 
 
 def test_ctrl_c_keeps_what_was_measured():
-    from ampcompat.abtest.comparison import run_levels, RunOptions
+    from ampcompat.abtest.comparison import RunOptions, run_levels
 
     def interrupted(level):
         train(steps=2)

@@ -7,7 +7,7 @@ import pytest
 from made_reports import HOSTILE, MADE, broken_report, good_report
 from pages import PageReader
 
-from ampcompat.abtest import Finding, Memory, recommendation, Report, Run
+from ampcompat.abtest import Finding, Memory, Report, Run, recommendation
 
 pytest.importorskip("matplotlib", reason="pages have charts, which need matplotlib, of the extra `report`")
 

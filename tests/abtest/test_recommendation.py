@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ampcompat.abtest import Memory, recommendation, Report, Run, to_text
+from ampcompat.abtest import Memory, Report, Run, recommendation, to_text
 
 
 def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
@@ -14,7 +14,7 @@ def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
         step_seconds=[seconds] * len(losses),
         skipped=list(skipped),
         memory=Memory(peak_total=peak),
-        **others
+        **others,
     )
 
 

@@ -4,7 +4,8 @@ import json
 import math
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ampcompat.abtest import Finding, Memory, Report, Run
 from ampcompat.errors import AmpValueError

@@ -78,7 +78,5 @@ class Reference:
         for index, (gradient, (_, group)) in enumerate(zip(gradients, rows)):
             options = dict(self.options, **{name: value for name, value in group.items() if name != "params"})
             options["lr"] = float(options["lr"])
-            weight = self.formula(
-                self.weights[index], gradient, self.states[index], self.step_count, divisor, options
-            )
+            weight = self.formula(self.weights[index], gradient, self.states[index], self.step_count, divisor, options)
             self.weights[index] = weight if rounded_to is None else weight.to(rounded_to).double()

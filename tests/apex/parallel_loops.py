@@ -3,12 +3,12 @@
 import copy
 import pickle
 
+import half_kernels
 import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat
-import half_kernels
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel, Reducer
 from ampcompat.apex.parallel.flat import flat_dist_call

@@ -8,10 +8,10 @@ import torch.distributed as dist
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex.parallel import (
-    convert_syncbn_model,
-    create_syncbn_process_group,
     DistributedDataParallel,
     SyncBatchNorm,
+    convert_syncbn_model,
+    create_syncbn_process_group,
 )
 
 CHANNELS = 5

@@ -160,7 +160,8 @@ def test_names_that_we_lack_are_theirs_with_and_without_a_gpu(installed, monkeyp
     installed(FILES)
     import apex
     from apex.contrib.optimizers import DistributedFusedAdam, FusedSGD
-    from apex.optimizers import FusedLARS, FusedSGD as present
+    from apex.optimizers import FusedLARS
+    from apex.optimizers import FusedSGD as present
 
     assert FusedLARS.whose == DistributedFusedAdam.whose == "theirs" and apex.optimizers.FusedLARS is FusedLARS
     assert FusedSGD.__module__.startswith("ampcompat") and present is optimizers.FusedSGD

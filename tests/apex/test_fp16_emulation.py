@@ -12,8 +12,7 @@ import torch.utils.checkpoint
 from precision import HIGH, LOW, PAIR
 
 from ampcompat.apex import fp16_utils
-from ampcompat.casting import half_emulation_mode
-from ampcompat.casting import half_emulation
+from ampcompat.casting import half_emulation, half_emulation_mode
 from ampcompat.torch_compat import features
 
 if not features.has_function_modes():

@@ -10,7 +10,7 @@ from half_kernels import trains_in
 from networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex import install, mlp
-from ampcompat.apex.mlp import FusedDense, FusedDenseGeluDense, MLP, MlpFunction
+from ampcompat.apex.mlp import MLP, FusedDense, FusedDenseGeluDense, MlpFunction
 from ampcompat.errors import AmpTypeError, AmpValueError
 
 each_dtype = pytest.mark.parametrize(

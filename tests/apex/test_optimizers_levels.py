@@ -2,11 +2,11 @@
 
 import copy
 
+import precision
 import pytest
 import torch
 from optimizer_cases import PLAIN, Reference, made
 
-import precision
 from ampcompat import amp
 from ampcompat.apex import optimizers
 

@@ -1,11 +1,11 @@
 """Apex's DistributedDataParallel and Reducer over two gloo processes, against gradients added up by hand."""
 
+import parallel_loops as loops
 import pytest
+import ranks
 import torch
 from precision import IS_STAND_IN
 
-import parallel_loops as loops
-import ranks
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel, Reducer
 

@@ -5,12 +5,12 @@ import pickle
 import warnings
 
 import pytest
+import ranks
+import syncbn_loops as loops
 import torch
 from precision import IS_STAND_IN
 
-import ranks
-import syncbn_loops as loops
-from ampcompat.apex.parallel import convert_syncbn_model, create_syncbn_process_group, SyncBatchNorm
+from ampcompat.apex.parallel import SyncBatchNorm, convert_syncbn_model, create_syncbn_process_group
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

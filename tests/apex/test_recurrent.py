@@ -10,7 +10,7 @@ from networks import each_setting, initialize, session_of
 
 from ampcompat import amp
 from ampcompat.apex import recurrent
-from ampcompat.apex.recurrent import GRU, LSTM, mLSTM, ReLU, RNNCell, stackedRNN, Tanh
+from ampcompat.apex.recurrent import GRU, LSTM, ReLU, RNNCell, Tanh, mLSTM, stackedRNN
 
 KINDS = [LSTM, GRU, ReLU, Tanh]
 TORCHS = {

@@ -2,10 +2,10 @@
 
 import importlib
 
+import precision
 import pytest
 import torch
 
-import precision
 from ampcompat import amp as ours
 from ampcompat.apex import install
 from ampcompat.training import state

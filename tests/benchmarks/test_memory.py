@@ -7,8 +7,8 @@ import half_kernels
 import pytest
 import torch
 
-from ampcompat.optimizers import gradient_buffers
 from ampcompat import tensor_lists
+from ampcompat.optimizers import gradient_buffers
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
     pytest.skip("this torch cannot be asked for storages, or has no half arithmetic", allow_module_level=True)
@@ -35,7 +35,9 @@ def held(memory, level):
 @pytest.mark.parametrize("each", ["O2", "O5"])
 def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
     monkeypatch.setattr(tensor_lists, "CHUNK", LAYER)
-    monkeypatch.setattr(gradient_buffers, "LARGEST_POOL", 0)  # this model is small enough to have all its gradients in a pool
+    monkeypatch.setattr(
+        gradient_buffers, "LARGEST_POOL", 0
+    )  # this model is small enough to have all its gradients in a pool
     found = held(memory, each)
     assert found["backward"] <= memory.FORMULA + SMALL
     assert found["unscale"] <= 18 + 2 / LAYERS + SMALL

@@ -75,7 +75,12 @@ CASES.update(
     )
 )
 # Far from whole quotients, where rounding would decide.
-CASES.update(_names("__floordiv__ __ifloordiv__", Case(lambda: (t(3, 4) + 3.3, torch.full((3, 4), 3.0).double()), differentiable=False)))
+CASES.update(
+    _names(
+        "__floordiv__ __ifloordiv__",
+        Case(lambda: (t(3, 4) + 3.3, torch.full((3, 4), 3.0).double()), differentiable=False),
+    )
+)
 CASES.update(
     {
         "conv1d": Case(lambda: (t(2, 3, 6), t(4, 3, 3), t(4))),
@@ -153,9 +158,16 @@ CASES.update(
         "max_unpool2d": Case(lambda: (t(1, 1, 1, 2), torch.tensor([[[[1, 3]]]]), (2, 2))),
         "max_unpool3d": Case(lambda: (t(1, 1, 1, 1, 2), torch.tensor([[[[[1, 3]]]]]), (2, 2, 2))),
         "fractional_max_pool2d": Case(
-            lambda: (t(1, 2, 6, 6), 2), differentiable=False, output_size=3, _random_samples=torch.full((1, 2, 2), 0.5).double()),
+            lambda: (t(1, 2, 6, 6), 2),
+            differentiable=False,
+            output_size=3,
+            _random_samples=torch.full((1, 2, 2), 0.5).double(),
+        ),
         "fractional_max_pool3d": Case(
-            lambda: (t(1, 2, 6, 6, 6), 2), differentiable=False, output_size=3, _random_samples=torch.full((1, 2, 3), 0.5).double()
+            lambda: (t(1, 2, 6, 6, 6), 2),
+            differentiable=False,
+            output_size=3,
+            _random_samples=torch.full((1, 2, 3), 0.5).double(),
         ),
         "pad": Case(lambda: (t(1, 2, 4), (1, 1)), mode="reflect"),
         "trace": Case(lambda: (t(3, 3),)),
@@ -178,7 +190,12 @@ for _name, _gates in (("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
     )
     CASES[_name + "_cell"] = Case(lambda gates=_gates: (t(2, 4), t(2, 3)) + tuple(rnn_weights(gates)))
 
-CASES.update(_names("cat concat concatenate hstack vstack dstack column_stack row_stack stack", Case(lambda: ([t(3, 4), t(3, 4, start=0.3)],))))
+CASES.update(
+    _names(
+        "cat concat concatenate hstack vstack dstack column_stack row_stack stack",
+        Case(lambda: ([t(3, 4), t(3, 4, start=0.3)],)),
+    )
+)
 CASES.update(
     _names(
         "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond pinv pinverse",

@@ -9,10 +9,10 @@ import torch.utils.checkpoint
 
 from ampcompat.casting import BACKENDS, choose
 from ampcompat.errors import AmpValueError
-from ampcompat.patching import PatchStack
 from ampcompat.op_table import rules
-from ampcompat.torch_compat import features
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
+from ampcompat.patching import PatchStack
+from ampcompat.torch_compat import features
 
 PAIRS = {"float16": HALF, "bfloat16": BFLOAT16, "stand-in": STAND_IN}
 FACTS = features.read()

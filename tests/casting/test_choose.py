@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ampcompat.casting import choose, NativeBackend, PatchedBackend
+from ampcompat.casting import NativeBackend, PatchedBackend, choose
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
 from ampcompat.torch_compat.features import Facts

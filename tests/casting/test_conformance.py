@@ -13,8 +13,8 @@ from opened import NATIVE, NO_NATIVE, PAIRS, SETTINGS
 
 from ampcompat.casting import BACKENDS, patch_targets
 from ampcompat.errors import AmpNotImplementedError
-from ampcompat.patching import PatchStack
 from ampcompat.op_table import rules
+from ampcompat.patching import PatchStack
 
 #: Old torch lacks kernels for halves on the CPU, with casts or without: there, and only there, a form may be left out.
 MAY_LACK_KERNELS = not hasattr(torch, "compile")

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies
 from precision import HIGH, LOW, PAIR
 from torch.nn.modules import rnn
 
-from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.casting import half_emulation
+from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.torch_compat import features
 
 keeps_low = pytest.mark.skipif(

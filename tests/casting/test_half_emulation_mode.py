@@ -5,14 +5,12 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torch.utils.checkpoint
 from precision import HIGH, LOW, PAIR
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.casting import half_emulation_mode
-from ampcompat.casting import half_emulation
+from ampcompat.casting import half_emulation, half_emulation_mode
 from ampcompat.torch_compat import features
 
 if not features.has_function_modes():

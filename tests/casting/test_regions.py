@@ -4,13 +4,13 @@ import threading
 
 import pytest
 import torch
+from opened import PAIRS, each_setting, snapshot
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.casting import BACKENDS, NoCasts
 from ampcompat.casting.thread_state import Inside, Paused, Switch, Unpaused
-from ampcompat.patching import PatchStack
 from ampcompat.op_table import rules
-from opened import PAIRS, each_setting, snapshot
+from ampcompat.patching import PatchStack
 
 
 def call_checkpoint(function, x, reentrant):
@@ -95,8 +95,6 @@ def test_backward_runs_without_casts_and_checkpoints_recompute_within_the_region
         out = call_checkpoint(layer, x, reentrant)
     out.sum().backward()
     assert seen == [low, low] and weight.grad.dtype is high
-
-
 
 
 def test_confined_backend_is_undone_without_a_trace():

@@ -5,9 +5,8 @@ import torch
 from precision import HIGH, low_of
 
 import ampcompat
-from ampcompat import amp
+from ampcompat import amp, opt_levels
 from ampcompat.casting import half_emulation
-from ampcompat import opt_levels
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 

@@ -102,7 +102,7 @@ def test_the_layout_of_bert_goes_on_to_the_bit(level, half_model):
     run.train(0, SAVED_AT)
     checkpoint = read(written(bert_checkpoint(run)))
     if half_model and run.optimizer._amp_stash.pairs():
-        for (name, param) in run.model.named_parameters():
+        for name, param in run.model.named_parameters():
             checkpoint["model"][name] = param.detach().clone()
     scalers = amp.state_dict()
     losses = run.train(SAVED_AT, STEPS)
@@ -188,7 +188,9 @@ def test_the_flat_layout_of_before_2019_is_refused_with_the_way_out(level):
     run = Run(level, "Adam", seed=7).initialize()
     before = run.portrait()
     with pytest.raises(AmpError, match="fp32_groups_flat"):
-        run.optimizer.load_state_dict({"optimizer_state_dict": {}, "fp32_groups_flat": [torch.zeros(9)], "cur_scale": 2.0})
+        run.optimizer.load_state_dict(
+            {"optimizer_state_dict": {}, "fp32_groups_flat": [torch.zeros(9)], "cur_scale": 2.0}
+        )
     assert differing(run.portrait(), before) == []
 
 
@@ -208,7 +210,9 @@ def test_what_torchs_grad_scaler_wrote_is_the_first_scaler(level):
     assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 4096.0, "unskipped": 17}}
 
 
-@pytest.mark.skipif(not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="this torch has no torch.amp.GradScaler")
+@pytest.mark.skipif(
+    not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="this torch has no torch.amp.GradScaler"
+)
 def test_a_real_grad_scaler_hands_over_its_scale():
     scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
     scaler.scale(torch.ones(()))
@@ -217,7 +221,9 @@ def test_a_real_grad_scaler_hands_over_its_scale():
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 512.0, "unskipped": 0}
 
 
-@pytest.mark.parametrize("whole", [{"model": {}, "amp": {}}, {"loss_scalerX": {}}], ids=["a whole checkpoint", "a typo"])
+@pytest.mark.parametrize(
+    "whole", [{"model": {}, "amp": {}}, {"loss_scalerX": {}}], ids=["a whole checkpoint", "a typo"]
+)
 def test_other_keys_are_named(whole):
     Run("O2", "SGD").initialize()
     with pytest.raises(AmpError) as error:

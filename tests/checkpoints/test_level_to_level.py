@@ -55,7 +55,9 @@ def test_loading_at_another_level_keeps_every_bit(source, target, loads_first):
     assert amp.state_dict() == checkpoint["amp"]
 
 
-@pytest.mark.parametrize("chain", [("O2", "O1", "O0", "O2"), ("O5", "O2", "O4", "O1"), ("O0", "O5", "O0")], ids="-".join)
+@pytest.mark.parametrize(
+    "chain", [("O2", "O1", "O0", "O2"), ("O5", "O2", "O4", "O1"), ("O0", "O5", "O0")], ids="-".join
+)
 def test_a_file_handed_from_level_to_level_keeps_every_bit(chain):
     file, expected = written(saved(chain[0])), numbers(saved(chain[0]))
     for level in chain[1:]:

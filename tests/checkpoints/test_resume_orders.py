@@ -2,8 +2,8 @@
 
 import itertools
 
-import pytest
 import precision
+import pytest
 import saved_runs
 from saved_runs import OPTIMIZERS, SAVED_AT, STEPS, Run, differing, read, uninterrupted
 

@@ -15,7 +15,8 @@ import pytest
 from processes import ROOT, environment, python
 
 from ampcompat.abtest import Report
-from ampcompat.cli import ab as ab_command, child_process
+from ampcompat.cli import ab as ab_command
+from ampcompat.cli import child_process
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")

@@ -1,9 +1,8 @@
 """``run --diagnose``: prints for an unchanged script why steps were skipped, and a histogram of its gradients."""
 
+import half_kernels
 import pytest
 from processes import RUN, environment, python
-
-import half_kernels
 
 SCRIPT = """
 import torch

@@ -1,5 +1,6 @@
 """Contract section 5: the names that clients reach into, and the loops that they build with them."""
 
+import precision
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,6 @@ from networks import (
 )
 
 import ampcompat
-import precision
 from ampcompat import amp
 
 STATE = amp._amp_state

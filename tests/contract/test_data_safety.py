@@ -220,7 +220,9 @@ def test_an_error_in_forward_backward_or_step_leaves_the_casts_as_they_were(sett
         optimizer = Broken(model.parameters(), lr=0.1)
         initialize(setting, model, optimizer)
         # Before torch 1.7 the error comes from another thread, as a RuntimeError.
-        with pytest.raises((ValueError, RuntimeError)), amp.scale_loss(Raising.apply(model(x)).sum(), optimizer) as scaled_loss:
+        with pytest.raises((ValueError, RuntimeError)), amp.scale_loss(
+            Raising.apply(model(x)).sum(), optimizer
+        ) as scaled_loss:
             scaled_loss.backward()
         with pytest.raises(RuntimeError):
             model(torch.ones(1, 1))

@@ -3,11 +3,10 @@
 import collections
 import dataclasses
 
+import half_kernels
 import numpy
 import pytest
 import torch
-
-import half_kernels
 from networks import initialize, session_of, settings_at
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")

@@ -5,10 +5,10 @@ The networks are linear in what is trained and the gradients are fed by hand-pic
 
 import pytest
 import torch
+from networks import each_setting, initialize, session_of, settings_at
 
 import ampcompat
 from ampcompat import amp
-from networks import each_setting, initialize, session_of, settings_at
 
 SCALE = 2.0**7
 MICRO, PER_STEP = 7, 3  # seven micro-batches by three: the last step has one

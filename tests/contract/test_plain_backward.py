@@ -191,9 +191,7 @@ class Pair:
         self.x = INPUT.to(setting.high)
         self.models = [Product(1.0).to(setting.high), Product(1.5).to(setting.high)]
         self.references = [ProductReference(setting, model) for model in self.models]
-        self.optimizers = [
-            torch.optim.SGD(model.parameters(), lr=2.0**-2, momentum=2.0**-1) for model in self.models
-        ]
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-2, momentum=2.0**-1) for model in self.models]
         initialize(setting, self.models, self.optimizers, loss_scale=128.0)
 
     def loss(self, *indices):

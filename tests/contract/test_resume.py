@@ -4,10 +4,9 @@ import copy
 import inspect
 import io
 
+import precision
 import pytest
 import torch
-
-import precision
 from networks import (
     differing,
     each_setting,

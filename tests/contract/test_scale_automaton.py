@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies
+from hypothesis import HealthCheck, given, settings, strategies
 from networks import INPUT, Product, ScaleReference, initialize, session_of, settings_at
 
 from ampcompat import amp

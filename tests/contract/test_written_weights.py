@@ -259,7 +259,7 @@ def test_wgan_clamps_and_pruning_hold_through_skipped_steps_too(setting, skips):
         mask[::2] = 0.0
         for step in range(4):
             for param in model.parameters():
-                param.data.clamp_(-2.0**-4, 2.0**-4)
+                param.data.clamp_(-(2.0**-4), 2.0**-4)
             with torch.no_grad():
                 model[0].weight.mul_(mask)
             loss = torch.nn.functional.cross_entropy(model(x), target)

@@ -16,7 +16,10 @@ pytestmark = [
 def make_training(level, diagnosis, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(inplace=True), torch.nn.Flatten(),
+        torch.nn.Conv2d(1, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Flatten(),
         torch.nn.Linear(288, 10),
     ).cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
@@ -67,4 +70,4 @@ def test_a_half_overflow_in_a_layer_is_found(each):
             model[4].weight.add_(3e4)
         step()
     assert "In the forward pass inf came first from module 4, in float16" in diagnosis.findings[0][1]
-    assert "keep_fp32=[\"4\"]" in diagnosis.findings[0][1]
+    assert 'keep_fp32=["4"]' in diagnosis.findings[0][1]

@@ -397,7 +397,7 @@ def test_a_checkpoint_of_cuda_loads_with_any_map_location(checkpoint, location):
 def test_a_loader_that_pins_memory(arguments):
     data = torch.utils.data.TensorDataset(torch.ones(4, 2))
     loader = torch.utils.data.DataLoader(data, *arguments[0], **arguments[1])
-    assert sum(batch.cuda(non_blocking=True).sum().item() for batch, in loader) == 8.0
+    assert sum(batch.cuda(non_blocking=True).sum().item() for (batch,) in loader) == 8.0
     assert torch.empty(2, pin_memory=True).shape == (2,)
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.cuda.comm
 
-from ampcompat.cuda_redirect import redirect_device, redirection
+from ampcompat.cuda_redirect import redirect_device, redirection, redirections
 from ampcompat.errors import AmpValueError
-from ampcompat.cuda_redirect import redirections
 from ampcompat.torch_compat import features
 
 IMPORTED = [row for row in redirections.rows() if redirections.lazy_module(row) is None]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampcompat.diagnostics.messages import COMPILED, explain, NonFinite, number, OverflowFacts
+from ampcompat.diagnostics.messages import COMPILED, NonFinite, OverflowFacts, explain, number
 
 GRADIENT = NonFinite("body.weight", "inf", "float16", 3.2)
 
@@ -26,7 +26,7 @@ def test_a_gradient_that_was_small_before_is_compared_with_the_limit():
     _, text, advice = explain(facts_with(param_gradient=small, scale=1024.0, good_passes=100))
     assert "which is 1.02 scaled, within float16's 65504: this one was over 6.4e+04 times as large" in text
     assert advice.startswith("nothing, if it is rare")
-    assert "keep_fp32=[\"body\"]" in advice
+    assert 'keep_fp32=["body"]' in advice
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_gradient_that_was_small_before_is_compared_with_the_limit():
         (dict(scale=1024.0, is_persistent=True), "lower scales did not help, so the unscaled gradients are too large"),
         (dict(scale=64.0, is_persistent=True, is_min_scale=True), "the scale is at its minimum, so the unscaled"),
         (dict(dynamic=False), "loss_scale=16384, at which earlier gradients do not overflow, or loss_scale="),
-        (dict(dynamic=False, scale=128.0), "O4 or O5 (bfloat16 needs no loss scale), keep_fp32=[\"body\"], or lower"),
+        (dict(dynamic=False, scale=128.0), 'O4 or O5 (bfloat16 needs no loss scale), keep_fp32=["body"], or lower'),
         (dict(low_dtype="bfloat16", low_max=3.39e38, scale=1.0), "so the unscaled gradients are too large: lower"),
     ],
 )
@@ -69,11 +69,11 @@ def test_gradients_that_are_nan_from_the_start_come_from_the_loss_function():
 @pytest.mark.parametrize(
     "value, expected",
     [
-        (NonFinite("body", "inf", "float16", 900.0), "exceeds the largest float16 (65504): keep_fp32=[\"body\"]"),
+        (NonFinite("body", "inf", "float16", 900.0), 'exceeds the largest float16 (65504): keep_fp32=["body"]'),
         (NonFinite("body", "inf", "float32"), "body overflows in float32, so no opt level"),
-        (NonFinite("body", "nan", "float16"), "In float16 an eps under 6e-8 is 0, so keep_fp32=[\"body\"]"),
+        (NonFinite("body", "nan", "float16"), 'In float16 an eps under 6e-8 is 0, so keep_fp32=["body"]'),
         (NonFinite("body", "nan", "float32"), "from 0/0, inf - inf, the logarithm or root of a negative number."),
-        (NonFinite("body of G", "inf", "float16"), "keep_fp32=[\"body\"]"),
+        (NonFinite("body of G", "inf", "float16"), 'keep_fp32=["body"]'),
         (NonFinite("the whole Net", "inf", "float16"), "keep_fp32=[Net]"),
     ],
 )

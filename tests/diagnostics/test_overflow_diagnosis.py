@@ -3,16 +3,16 @@
 import copy
 import pickle
 
+import networks
+import precision
 import pytest
 import torch
 import torch.utils.checkpoint
 
 import ampcompat
-import networks
-import precision
 from ampcompat import amp
+from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis, find_diagnosis
 from ampcompat.errors import GradientOverflowError
-from ampcompat.diagnostics.overflow_diagnosis import find_diagnosis, OverflowDiagnosis
 
 #: Warnings of old torch versions.
 pytestmark = [
@@ -149,9 +149,12 @@ def test_earlier_maxima_are_unscaled(each):
     scaled = 0.5 * SCALE
     assert "gradient of 0.weight" in text or "gradient at the output of 0" in text
     before = 0.5 if "gradient of 0.weight" in text else 0.25
-    assert "its largest unscaled absolute value before was {}, which is {} scaled".format(
-        before, "{:.0f}".format(scaled * before / 0.5) if scaled < 1e6 else "{:.3g}".format(scaled * before / 0.5)
-    ) in text
+    assert (
+        "its largest unscaled absolute value before was {}, which is {} scaled".format(
+            before, "{:.0f}".format(scaled * before / 0.5) if scaled < 1e6 else "{:.3g}".format(scaled * before / 0.5)
+        )
+        in text
+    )
     assert "within {}'s".format(str(precision.LOW).partition(".")[2]) in text
 
 

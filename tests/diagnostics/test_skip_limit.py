@@ -74,7 +74,9 @@ def test_the_limit_raises_with_raise_on_max_skips():
 
 
 @pytest.mark.parametrize("each", ["O1", "O2"])
-@pytest.mark.parametrize("options", [{"min_loss_scale": 2.0**15}, {"max_skips": 1}], ids=lambda options: "".join(options))
+@pytest.mark.parametrize(
+    "options", [{"min_loss_scale": 2.0**15}, {"max_skips": 1}], ids=lambda options: "".join(options)
+)
 def test_a_first_skip_at_the_limit_is_explained_without_activations(each, options, capsys):
     train(Net(), 4, lambda step, loss: InfiniteGradient.apply(loss), opt_level=each, **options)
     (sentence,) = [line for line in capsys.readouterr().out.splitlines() if "in a row were skipped" in line]

@@ -1,10 +1,10 @@
 """Ranks that share their weights by hand, without a wrapper; importable by spawned processes."""
 
 import torch
+from ddp_loops import batches, make_net
 
 import ampcompat
 from ampcompat import amp
-from ddp_loops import batches, make_net
 
 
 def _param(param):

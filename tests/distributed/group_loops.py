@@ -31,9 +31,7 @@ def own_params(rank, level, grouping, optimizer_options):
     net = torch.nn.Linear(6, 3).to(HIGH)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, **optimizer_options)
     group = {"none": lambda: None, "all ranks": lambda: True, "a group": lambda: torch.distributed.new_group([0, 1])}
-    amp.initialize(
-        net, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", process_group=group[grouping]()
-    )
+    amp.initialize(net, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", process_group=group[grouping]())
     history = []
     try:
         for step in range(STEPS):

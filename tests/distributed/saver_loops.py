@@ -3,10 +3,10 @@
 import os
 import sys
 
+import half_kernels
 import torch
 
 import ampcompat
-import half_kernels
 from ampcompat import amp
 from ampcompat.apex import install
 from ampcompat.apex.parallel import DistributedDataParallel as ApexStyle

@@ -1,10 +1,9 @@
 """Weights that ranks share by hand after ``amp.initialize`` are what they train."""
 
-import pytest
-import torch
-
 import by_hand_loops
+import pytest
 import ranks
+import torch
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

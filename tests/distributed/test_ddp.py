@@ -1,10 +1,9 @@
 """DistributedDataParallel over two gloo processes, at every level."""
 
-import pytest
-import torch
-
 import ddp_loops
+import pytest
 import ranks
+import torch
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

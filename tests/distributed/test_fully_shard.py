@@ -12,7 +12,9 @@ except ImportError:
 
 #: Of the largest weight. "instead of O2" is compared with O2 itself.
 TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O4": 1.6e-2, "instead of O2": 2e-3}
-REFERENCE = dict({way: options for way, (_, options) in sharded_loops.WAYS.items()}, **{"instead of O2": {"opt_level": "O2"}})
+REFERENCE = dict(
+    {way: options for way, (_, options) in sharded_loops.WAYS.items()}, **{"instead of O2": {"opt_level": "O2"}}
+)
 SCALED = ("O1", "instead of O2")
 
 

@@ -1,10 +1,9 @@
 """Overflow diagnosis under DistributedDataParallel: only the rank that overflowed finds the module."""
 
-import pytest
-import torch
-
 import diagnosis_loops
+import pytest
 import ranks
+import torch
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

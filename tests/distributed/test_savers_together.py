@@ -1,10 +1,9 @@
 """Every level with and without accumulation, checkpointing and two processes learns digits_cnn alike."""
 
 import pytest
-import torch
-
 import ranks
 import saver_loops
+import torch
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 if not torch.distributed.is_available():

@@ -1,10 +1,9 @@
 """Ranks whose CPUs do not compute half alike say so when a model is wrapped, once, and name the remedy."""
 
-import pytest
-import torch
-
 import arithmetic_loops
+import pytest
 import ranks
+import torch
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

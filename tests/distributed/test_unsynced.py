@@ -1,9 +1,8 @@
 """Gradient accumulation under no_sync: gradients and overflow flags are reduced in the next synchronized pass."""
 
 import pytest
-import torch
-
 import ranks
+import torch
 import unsynced_loops
 from networks import holds_nonzero
 

@@ -41,8 +41,7 @@ def test_two_processes_of_a_launcher_train_it_with_one_batch_norm():
     older = () if _has_torchrun() else ("--use_env", "--master_port", "29613")
     launcher = ("-m", room) + start + older + ("--nproc_per_node", "2")
     done = python(
-        *(launcher + ON_CPU + (SCRIPT,) + SMALL + ("--opt-level", "O2", "--sync_bn")),
-        env=environment(**stand_in("O2"))
+        *(launcher + ON_CPU + (SCRIPT,) + SMALL + ("--opt-level", "O2", "--sync_bn")), env=environment(**stand_in("O2"))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Selected optimization level O2") == done.stdout.count("device: CPU") == 1

@@ -1,16 +1,17 @@
 """Predicted bytes against bytes counted by hand, and against what optimizers hold."""
 
+import networks
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import each_setting, initialize, session_of
 
-import networks
 from ampcompat.errors import AmpError
 from ampcompat.memory import estimate
 from ampcompat.memory.bytes_by_kind import format_bytes
-from ampcompat.memory.optimizer_state import factory_like, StateSizes
+from ampcompat.memory.optimizer_state import StateSizes, factory_like
 from ampcompat.memory.storages import element_size, sizes_in
-from networks import each_setting, initialize, session_of
 
 
 def adam_of(params):

@@ -1,16 +1,16 @@
 """The public functions ``memory_report`` and ``estimate``."""
 
+import networks
 import pytest
 import torch
+from networks import each_setting, initialize, session_of
 
 import ampcompat
-import networks
 from ampcompat import amp
 from ampcompat.abtest import Memory
 from ampcompat.errors import AmpError, AmpTypeError
 from ampcompat.observer import Observer
 from ampcompat.torch_compat import features
-from networks import each_setting, initialize, session_of
 
 
 def adam_of(params):

@@ -5,16 +5,17 @@ import io
 import os
 import pickle
 
+import networks
 import pytest
 import torch
 import torch.utils.checkpoint
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import each_setting, session_of
 
-import networks
-from ampcompat.memory.meter import cuda_allocator_stats, MemoryMeter
+from ampcompat.memory.meter import MemoryMeter, cuda_allocator_stats
 from ampcompat.memory.storages import element_size, sizes_in
 from ampcompat.torch_compat import features
-from networks import each_setting, session_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # torch 1.12's checkpoints

@@ -1,14 +1,14 @@
 """``MemoryObserver``: which steps are measured, and what is kept of them."""
 
+import networks
+import precision
 import torch
 
 import ampcompat
-import networks
-import precision
 from ampcompat import amp
 from ampcompat.abtest import Memory
-from ampcompat.memory.storages import element_size
 from ampcompat.memory.step_observer import MemoryObserver
+from ampcompat.memory.storages import element_size
 from ampcompat.observer import Observer
 
 

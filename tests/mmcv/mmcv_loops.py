@@ -1,9 +1,9 @@
 """A minimal runner for MMCV's hooks, without mmcv, and models with decorated methods."""
 
 import torch
+from networks import INPUT, Product
 
 from ampcompat.mmcv import auto_fp16
-from networks import INPUT, Product
 
 
 class BareRunner:

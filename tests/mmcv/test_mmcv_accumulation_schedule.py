@@ -7,10 +7,10 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import strategies
+from mmcv_loops import BareRunner
 
 from ampcompat.mmcv import GradientCumulativeOptimizerHook, OptimizerHook
 from ampcompat.mmcv.accumulation_schedule import AccumulationSchedule
-from mmcv_loops import BareRunner
 
 runs = strategies.tuples(strategies.integers(1, 7), strategies.integers(1, 40), strategies.data())
 

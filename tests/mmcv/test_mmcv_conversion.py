@@ -2,12 +2,12 @@
 
 import copy
 
+import half_kernels
 import pytest
 import torch
-
-import half_kernels
-from ampcompat import mmcv
 from precision import HIGH, LOW
+
+from ampcompat import mmcv
 
 
 class SeenNorm(torch.nn.GroupNorm):

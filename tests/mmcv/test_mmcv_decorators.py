@@ -6,12 +6,12 @@ import threading
 
 import pytest
 import torch
+from mmcv_loops import ReturnsDtypes
+from precision import HIGH, LOW
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.mmcv import auto_fp16, force_fp32, wrap_fp16_model
-from mmcv_loops import ReturnsDtypes
-from precision import HIGH, LOW
 
 WIDE = torch.eye(2, dtype=HIGH)
 NARROW = torch.eye(2, dtype=LOW)

@@ -3,14 +3,10 @@
 import copy
 from types import SimpleNamespace
 
-import pytest
-import torch
-
-import ampcompat
 import precision
+import pytest
 import ranks
-from ampcompat import amp, mmcv
-from ampcompat.mmcv import Fp16OptimizerHook, GradientCumulativeFp16OptimizerHook, OptimizerHook
+import torch
 from mmcv_loops import BareRunner, DecoratedProduct, factor_of, losses_of
 from networks import (
     MOMENTUM,
@@ -23,6 +19,10 @@ from networks import (
     weights_of,
 )
 from precision import HIGH, LOW
+
+import ampcompat
+from ampcompat import amp, mmcv
+from ampcompat.mmcv import Fp16OptimizerHook, GradientCumulativeFp16OptimizerHook, OptimizerHook
 
 
 def make(setting, rate=RATE):

@@ -109,7 +109,7 @@ def test_lists_have_the_shape_of_apex():
     assert "exp" in lists["torch_overrides"]["FP32_FUNCS"]
     assert "cat" in lists["torch_overrides"]["SEQUENCE_CASTS"]
     assert "__add__" in lists["tensor_overrides"]["CASTS"]
-    (name, message), = lists["functional_overrides"]["BANNED_FUNCS"]
+    ((name, message),) = lists["functional_overrides"]["BANNED_FUNCS"]
     assert name == "binary_cross_entropy" and "binary_cross_entropy_with_logits" in message
 
 

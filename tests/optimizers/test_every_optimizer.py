@@ -7,10 +7,10 @@ is 0 there).
 
 import inspect
 
+import precision
 import pytest
 import torch
 
-import precision
 from ampcompat import amp
 
 STEPS = 4
@@ -22,7 +22,9 @@ def torch_optimizers():
     """Return the optimizers of the installed torch that step on dense gradients without a closure."""
     found = [each for each in vars(torch.optim).values() if inspect.isclass(each)]
     found = [each for each in found if issubclass(each, torch.optim.Optimizer) and each is not torch.optim.Optimizer]
-    return sorted({each for each in found if each.__name__ not in ("LBFGS", "SparseAdam")}, key=lambda each: each.__name__)
+    return sorted(
+        {each for each in found if each.__name__ not in ("LBFGS", "SparseAdam")}, key=lambda each: each.__name__
+    )
 
 
 #: (name, class, options); variants where an optimizer has them.

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
+from precision import HIGH, LOW
 
 from ampcompat.optimizers import gradient_buffers
 from ampcompat.torch_compat import features
-from precision import HIGH, LOW
 
 needs_pools = pytest.mark.skipif(
     not features.counts_storage_uses(), reason="this torch does not tell who shares a memory: there are no pools"

@@ -13,9 +13,8 @@ import traceback
 import torch
 
 import ampcompat
-from ampcompat import amp
+from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpValueError
-from ampcompat import opt_levels
 
 LEVELS = tuple(opt_levels.OPT_LEVELS)
 

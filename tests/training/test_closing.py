@@ -9,8 +9,8 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.diagnostics.skip_limit import SkipLimit
 from ampcompat.errors import GradientOverflowError
-from ampcompat.training import state
 from ampcompat.observer import Observer
+from ampcompat.training import state
 
 
 class Boom(Exception):

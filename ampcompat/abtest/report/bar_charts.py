@@ -5,7 +5,7 @@ import math
 from .. import number_format, recommendation
 from ..report_data import KINDS
 from . import series
-from .chart_style import Chart, KIND_STYLES, label, label_axes, label_rows, line_style, Panel, show_no_data
+from .chart_style import KIND_STYLES, Chart, Panel, label, label_axes, label_rows, line_style, show_no_data
 
 _EDGE = {"edgecolor": "white", "linewidth": 0.6}
 

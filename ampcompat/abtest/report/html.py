@@ -6,9 +6,10 @@ The page needs no network and no scripts, and works on a phone, in print and wit
 import itertools
 import os
 
-from ..number_format import percent, size, UNKNOWN
+from ..number_format import UNKNOWN, percent, size
 from ..report_data import KINDS
-from . import charts, html_elements as elements, text
+from . import charts, text
+from . import html_elements as elements
 
 #: Findings of one level that are shown at once; the others are in a ``<details>`` element.
 SHOWN_FINDINGS = 3

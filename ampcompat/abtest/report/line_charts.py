@@ -7,8 +7,21 @@ import math
 
 from .. import divergence
 from . import series
-from .chart_style import Chart, has_noise, label, label_axes, label_rows, line_style, NOISE, nonfinite_markers, Panel
-from .chart_style import set_step_range, show_no_data, steps_and_values, write_in_middle
+from .chart_style import (
+    NOISE,
+    Chart,
+    Panel,
+    has_noise,
+    label,
+    label_axes,
+    label_rows,
+    line_style,
+    nonfinite_markers,
+    set_step_range,
+    show_no_data,
+    steps_and_values,
+    write_in_middle,
+)
 
 _AXIS_LIMIT = 1000.0  # times the median loss
 

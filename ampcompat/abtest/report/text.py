@@ -6,7 +6,7 @@ There are three narrow tables instead of one wide one (losses; scale and speed; 
 import textwrap
 
 from .. import recommendation
-from ..number_format import number, percent, scale, size, UNKNOWN
+from ..number_format import UNKNOWN, number, percent, scale, size
 from ..report_data import KINDS
 
 _STATUS = {"ok": "", "stopped": "", "failed": "failed", "interrupted": "interrupted"}

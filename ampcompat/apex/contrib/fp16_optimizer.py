@@ -7,8 +7,8 @@ that overflow under a static loss scale. It wraps any optimizer, not only Apex's
 import torch
 
 from ...errors import AmpError
-from ...optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ...loss_scaling.scaler import LossScaler
+from ...optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ..fp16_utils import FP16_Optimizer as Present
 from .optimizers import as_older
 

@@ -6,11 +6,11 @@ This ``FusedAdam`` is not the algorithm that has the name today: eps is added wi
 
 import torch
 
-from ...errors import AmpTypeError
 from ... import tensor_lists
+from ...errors import AmpTypeError
 from .. import optimizers
 from ..multi_tensor import foreach_ops, updates
-from ..optimizers.fused import checked, evaluated, FusedOptimizer, refuse_amsgrad
+from ..optimizers.fused import FusedOptimizer, checked, evaluated, refuse_amsgrad
 from ..optimizers.lamb import global_norm
 from ..optimizers.scaling import handed_over
 

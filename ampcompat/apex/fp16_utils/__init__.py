@@ -7,10 +7,10 @@ Nothing here patches functions or needs ``amp``. "Half" is float16, or the low d
 from .fp16_optimizer import FP16_Optimizer
 from .fp16util import (
     BN_convert_float,
+    FP16Model,
     clip_grad_norm,
     convert_module,
     convert_network,
-    FP16Model,
     master_params_to_model_params,
     model_grads_to_master_grads,
     network_to_half,

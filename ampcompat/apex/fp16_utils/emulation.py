@@ -9,9 +9,9 @@ import threading
 
 import torch
 
+from ... import tensor_lists
 from ...casting import autograd, half_emulation_mode
 from ...models import forward as forwards
-from ... import tensor_lists
 from ...patching import PatchStack
 
 

@@ -9,12 +9,12 @@ params stay scaled; their masters hold the unscaled ones, overwritten at each ``
 
 import torch
 
-from ...errors import AmpError, GradientOverflowError
 from ... import tensor_lists
-from ...optimizers.masters import make_master, recast
-from ...notices import Notices
+from ...errors import AmpError, GradientOverflowError
 from ...loss_scaling.scaler import LossScaler
+from ...notices import Notices
 from ...opt_levels import DYNAMIC, parse_scale
+from ...optimizers.masters import make_master, recast
 from ..contrib.clip_grad import clip_grad_norm_
 from . import fp16util
 from .emulation import emulate_owners

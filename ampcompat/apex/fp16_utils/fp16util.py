@@ -6,10 +6,9 @@ have the same dtype; a model whose batch norms stay in float32 cannot have one.
 
 import torch
 
+from ... import opt_levels, tensor_lists
 from ...errors import AmpTypeError, AmpValueError
-from ... import tensor_lists
 from ...training import state
-from ... import opt_levels
 from .emulation import emulate
 
 clip_grad_norm = torch.nn.utils.clip_grad_norm_

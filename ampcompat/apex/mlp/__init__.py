@@ -4,13 +4,13 @@ Apex ran a whole stack in half under its casts; here each layer follows the op t
 """
 
 from .fused_dense import (
+    FusedDense,
+    FusedDenseGeluDense,
     dense_no_bias_function,
     fused_dense_function,
     fused_dense_gelu_dense_function,
-    FusedDense,
-    FusedDenseGeluDense,
 )
-from .perceptron import MLP, mlp_function, MlpFunction
+from .perceptron import MLP, MlpFunction, mlp_function
 
 __all__ = [
     "FusedDense",

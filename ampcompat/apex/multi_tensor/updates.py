@@ -93,7 +93,9 @@ def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decay
     if decays_last:
         direction = decayed(direction, weights, decay)
     # subtract_ multiplies the direction by a tensor rate in place. The direction may be the buffers, so copy it.
-    foreach_ops.subtract_(weights, foreach_ops.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, skip)
+    foreach_ops.subtract_(
+        weights, foreach_ops.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, skip
+    )
 
 
 def clip_divisor(norm, limit):

@@ -1,16 +1,16 @@
 """Layer norm and RMS norm under Apex's names, by torch's own kernels where it has them."""
 
 from .norm_functions import (
-    fused_layer_norm,
-    fused_layer_norm_affine,
-    fused_rms_norm,
-    fused_rms_norm_affine,
     FusedLayerNormAffineFunction,
     FusedLayerNormAffineMixedDtypesFunction,
     FusedLayerNormFunction,
     FusedRMSNormAffineFunction,
     FusedRMSNormAffineMixedDtypesFunction,
     FusedRMSNormFunction,
+    fused_layer_norm,
+    fused_layer_norm_affine,
+    fused_rms_norm,
+    fused_rms_norm_affine,
     manual_rms_norm,
     mixed_dtype_fused_layer_norm_affine,
     mixed_dtype_fused_rms_norm_affine,

@@ -14,9 +14,9 @@ import numbers
 import torch
 
 from ... import tensor_lists
-from ...training import registrations
 from ...op_table import rules
 from ...torch_compat import features
+from ...training import registrations
 
 
 def _in_float(function):

@@ -1,7 +1,7 @@
 """``FusedAdagrad``. Unlike ``torch.optim.Adagrad`` it has no learning rate decay and no initial value of the sum."""
 
 from ..multi_tensor import functions, updates
-from .fused import checked, FusedOptimizer
+from .fused import FusedOptimizer, checked
 
 
 class FusedAdagrad(FusedOptimizer):

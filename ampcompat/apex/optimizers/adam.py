@@ -8,9 +8,8 @@ import inspect
 
 from ...errors import AmpError, AmpTypeError
 from ..multi_tensor import functions, updates
-from .fused import checked, evaluated, FusedOptimizer, on_device, refuse_amsgrad, STEP
+from .fused import STEP, FusedOptimizer, checked, evaluated, on_device, refuse_amsgrad
 from .scaling import grad_scaler_in, handed_over
-
 
 #: Keywords of the ``FusedAdam`` of before October 2019 only.
 OLDER_KEYWORDS = ("eps_inside_sqrt", "max_grad_norm", "use_mt", "amp_scale_adjustment")

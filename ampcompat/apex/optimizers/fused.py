@@ -10,11 +10,11 @@ from typing import Dict, List, NamedTuple, Optional
 
 import torch
 
-from ...errors import AmpError
 from ... import tensor_lists
+from ...errors import AmpError
 from ...torch_compat import features
 from ..multi_tensor import foreach_ops
-from .scaling import handed_over, UNSCALED
+from .scaling import UNSCALED, handed_over
 
 #: The keys of a group's step count and of a param's float32 copy.
 STEP, MASTER = "step", "master_param"
@@ -282,5 +282,3 @@ def on_device(number, group):
     if isinstance(number, torch.Tensor):
         return number.to(device=device, dtype=torch.float32).reshape(())
     return torch.full((), float(number), dtype=torch.float32, device=device)
-
-

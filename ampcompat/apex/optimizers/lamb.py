@@ -7,7 +7,7 @@ Gradients are first clipped by their global norm over all groups (``max_grad_nor
 import torch
 
 from ..multi_tensor import foreach_ops, functions, updates
-from .fused import checked, FusedOptimizer, refuse_amsgrad
+from .fused import FusedOptimizer, checked, refuse_amsgrad
 
 
 class FusedLAMB(FusedOptimizer):
@@ -70,7 +70,7 @@ class FusedLAMB(FusedOptimizer):
             averaging=group["grad_averaging"],
             decoupled=bool(self.adam_w_mode),
             nvlamb=self.use_nvlamb,
-            **self._numbers(group, batch)
+            **self._numbers(group, batch),
         )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ...errors import AmpValueError
 from ..multi_tensor import foreach_ops, functions, updates
-from .fused import checked, FusedOptimizer, refuse_amsgrad
+from .fused import FusedOptimizer, checked, refuse_amsgrad
 
 MOMENT = "exp_avg_sq"
 #: The moment of a param whose steps so far were all skipped on the device; norms are never negative.
@@ -84,7 +84,7 @@ class FusedNovoGrad(FusedOptimizer):
             moments=self._moments(group, batch),
             averaging=group["grad_averaging"],
             inside=self.moment_mode == 0,
-            **self._numbers(group, batch)
+            **self._numbers(group, batch),
         )
 
     def _moments(self, group, batch):

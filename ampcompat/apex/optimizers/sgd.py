@@ -6,7 +6,7 @@ the step itself, which gives the same result.
 
 from ...errors import AmpValueError
 from ..multi_tensor import functions, updates
-from .fused import checked, clear_gradients, FusedOptimizer
+from .fused import FusedOptimizer, checked, clear_gradients
 
 BUFFER = "momentum_buffer"
 
@@ -97,5 +97,5 @@ class FusedSGD(FusedOptimizer):
             group["weight_decay"],
             decays_last=self.wd_after_momentum,
             is_first=is_first,
-            skip=batch.skip
+            skip=batch.skip,
         )

@@ -3,4 +3,4 @@
 from .data_parallel import DataParallelCriterion, DataParallelModel, gather
 from .distributed import DistributedDataParallel, Reducer
 from .larc import LARC
-from .sync_batchnorm import convert_syncbn_model, create_syncbn_process_group, SyncBatchNorm
+from .sync_batchnorm import SyncBatchNorm, convert_syncbn_model, create_syncbn_process_group

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ...errors import AmpError
 from ... import tensor_lists
+from ...errors import AmpError
 from ...torch_compat import features
 from .flat import flatten, master_of, unflatten
 

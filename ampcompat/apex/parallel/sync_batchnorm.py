@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from ...errors import AmpValueError
-from ... import tensor_lists
 from .flat import is_distributed
 
 

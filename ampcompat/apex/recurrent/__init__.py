@@ -1,6 +1,6 @@
 """The recurrent networks of ``apex.RNN``, which keep their hidden state from call to call."""
 
-from .cells import GRU, LSTM, mLSTM, mLSTMRNNCell, ReLU, RNNCell, Tanh
+from .cells import GRU, LSTM, ReLU, RNNCell, Tanh, mLSTM, mLSTMRNNCell
 from .stacks import bidirectionalRNN, stackedRNN
 
 __all__ = ["GRU", "LSTM", "RNNCell", "ReLU", "Tanh", "bidirectionalRNN", "mLSTM", "mLSTMRNNCell", "stackedRNN"]

@@ -54,9 +54,7 @@ class RNNCell(torch.nn.Module):
         output_size: features of the output, if it is to be projected.
     """
 
-    def __init__(
-        self, gate_multiplier, input_size, hidden_size, cell, n_hidden_states=2, bias=False, output_size=None
-    ):
+    def __init__(self, gate_multiplier, input_size, hidden_size, cell, n_hidden_states=2, bias=False, output_size=None):
         super().__init__()
         self.gate_multiplier, self.gate_size = gate_multiplier, gate_multiplier * hidden_size
         self.input_size, self.hidden_size = input_size, hidden_size

@@ -6,6 +6,7 @@ import sys
 if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on sys.path; `apex` finds it
     import apex  # noqa: F401
 
+from ampcompat.apex import nvidia_apex  # noqa: E402
 from ampcompat.apex.multi_tensor.functions import (
     multi_tensor_adagrad,
     multi_tensor_adam,
@@ -25,7 +26,6 @@ from ampcompat.apex.multi_tensor.functions import (
     multi_tensor_unscale_l2norm,
     update_scale_hysteresis,
 )
-from ampcompat.apex import nvidia_apex  # noqa: E402
 
 _theirs = nvidia_apex.extension(__name__)
 if _theirs is not None:  # NVIDIA's compiled extension, which replaces this module

@@ -6,6 +6,7 @@ import sys
 if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on sys.path; `apex` finds it
     import apex  # noqa: F401
 
+from ampcompat.apex import nvidia_apex  # noqa: E402
 from ampcompat.apex.parallel.syncbn import (
     batchnorm_backward,
     batchnorm_backward_c_last,
@@ -18,7 +19,6 @@ from ampcompat.apex.parallel.syncbn import (
     welford_mean_var_c_last,
     welford_parallel,
 )
-from ampcompat.apex import nvidia_apex  # noqa: E402
 
 _theirs = nvidia_apex.extension(__name__)
 if _theirs is not None:  # NVIDIA's compiled extension, which replaces this module

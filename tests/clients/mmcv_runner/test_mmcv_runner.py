@@ -2,15 +2,15 @@
 
 import logging
 
+import client_modules
 import pytest
 import torch
+from networks import differing, session_of, settings_at, weights_of
+from precision import HIGH, LOW
 from torch.utils.data import DataLoader
 
 import ampcompat
-import client_modules
 from ampcompat import mmcv
-from networks import differing, session_of, settings_at, weights_of
-from precision import HIGH, LOW
 
 runner_module = client_modules.imported("mmcv.runner", "mmcv")
 parallel_module = client_modules.imported("mmcv.parallel", "mmcv")

@@ -7,10 +7,10 @@ that does not use amp.
 import contextlib
 
 import torch
+from networks import weights_of
 
 import ampcompat
 from ampcompat import amp
-from networks import weights_of
 
 #: Passes over the batches; a training is interrupted after the first.
 EPOCHS, BATCHES = 2, 4

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 import torchvision_operators  # noqa: F401 - before a client imports torchvision
+
 from ampcompat.apex import install
 
 

@@ -1,12 +1,12 @@
 """catalyst 21: its ``APEXEngine`` under its SupervisedRunner, and resuming from the checkpoint that its callback wrote."""
 
+import client_modules
 import client_training
 import pytest
 import torch
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 
 dl = client_modules.imported_with_apex("catalyst.dl", "trainers")
 

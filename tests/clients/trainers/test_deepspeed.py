@@ -4,13 +4,13 @@ On a CPU it refuses to exchange float16 gradients, so levels that have them wait
 the script adds for amp.
 """
 
+import client_modules
 import client_training
 import pytest
 import torch
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 from ampcompat import amp
 
 deepspeed = client_modules.imported_with_apex("deepspeed", "trainers")

@@ -2,12 +2,12 @@
 
 import importlib
 
+import client_modules
 import client_training
 import pytest
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 
 engine = client_modules.imported("ignite.engine", "trainers")
 handlers = client_modules.imported("ignite.handlers", "trainers")

@@ -6,13 +6,13 @@ gives the user, from the checkpoint that Lightning wrote: what the plugin wrote 
 
 import importlib
 
+import client_modules
 import client_training
 import pytest
 import torch
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 from ampcompat.cuda_redirect import redirect_device
 
 pl = client_modules.imported_with_apex("pytorch_lightning", "trainers")

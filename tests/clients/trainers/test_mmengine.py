@@ -1,12 +1,12 @@
 """mmengine: its ``ApexOptimWrapper`` under its own Runner, and resuming from the Runner's checkpoint."""
 
+import client_modules
 import client_training
 import pytest
 import torch
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 
 client_modules.imported_with_apex("mmengine.optim", "trainers")
 runners = client_modules.imported_with_apex("mmengine.runner", "trainers")
@@ -61,7 +61,7 @@ def runner_of(level, folder, name, **options):
         default_scope="mmengine",
         experiment_name=name,
         log_level="ERROR",
-        **options
+        **options,
     )
 
 

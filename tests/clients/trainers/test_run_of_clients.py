@@ -2,10 +2,9 @@
 
 import os
 
+import client_modules
 import pytest
 from processes import ROOT, RUN, environment, python
-
-import client_modules
 
 client_modules.imported_with_apex("pytorch_lightning", "trainers")
 client_modules.imported_with_apex("transformers", "trainers")
@@ -65,7 +64,9 @@ def test_a_script_that_insists_on_cuda_runs(client, level, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(HEAD + SCRIPTS[client])
     path = os.pathsep.join([ROOT, os.path.dirname(__file__)])
-    env = environment(PYTHONPATH=path, DS_ACCELERATOR="cpu")  # accelerate imports DeepSpeed, which seeks CUDA's compiler
+    env = environment(
+        PYTHONPATH=path, DS_ACCELERATOR="cpu"
+    )  # accelerate imports DeepSpeed, which seeks CUDA's compiler
     process = python(*RUN, "--device", "cpu", script, level, tmp_path, env=env)
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("computed in torch.float16") == 2 and "steps: 2" in process.stdout

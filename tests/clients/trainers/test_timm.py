@@ -2,13 +2,13 @@
 
 import importlib
 
+import client_modules
 import client_training
 import pytest
 import torch
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 
 scalers = client_modules.imported_with_apex("timm.utils", "trainers")
 models = client_modules.imported_with_apex("timm.models", "trainers")

@@ -7,13 +7,13 @@ not miss it.
 
 import contextlib
 
+import client_modules
 import client_training
 import pytest
 import torch
 from networks import differing, weights_of
 
 import ampcompat
-import client_modules
 from ampcompat.cuda_redirect import redirect_device
 
 transformers = client_modules.imported_with_apex("transformers", "trainers")
@@ -78,7 +78,7 @@ def run(level, folder, model, examples, kind=transformers.Trainer, resume=None, 
             logging_steps=1,
             report_to=[],
             disable_tqdm=True,
-            **options
+            **options,
         )
         trainer = kind(model, arguments, train_dataset=examples, optimizers=optimizers)
         trainer.train(resume_from_checkpoint=resume)
@@ -93,7 +93,9 @@ def run_small(level, folder, resume=None):
     optimizer = client_training.optimizer_of(model)
     steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     examples = rows(client_training.batches(), "x")
-    weights, _ = run(level, folder, model, examples, InOrder, resume, max_grad_norm=CLIP, optimizers=(optimizer, steady))
+    weights, _ = run(
+        level, folder, model, examples, InOrder, resume, max_grad_norm=CLIP, optimizers=(optimizer, steady)
+    )
     return {name.partition(".")[2]: tensor for name, tensor in weights.items()}, model.net.seen
 
 

@@ -1,3 +1,3 @@
 """Recurrent layers, and networks made of them."""
 
-from ampcompat.apex.recurrent import bidirectionalRNN, RNNCell, stackedRNN
+from ampcompat.apex.recurrent import RNNCell, bidirectionalRNN, stackedRNN

@@ -1,5 +1,5 @@
 """Recurrent networks."""
 
-from ampcompat.apex.recurrent import GRU, LSTM, mLSTM, ReLU, Tanh
+from ampcompat.apex.recurrent import GRU, LSTM, ReLU, Tanh, mLSTM
 
 from . import RNNBackend, cells, models

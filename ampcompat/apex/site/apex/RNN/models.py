@@ -1,3 +1,3 @@
 """Recurrent networks."""
 
-from ampcompat.apex.recurrent import GRU, LSTM, mLSTM, ReLU, Tanh
+from ampcompat.apex.recurrent import GRU, LSTM, ReLU, Tanh, mLSTM

@@ -1,3 +1,3 @@
 """A stack of linear layers."""
 
-from ampcompat.apex.mlp import MLP, mlp_function, MlpFunction
+from ampcompat.apex.mlp import MLP, MlpFunction, mlp_function

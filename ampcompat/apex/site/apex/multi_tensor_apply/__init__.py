@@ -1,3 +1,3 @@
 """Functions on lists of tensors."""
 
-from ampcompat.apex.multi_tensor.apply import multi_tensor_applier, MultiTensorApply
+from ampcompat.apex.multi_tensor.apply import MultiTensorApply, multi_tensor_applier
