@@ -52,6 +52,7 @@ def teach_names(patches):
 
     @functools.wraps(original)
     def compile(*args, **kwargs):
+        import torch._dynamo  # noqa: F401: a slow import, which torch.compile makes anyway
 
         _correct_names()
         return original(*args, **kwargs)

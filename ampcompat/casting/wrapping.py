@@ -9,6 +9,7 @@ import torch
 
 from ..nested import METHODS
 from ..op_table import rules as op_rules
+from ..op_table.rows import TAKES_SPARSE
 from ..torch_compat import features
 from . import autograd, compile, data_loading, half_emulation, jit_script, norms, patch_targets, rnn, wrappers
 from .argument_casts import CastDevices, Casts
@@ -122,7 +123,7 @@ class WrappingBackend(CastBackend):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
         casts, message = self._casts_for(row), self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
-        takes_sparse = row.source is not None and (row.name in op_rules.TAKES_SPARSE or row.owner == op_rules.SPARSE)
+        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
         return lambda function: wrappers.wrapped(
             function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse
         )

@@ -67,7 +67,7 @@ class Session:
         self.replicas = ddp.Replicas(self.masters.find, self.refresh_masters)
         self._patches = PatchStack()
         self._token = forward.Token()
-        self._links = optimizer_parts.Links(
+        self._links = session_callbacks.Links(
             self.process_casts.stepping,
             self.process_casts.resumed,
             self._first_scaler,
