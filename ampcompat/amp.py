@@ -26,10 +26,10 @@ from .errors import AmpError, hide_internal_frames
 from .op_table import rules
 from .opt_levels import level_named
 from .optimizers import plain_backward
-from .training import initialize as requests
 from .training import registrations, state
 from .training.accumulation import Accumulation
 from .training.disabled import DisabledSession
+from .training.request import make_request
 from .training.session import new_session
 
 __all__ = [
@@ -148,7 +148,7 @@ def initialize(
     session = state.current()
     if session is None or not session.enabled:
         session = new_session()
-    request = requests.make_request(stated, session.overrides, session.dtypes)
+    request = make_request(stated, session.overrides, session.dtypes)
     session.initialize(request, verbosity)
     is_diagnosed_run = state.command_line().get("diagnose", False)
     if request.diagnose or is_diagnosed_run:
@@ -250,7 +250,7 @@ def master_params(optimizer):
 def step_was_skipped(optimizer):
     """Return whether the optimizer's last ``step()`` was skipped because of an overflow."""
     adapter = getattr(optimizer, "_amp_stash", None)
-    return adapter is not None and adapter.skips.was_last()
+    return adapter is not None and adapter.skips.was_last_skipped()
 
 
 def state_dict(destination=None):
@@ -289,17 +289,17 @@ def disable_casts():
 
 def half_function(fn):
     """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to half."""
-    return registrations.obeying(fn, rules.HALF)
+    return registrations.cast_when_active(fn, rules.HALF)
 
 
 def float_function(fn):
     """Decorate ``fn``: while casts are active, its half tensor arguments are cast to float32."""
-    return registrations.obeying(fn, rules.FLOAT)
+    return registrations.cast_when_active(fn, rules.FLOAT)
 
 
 def promote_function(fn):
     """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to the widest among them."""
-    return registrations.obeying(fn, rules.PROMOTE)
+    return registrations.cast_when_active(fn, rules.PROMOTE)
 
 
 #: The name in AMD's fork. Here it casts to the session's low-precision dtype, as ``half_function`` does.

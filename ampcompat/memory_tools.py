@@ -172,7 +172,7 @@ def memory_report(model, optimizer, step):
 
 
 def _was_skipped(optimizers):
-    return any(getattr(each, SLOT).skips.was_last() for each in optimizers if hasattr(each, SLOT))
+    return any(getattr(each, SLOT).skips.was_last_skipped() for each in optimizers if hasattr(each, SLOT))
 
 
 def _measured(session, models, optimizers, step):

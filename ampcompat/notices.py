@@ -48,33 +48,33 @@ class Notices:
         outcome = outcome.format(scaler.loss_scale())
         self.say("Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome))
 
-    def foreign(self, adapter):
+    def scaled_gradients_used(self, adapter):
         """Print that an optimizer steps on scaled gradients of a pass to whose ``scale_loss`` it was not given."""
         self.say_once(
-            ("foreign", id(adapter)),
+            ("scaled gradients", id(adapter)),
             "ampcompat: {} steps on gradients that came, scaled by {:g}, from a backward pass to whose amp.scale_loss it "
             "was not given. Give it there too, or call its zero_grad() before its own backward pass.".format(
-                type(adapter.optimizer).__name__, float(adapter.foreign_scale)
+                type(adapter.optimizer).__name__, float(adapter.untracked_scale)
             ),
         )
 
-    def plain(self, adapter):
+    def unscaled_gradients_used(self, adapter):
         """Print that an optimizer steps on half gradients that were never scaled."""
         self.say_once(
-            "plain",
+            "unscaled gradients",
             "ampcompat: {} steps on half gradients of a backward pass outside of amp.scale_loss. They are taken as they "
             "are; small ones may have become 0. Write: with amp.scale_loss(loss, optimizer) as scaled_loss: "
             "scaled_loss.backward()".format(type(adapter.optimizer).__name__),
         )
 
-    def adopted(self, optimizer):
+    def optimizer_added(self, optimizer):
         """Print that an optimizer was given to ``scale_loss`` but not to ``initialize``."""
         self.say(
             "ampcompat: {} did not go through amp.initialize; it is taken in now. Pass it to amp.initialize, so that its "
             "masters start from the float32 weights.".format(type(optimizer).__name__)
         )
 
-    def other_policy(self, policy, before):
+    def policy_changed(self, policy, before):
         """Print that a later ``initialize`` has other options."""
         self.say(
             "ampcompat: initialize was called with {} after {}. Earlier models keep what they were initialized with; casts "

@@ -30,7 +30,7 @@ class Observer:
 
         Args:
             backward: the ``BackwardPass``. Its gradients are unscaled, unless ``backward.delay_unscale``.
-                ``backward.verdict`` is the overflow check of these gradients, whose result is still on the device; None
+                ``backward.overflow_check`` is the overflow check of these gradients, whose result is still on the device; None
                 if the check is delayed.
         """
 
@@ -56,7 +56,7 @@ class Observer:
         """Called after ``step()`` of an optimizer, skipped or not.
 
         Args:
-            adapter: its ``OptimizerAdapter``; ``adapter.skips.was_last()`` waits for the device and returns whether the
+            adapter: its ``OptimizerAdapter``; ``adapter.skips.was_last_skipped()`` waits for the device and returns whether the
                 step was skipped.
         """
 

@@ -19,10 +19,10 @@ class CallRecorder(Observer):
         self.calls.append(("initialized", len(models), len(optimizers)))
 
     def before_backward(self, backward):
-        self.calls.append(("before_backward", backward.loss_id, backward.verdict))
+        self.calls.append(("before_backward", backward.loss_id, backward.overflow_check))
 
     def after_backward(self, backward):
-        self.calls.append(("after_backward", backward.loss_id, backward.verdict.overflowed()))
+        self.calls.append(("after_backward", backward.loss_id, backward.overflow_check.overflowed()))
 
     def step_skipped(self, session, loss_id, scaler):
         self.calls.append(("step_skipped", loss_id))
@@ -31,7 +31,7 @@ class CallRecorder(Observer):
         self.calls.append(("before_step",))
 
     def after_step(self, adapter):
-        self.calls.append(("after_step", adapter.skips.was_last()))
+        self.calls.append(("after_step", adapter.skips.was_last_skipped()))
 
     def closed(self, session):
         self.calls.append(("closed",))

@@ -82,7 +82,7 @@ class Recorder(Observer):
         """End the step of the run if all optimizers have stepped in it."""
         self._adapters.add(adapter)
         self._stepped.append(adapter)
-        self._skipped = adapter.skips.was_last() or self._skipped
+        self._skipped = adapter.skips.was_last_skipped() or self._skipped
         if all(each in self._stepped for each in self._adapters):
             self._end_step()
 

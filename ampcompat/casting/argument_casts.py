@@ -61,8 +61,8 @@ class Casts:
             devices whose tensors are not cast.
         paused: a function that returns a context manager with casts off.
         weight_cast: casts a tensor to the low dtype; the cast of a weight is cached.
-        rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.WideCall``; the result for a
-            weight is cached.
+        rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.EmulatedCall``; the result is
+            cached for a weight.
         is_compiling: whether a compiler is tracing; traced code must not use caches.
     """
 
@@ -85,7 +85,7 @@ class Casts:
         """Return a function: value -> the value with its floating tensors rounded to the low dtype, in the high one.
 
         Args:
-            call: the ``half_emulation.WideCall`` that they are for.
+            call: the ``half_emulation.EmulatedCall`` that they are for.
         """
 
         def rounded(value):

@@ -24,7 +24,7 @@ def pause_backward(backend, patches):
     """Run every backward pass with the backend's casts off, on any thread, except for custom functions.
 
     Args:
-        backend: a ``CastBackend`` with ``paused()`` and ``as_now()``.
+        backend: a ``CastBackend`` with ``paused()`` and ``bind_casts()``.
         patches: the ``PatchStack`` that undoes it.
     """
     for name in ("backward", "grad"):
@@ -53,7 +53,7 @@ def _recording_casts(original, backend):
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
         if _is_custom(type(self)._forward_cls):
-            self._ampcompat_casts = (backend, backend.as_now(_call))
+            self._ampcompat_casts = (backend, backend.bind_casts(_call))
 
     return __init__
 
@@ -80,14 +80,14 @@ def _under_recorded_casts(original, backend):
     return apply
 
 
-def recompute_alike(backend, patches):
+def checkpoint_under_same_casts(backend, patches):
     """Make both forms of checkpointing recompute under the casts that were on or off at the call.
 
     The checkpointed function is wrapped. A ``context_fn`` would not do: torch refuses it with ``debug=True`` and in the
     reentrant form, it would replace the caller's own, and under torch.compile it must be a dispatch mode.
 
     Args:
-        backend: a ``CastBackend`` with ``as_now()``.
+        backend: a ``CastBackend`` with ``bind_casts()``.
         patches: the ``PatchStack`` that undoes it.
     """
 
@@ -95,7 +95,7 @@ def recompute_alike(backend, patches):
         def checkpointed(function=None, *args, **kwargs):
             # Without a function torch returns a decorator. Code that is being traced by torch.compile runs only once.
             if function is not None and not compile.is_compiling():
-                function = backend.as_now(function)
+                function = backend.bind_casts(function)
             return original(function, *args, **kwargs)
 
         return checkpointed
@@ -103,20 +103,20 @@ def recompute_alike(backend, patches):
     patches.redirect(inspect.unwrap(checkpoint.checkpoint), recomputing)
     # For calls of the class itself, and functions decorated before the session began (torch >= 2.15).
     reentrant = checkpoint.CheckpointFunction
-    patches.set(reentrant, "forward", staticmethod(_argument_as_now(reentrant.forward, backend)))
+    patches.set(reentrant, "forward", staticmethod(_first_argument_bound(reentrant.forward, backend)))
     # The same for the non-reentrant form, which torch.distributed also uses; they share no public name.
     frame = getattr(checkpoint, "_CheckpointFrame", None)
     if frame is not None:
-        patches.set(frame, "__init__", _argument_as_now(frame.__init__, backend))
+        patches.set(frame, "__init__", _first_argument_bound(frame.__init__, backend))
 
 
-def _argument_as_now(original, backend):
+def _first_argument_bound(original, backend):
     """Wrap the function that is the first argument after ``self`` or ``ctx``."""
 
     @functools.wraps(original)
-    def recomputed_alike(context, function, *args, **kwargs):
+    def checkpoint_under_same_casts_wrapper(context, function, *args, **kwargs):
         if not compile.is_compiling():
-            function = backend.as_now(function)
+            function = backend.bind_casts(function)
         return original(context, function, *args, **kwargs)
 
-    return recomputed_alike
+    return checkpoint_under_same_casts_wrapper

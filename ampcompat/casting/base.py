@@ -65,7 +65,7 @@ class CastBackend(abc.ABC):
         """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
 
     @abc.abstractmethod
-    def as_now(self, function):
+    def bind_casts(self, function):
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
 
     @abc.abstractmethod
@@ -115,7 +115,7 @@ class NoCasts(CastBackend):
         """Change nothing."""
         return NOTHING
 
-    def as_now(self, function):
+    def bind_casts(self, function):
         """Return ``function`` itself."""
         return function
 

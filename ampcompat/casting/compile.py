@@ -44,7 +44,7 @@ def autocast_off(devices):
     return torch.autocast(devices[-1], enabled=False)
 
 
-def teach_names(patches):
+def patch_compile(patches):
     """Correct the function names that the compiler has collected, at every call of ``torch.compile``."""
     if not hasattr(torch, "compile"):
         return
@@ -52,16 +52,16 @@ def teach_names(patches):
 
     @functools.wraps(original)
     def compile(*args, **kwargs):
-        import torch._dynamo  # noqa: F401: a slow import, which torch.compile makes anyway
+        import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
-        _correct_names()
+        _use_originals()
         return original(*args, **kwargs)
 
     patches.set(torch, "compile", compile)
-    patches.defer(_forget_names)
+    patches.defer(_forget_wrappers)
 
 
-def _correct_names():
+def _use_originals():
     """Replace the compiler's entries for our wrappers by entries for the functions that they wrap."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     learned = getattr(rules, "get_torch_obj_rule_map", dict)()
@@ -72,7 +72,7 @@ def _correct_names():
         learned[original] = learned.pop(known)
 
 
-def _forget_names():
+def _forget_wrappers():
     """Make the compiler collect its names again, now that they are torch's own functions."""
     forget = getattr(sys.modules.get("torch._dynamo.trace_rules"), "clear_lru_cache", None)
     if forget is not None:

@@ -104,7 +104,7 @@ def round_results(value, low):
     return value
 
 
-class WideCall:
+class EmulatedCall:
     """One call in the high dtype on inputs that have the values of the low one.
 
     Backward needs the inputs in the high dtype again. The low tensors that they were cast from are saved instead,

@@ -20,7 +20,7 @@ _tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Python functions of torch that call products. A function mode is off within the function that it handles, so these
 #: run as copies that do not check for modes, with the mode entered again.
-_LOOKED_INTO = frozenset([torch.nn.functional.multi_head_attention_forward])
+_WALKED_TYPES = frozenset([torch.nn.functional.multi_head_attention_forward])
 _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -57,7 +57,7 @@ def is_in_force():
     return bool(_in_force())
 
 
-def as_now(function):
+def bind_casts(function):
     """Return ``function``, made to run in the ``HalfMode`` that is active in this thread now, if there is one.
 
     A checkpoint that is recomputed in backward needs it: the autograd engine runs without function modes.
@@ -68,13 +68,13 @@ def as_now(function):
 
     mode = found[-1]
 
-    def as_then(*args, **kwargs):
+    def call_with_casts(*args, **kwargs):
         if mode in _modes_in_force():  # within the forward pass itself
             return function(*args, **kwargs)
         with mode:
             return function(*args, **kwargs)
 
-    return as_then
+    return call_with_casts
 
 
 class HalfMode(_Mode):
@@ -100,7 +100,7 @@ class HalfMode(_Mode):
             return function(*args, **kwargs)
         if function in self._products and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
-        if function in _LOOKED_INTO:
+        if function in _WALKED_TYPES:
             with self:
                 return _without_questions(function)(*args, **kwargs)
         return function(*args, **kwargs)
@@ -115,7 +115,7 @@ class HalfMode(_Mode):
         )
 
     def _computed(self, function, args, kwargs):
-        call = half_emulation.WideCall(self.low, self.high)
+        call = half_emulation.EmulatedCall(self.low, self.high)
 
         def widened(value):
             if isinstance(value, torch.Tensor):

@@ -81,7 +81,7 @@ class NativeBackend(WrappingBackend):
         super().open(patches, on_move)
         if not self._is_confined and threading.current_thread() is threading.main_thread():
             self._members.before = self._flags.read()
-            self._settle()
+            self._update_flags()
 
     def _leave(self):
         members = self._members
@@ -97,14 +97,14 @@ class NativeBackend(WrappingBackend):
         if members.before is not None:
             for device, state in self._flags.read()[0].items():
                 members.before[0].setdefault(device, state)
-            self._settle()
+            self._update_flags()
 
     def stop(self):
         """Turn the casts off in this process for good."""
         super().stop()
         self._leave()
 
-    def _settle(self):
+    def _update_flags(self):
         """Set the flags of the main thread, where they stay set, for the devices that are cast now."""
         members = self._members
         if not self._switch.local.off and members.entered is not self._switch.devices:
@@ -130,7 +130,7 @@ class NativeBackend(WrappingBackend):
         if self._switch.local.off or members.entered is self._switch.devices:
             return NOTHING
         if members.before is not None:  # the main thread, after another thread has moved a model to another device
-            self._settle()
+            self._update_flags()
             return NOTHING
         return _Entered(self)
 
@@ -138,9 +138,9 @@ class NativeBackend(WrappingBackend):
         """Return a context manager with the wrappers and autocast on in this thread."""
         return _Region(self)
 
-    def as_now(self, function):
+    def bind_casts(self, function):
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
-        as_then = super().as_now(function)
+        call_with_casts = super().bind_casts(function)
         flags, members = self._flags, self._members
         state, entered = flags.read(), members.entered
 
@@ -149,7 +149,7 @@ class NativeBackend(WrappingBackend):
             flags.write(state)
             members.entered = entered
             try:
-                return as_then(*args, **kwargs)
+                return call_with_casts(*args, **kwargs)
             finally:
                 flags.write(before[0])
                 members.entered = before[1]
@@ -176,7 +176,7 @@ class _PausedFlags:
         backend._flags.restore(self._was)
         backend._switch.resume()
         if backend._switch.devices is not self._devices and backend._members.before is not None:
-            backend._settle()
+            backend._update_flags()
 
 
 class _Region(Inside):

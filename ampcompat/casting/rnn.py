@@ -21,7 +21,7 @@ def accept_any_floating_input(casts, patches):
     patches.set(rnn.RNNBase, "check_input", check_input)
 
 
-def look_up_anew(patches):
+def reread_functional(patches):
     """Make ``nn.RNN`` use the wrapped kernels where it reads them from a dictionary made at import (torch < 1.8 or so).
 
     Call it after the wrappers are in place.

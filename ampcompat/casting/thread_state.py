@@ -85,7 +85,7 @@ class Switch:
             self._give_back(local)
             self._note(pausing=-1)
 
-    def stand_inside(self, inside):
+    def mark_inside(self, inside):
         """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
         local = self.local
         was = local.inside
@@ -148,10 +148,10 @@ class Inside(Unpaused):
 
     def __enter__(self):
         super().__enter__()
-        self._was = self._switch.stand_inside(True)
+        self._was = self._switch.mark_inside(True)
 
     def __exit__(self, *exc_info):
-        self._switch.stand_inside(self._was)
+        self._switch.mark_inside(self._was)
         super().__exit__(*exc_info)
 
 

@@ -51,7 +51,7 @@ def half_emulated(function, casts, always=True):
         if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
             args, kwargs = cast_all(casts.to_low, args, kwargs)
             return function(*args, **kwargs)
-        call = half_emulation.WideCall(casts.low, casts.high)
+        call = half_emulation.EmulatedCall(casts.low, casts.high)
         args, kwargs = cast_all(casts.rounding(call), args, kwargs)
         with paused():
             return call.run(function, args, kwargs)

@@ -103,12 +103,12 @@ class WrappingBackend(CastBackend):
         jit_script.script_originals(originals, patches)
         rnn.accept_any_floating_input(self._casts, patches)
         norms.compute_wide(self._casts, features.available_devices(), patches)
-        rnn.look_up_anew(patches)
+        rnn.reread_functional(patches)
         autograd.pause_backward(self, patches)
-        autograd.recompute_alike(self, patches)
+        autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
         watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
-        compile.teach_names(patches)
+        compile.patch_compile(patches)
         _turn_off_fast_paths(patches)
         if not self._is_confined:
             self._switch.turn_on()
@@ -157,13 +157,13 @@ class WrappingBackend(CastBackend):
         """Return a context manager with casts on in this thread."""
         return Inside(self._switch)
 
-    def as_now(self, function):
+    def bind_casts(self, function):
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
         local = self._switch.local
         context = Paused if local.off else Inside if local.inside else Unpaused
         maker, token = self._maker, self._maker.token
 
-        def as_then(*args, **kwargs):
+        def call_with_casts(*args, **kwargs):
             own, maker.token = maker.token, token  # a thread of the autograd engine recomputes for this thread
             try:
                 with context(self._switch):
@@ -171,7 +171,7 @@ class WrappingBackend(CastBackend):
             finally:
                 maker.token = own
 
-        return as_then
+        return call_with_casts
 
     def clear_cache(self, weights=list):
         """Drop the casts that this thread has made, and those of some weights, whichever thread made them."""

@@ -51,7 +51,7 @@ class Redirection:
         try:
             self._apply([row for row in redirections.rows() if redirections.lazy_module(row) in loaded])
             jit_script.script_originals(self._originals, self._patches)
-            compile.teach_names(self._patches)
+            compile.patch_compile(self._patches)
         except BaseException:
             self.undo()
             raise

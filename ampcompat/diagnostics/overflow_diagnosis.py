@@ -95,15 +95,17 @@ class OverflowDiagnosis(Observer):
     def after_backward(self, backward):
         """Record a pass whose gradients were checked for an overflow."""
         self._pass = _none
-        if backward.verdict is None or self._hooks is None:
+        if backward.overflow_check is None or self._hooks is None:
             return
         self._drop_good_records()
         record = self._record(backward)
         for kind, maxima in self._maxima.items():
             maxima.update(getattr(record, kind))
-        if record.scaler.checks:
+        if record.scaler.checks_overflow:
             self._records.append(record)
-            backward.verdict.tell(functools.partial(self._drop, record))  # called after the optimizers' callbacks
+            backward.overflow_check.add_callback(
+                functools.partial(self._drop, record)
+            )  # called after the optimizers' callbacks
         elif not self._has_nonfinite_weights:
             self._never_skipped.append(record)
             if len(self._never_skipped) >= READ_EVERY:
@@ -173,7 +175,7 @@ class OverflowDiagnosis(Observer):
             outputs=NamedScalars([each[:2] for each in hooks.outputs], high),
             output_dtypes=[each.dtype for each in hooks.outputs],
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
-            verdict=backward.verdict,
+            overflow_check=backward.overflow_check,
         )
 
     def _snapshots(self):
@@ -182,7 +184,7 @@ class OverflowDiagnosis(Observer):
     def _gradients(self, adapters):
         """Yield (name, unscaled gradient) of the params of optimizers."""
         for adapter in adapters:
-            params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.own_masters()]
+            params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.unpaired_params()]
             for number, (param, master) in enumerate(params):
                 if master.grad is not None:
                     reference, name = self._names.get(id(param), (_none, None))
@@ -195,7 +197,7 @@ class OverflowDiagnosis(Observer):
         return [(name, value) for name, value in found if value is not None]
 
     def _drop_good_records(self):
-        while self._records and self._records[0].verdict.answer is False:
+        while self._records and self._records[0].overflow_check.result is False:
             self._count_good(self._records.popleft())
 
     def _count_good(self, record):
@@ -209,7 +211,7 @@ class OverflowDiagnosis(Observer):
         """Return the oldest record of a loss with an overflow."""
         for record in list(self._records):
             if record.loss_id == loss_id:
-                if record.verdict.overflowed():
+                if record.overflow_check.overflowed():
                     return record
                 self._drop(record)
                 self._count_good(record)
@@ -254,7 +256,7 @@ class OverflowDiagnosis(Observer):
         if self._never_skipped:
             self._read_never_skipped()
         for scaler in session().scalers if self._records else ():
-            scaler.settle()
+            scaler.sync()
         if self._prints_summary and self._passes and self._is_first_rank:
             count = len(self.findings)
             overflows = "none had inf or nan"

@@ -22,7 +22,7 @@ class PassRecord(NamedTuple):
     outputs: NamedScalars = NamedScalars(())  # of modules, and inputs that functions made, in the order of the forward
     output_dtypes: Sequence = ()
     output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
-    verdict: Any = None  # the overflow check
+    overflow_check: Any = None
 
 
 def read_record(record, policy, models, good_passes, skipped):

@@ -1,115 +1,157 @@
-"""Which optimizer steps are skipped because of an overflow.
+"""Overflow checks, and the optimizer steps that are skipped because of them.
 
-``Skips`` (one per optimizer adapter) keeps the results of overflow checks for the next step; ``Judgement`` is one check
-over the gradients of one or several backward passes.
+An overflow passes five stations:
+
+    OverflowFlags     a flag per device, set while gradients are unscaled (``overflow_flags``)
+    OverflowCheck     the flags of one check, all-reduced over ranks; the host reads them at most once
+    LossScaler        lowers the scale (``scaler``)
+    StepSkips         the checks that decide whether an optimizer's next step is skipped
+    SessionCallbacks  ``step_skipped``: the printed message and the observers (``optimizers.session_callbacks``)
 """
 
 import copy
+import functools
 
 import torch
 
-from .scaler import UNREAD
+#: After so many unread checks the host reads them all. This bounds memory, at one synchronization per 100 steps.
+MAX_UNREAD_CHECKS = 100
 
 
-class Judgement:
-    """One overflow check for one or several backward passes of a loss, made when their gradients are complete.
+class OverflowCheck:
+    """The result of one overflow check, on the device until it is read.
+
+    Args:
+        flags: float32 tensors of shape (), not 0 after an overflow; none where overflows are not looked for.
+    """
+
+    def __init__(self, flags):
+        self.flags = flags
+        self.result = None if flags else False  # None until it is read
+        self._callbacks = []
+
+    def overflowed(self):
+        """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
+        if self.result is None:
+            self.result = any(flag.tolist() != 0.0 for flag in self.flags)
+        return self.result
+
+    def has_one_flag(self):
+        """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
+        return len(self.flags) == 1
+
+    def add_callback(self, callback):
+        """Call ``callback()`` once the scale is updated after this overflow, if it is one."""
+        self._callbacks.append(callback)
+
+    def run_callbacks(self):
+        """Call the callbacks, once."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+def check_overflow(scaler, loss_id, adapters, groups=()):
+    """Check what one or several backward passes of a loss left, and skip the next steps of the optimizers accordingly.
 
     Args:
         scaler: the ``LossScaler`` of the loss.
         loss_id: its number.
-        adapters: of the optimizers whose params the last pass reached. Adapters of earlier passes whose check with the
-            same scaler was postponed are added.
+        adapters: of the optimizers whose params the last pass reached. Adapters of deferred checks are added.
+        groups: process groups whose ranks skip the same steps.
+
+    Returns:
+        The ``OverflowCheck``.
     """
-
-    def __init__(self, scaler, loss_id, adapters):
-        self.scaler = scaler
-        self.loss_id = loss_id
-        self.adapters = list(adapters)
-        for adapter in adapters:
-            earlier = adapter.skips.unjudged.get(scaler)
-            if earlier is not None:
-                self.adapters += [each for each in earlier.adapters if each not in self.adapters]
-
-    def postpone(self):
-        """Postpone the check to a later backward pass, or to the step if no pass comes before it."""
-        for adapter in self.adapters:
-            adapter.skips.unjudged[self.scaler] = self
-
-    def give(self, groups=()):
-        """Check for overflow now, pass the result to every adapter, and return it as a ``Verdict``.
-
-        Args:
-            groups: process groups whose ranks skip the same steps.
-        """
-        on_device = all([adapter.skips.are_on_device() for adapter in self.adapters])
-        verdict = self.scaler.judge(on_device, groups if self.scaler.checks else ())
-        for adapter in self.adapters:
-            adapter.skips.unjudged.pop(self.scaler, None)
-            if self.scaler.checks:
-                adapter.heed(verdict, self.loss_id, self.scaler)
-        return verdict
+    adapters = _with_deferred(scaler, adapters)
+    on_device = all([adapter.skips.takes_found_inf() for adapter in adapters])
+    check = scaler.check_overflow(on_device, groups if scaler.checks_overflow else ())
+    for adapter in adapters:
+        adapter.skips.deferred.pop(scaler, None)
+        if scaler.checks_overflow:
+            adapter.skips.add(check, scaler, loss_id)
+    return check
 
 
-class Skips:
-    """The results of the overflow checks of the gradients that an optimizer steps on next.
+def defer_check(scaler, loss_id, adapters):
+    """Leave the check to a later backward pass of this loss, or to the step if no pass comes before it."""
+    adapters = _with_deferred(scaler, adapters)
+    for adapter in adapters:
+        adapter.skips.deferred[scaler] = loss_id, adapters
+
+
+def _with_deferred(scaler, adapters):
+    found = list(adapters)
+    for adapter in adapters:
+        _, earlier = adapter.skips.deferred.get(scaler, (None, ()))
+        found += [each for each in earlier if each not in found]
+    return found
+
+
+class StepSkips:
+    """The overflow checks of the gradients that an optimizer steps on next.
 
     Args:
         optimizer: the optimizer.
+        on_skip: ``on_skip(loss_id, scaler)`` is called for every step that is skipped.
     """
 
-    def __init__(self, optimizer):
+    def __init__(self, optimizer, on_skip):
         self._optimizer = optimizer
-        self._waiting = []  # (Verdict, scaler) for the next step
-        self._heeded = []  # the verdicts that the last step used
-        self.unjudged = {}  # scaler -> Judgement, postponed until gradients are reduced
+        self._on_skip = on_skip
+        self._next = []  # (OverflowCheck, scaler) for the next step
+        self._last = []  # the checks that the last step used
+        self.deferred = {}  # scaler -> (loss_id, adapters): see ``defer_check``
 
-    def heed(self, verdict, scaler):
-        """Skip the next step if ``verdict`` is an overflow."""
-        if len(self._waiting) >= UNREAD:  # many passes without a step: keep the overflows only
-            self._waiting = [waiting for waiting in self._waiting if waiting[0].overflowed()]
-        self._waiting.append((verdict, scaler))
+    def add(self, check, scaler, loss_id):
+        """Skip the next step if ``check`` is an overflow."""
+        check.add_callback(functools.partial(self._on_skip, loss_id, scaler))
+        if len(self._next) >= MAX_UNREAD_CHECKS:  # many passes without a step: keep the overflows only
+            self._next = [waiting for waiting in self._next if waiting[0].overflowed()]
+        self._next.append((check, scaler))
 
-    def are_coming(self):
+    def is_next_skipped(self):
         """Return whether the next step will be skipped. Synchronizes with the device."""
-        return any(verdict.overflowed() for verdict, _ in self._waiting)
+        return any(check.overflowed() for check, _ in self._next)
 
-    def are_on_device(self):
+    def takes_found_inf(self):
         """Return whether the optimizer accepts ``found_inf`` and skips on the device (torch's fused optimizers)."""
         return getattr(self._optimizer, "_step_supports_amp_scaling", False)
 
-    def take_flag(self):
+    def take_found_inf(self):
         """Return the unread ``found_inf`` tensor for the step that begins now; None if ``take`` must be called."""
-        self._judge_at_last()
-        if not self._waiting or not self.are_on_device():
+        self._check_deferred()
+        if not self._next or not self.takes_found_inf():
             return None
-        verdicts = [verdict for verdict, _ in self._waiting]
-        if not all([verdict.is_on_one_device() for verdict in verdicts]):
+        checks = [check for check, _ in self._next]
+        if not all([check.has_one_flag() for check in checks]):
             return None
-        flags = [verdict.flags[0] for verdict in verdicts]
+        flags = [check.flags[0] for check in checks]
         if len({flag.device for flag in flags}) > 1:
             return None
-        self._waiting, self._heeded = [], verdicts
+        self._next, self._last = [], checks
         return flags[0] if len(flags) == 1 else torch.stack(flags).max()
 
     def take(self):
         """Return whether to skip the step that begins now, and update the scalers. Synchronizes with the device."""
-        self._judge_at_last()
-        taken, self._waiting = self._waiting, []
-        self._heeded = [verdict for verdict, _ in taken]
+        self._check_deferred()
+        taken, self._next = self._next, []
+        self._last = [check for check, _ in taken]
         for _, scaler in taken:
-            scaler.settle()
-        return self.was_last()
+            scaler.sync()
+        return self.was_last_skipped()
 
-    def was_last(self):
+    def was_last_skipped(self):
         """Return whether the last step was skipped. Synchronizes with the device."""
-        return any(verdict.overflowed() for verdict in self._heeded) if self._heeded else False
+        return any(check.overflowed() for check in self._last) if self._last else False
 
-    def _judge_at_last(self):
-        for judgement in list(self.unjudged.values()) if self.unjudged else ():
-            judgement.give()
+    def _check_deferred(self):
+        for scaler, (loss_id, adapters) in list(self.deferred.items()) if self.deferred else ():
+            if scaler in self.deferred:
+                check_overflow(scaler, loss_id, adapters)
 
     def __deepcopy__(self, memo):
-        # Verdicts and scalers belong to the session. A copied optimizer shares them.
-        twin = Skips(copy.deepcopy(self._optimizer, memo))
-        twin._waiting, twin._heeded = list(self._waiting), list(self._heeded)
+        # Checks and scalers belong to the session. A copied optimizer shares them.
+        twin = StepSkips(copy.deepcopy(self._optimizer, memo), self._on_skip)
+        twin._next, twin._last = list(self._next), list(self._last)
         return twin

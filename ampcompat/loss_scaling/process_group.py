@@ -23,7 +23,7 @@ def checked_group(group):
     return group
 
 
-def agreed(flags, *groups):
+def all_reduced(flags, *groups):
     """Return ``[flag]``, which is 1 on every rank of the groups if a flag of any of them was 1.
 
     Args:
@@ -32,11 +32,11 @@ def agreed(flags, *groups):
     """
     for group in groups:
         if group is not None:
-            flags = [_greatest(flags, group)]
+            flags = [_max_over_ranks(flags, group)]
     return flags
 
 
-def _greatest(flags, group):
+def _max_over_ranks(flags, group):
     device = flags[0].device if flags else _home(group)
     flag = torch.zeros((), dtype=torch.float32, device=device)
     for each in flags:

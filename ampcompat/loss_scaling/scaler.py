@@ -1,6 +1,7 @@
 """The loss scale: static, or dynamic (lowered after an overflow, raised after a number of good steps).
 
-Updates are lazy: ``judge`` leaves the flags on the device, and the host applies the updates when the scale is read.
+Updates are lazy: ``check_overflow`` leaves the flags on the device, and the host applies the updates when the scale is
+read.
 Where every optimizer accepts ``found_inf``, a copy of the scale on the device is updated there, ahead of the host.
 
 The automaton (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
@@ -19,43 +20,12 @@ from .. import tensor_lists
 from ..errors import AmpError
 from ..opt_levels import DYNAMIC
 from ..torch_compat import features
-from . import process_group as agreement
+from .overflow import MAX_UNREAD_CHECKS, OverflowCheck
 from .overflow_flags import OverflowFlags
+from .process_group import all_reduced
 
 #: The smallest normal float32. Below it a scale loses precision, and a scale of 0 could not grow again.
 SMALLEST_SCALE = 2.0**-126
-
-#: After so many unread verdicts the host reads them all. This bounds memory, at one synchronization per 100 steps.
-UNREAD = 100
-
-
-class Verdict:
-    """The result of one overflow check. It is read from the device once, on demand."""
-
-    def __init__(self, flags):
-        self.flags = flags
-        self.answer = None if flags else False  # None until it is read
-        self._listeners = []
-
-    def overflowed(self):
-        """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
-        if self.answer is None:
-            self.answer = any(flag.tolist() != 0.0 for flag in self.flags)
-        return self.answer
-
-    def is_on_one_device(self):
-        """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
-        return len(self.flags) == 1
-
-    def tell(self, listener):
-        """Register the callback ``listener()``, called once the scale is updated after this overflow, if it is one."""
-        self._listeners.append(listener)
-
-    def report(self):
-        """Call the registered callbacks, once."""
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener()
 
 
 class LossScaler:
@@ -91,8 +61,8 @@ class LossScaler:
         process_group=None,
     ):
         self.dynamic = loss_scale == DYNAMIC
-        self.checks = self.dynamic or checks_static
-        self.process_group = process_group if self.checks else None
+        self.checks_overflow = self.dynamic or checks_static
+        self.process_group = process_group if self.checks_overflow else None
         self.skips_in_a_row = 0
         self._scale = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
         self._good_steps = 0
@@ -101,10 +71,10 @@ class LossScaler:
         self._scale_seq_len = scale_window
         self._min_loss_scale = min_loss_scale
         self._max_loss_scale = max_loss_scale
-        self._hysteresis = self._patience = hysteresis
+        self._hysteresis = self._overflows_left = hysteresis
         self._found = OverflowFlags()
-        self._pending = []  # verdicts that the host has not applied to the scale
-        self._mirror = None  # (scale, good steps) on the device, ahead of the host
+        self._pending = []  # checks that the host has not applied to the scale
+        self._on_device = None  # (scale, good steps) on the device, ahead of the host
 
     # -- the values, as clients of Apex read and write them ------------------------------------------------------------
 
@@ -114,22 +84,22 @@ class LossScaler:
 
     @property
     def _loss_scale(self):
-        self.settle()
+        self.sync()
         return self._scale
 
     @_loss_scale.setter
     def _loss_scale(self, value):
-        self.settle()
+        self.sync()
         self._scale = float(value)
 
     @property
     def _unskipped(self):
-        self.settle()
+        self.sync()
         return self._good_steps
 
     @_unskipped.setter
     def _unskipped(self, value):
-        self.settle()
+        self.sync()
         self._good_steps = int(value)
 
     def state_dict(self):
@@ -144,7 +114,7 @@ class LossScaler:
 
     def scale_now(self):
         """Return the current scale without synchronizing: a float, or a tensor of shape () on the device."""
-        return self._mirror[0] if self._mirror is not None else self._loss_scale
+        return self._on_device[0] if self._on_device is not None else self._loss_scale
 
     def unscale_(self, groups, scale):
         """Divide gradients by ``scale`` in place; record whether one was inf or nan, if this scaler checks.
@@ -153,10 +123,10 @@ class LossScaler:
             groups: lists of dense floating tensors, of one device and dtype each (``tensor_lists.grouped``).
             scale: what the loss was multiplied by: a float, or a tensor of shape ().
         """
-        if not self.checks and is_one(scale):
+        if not self.checks_overflow and is_one(scale):
             return
         factor = 1.0 / scale
-        if not self.checks:
+        if not self.checks_overflow:
             tensor_lists.multiply_(groups, factor)
             return
         self._found.begin_check()
@@ -164,38 +134,38 @@ class LossScaler:
             tensor_lists.check_and_scale_(alike, factor, self._found.on(alike[0].device))
         self._found.end_check()
 
-    def judge(self, on_device=False, groups=()):
-        """Make an overflow check of what ``unscale_`` recorded since the last call, and return it as a ``Verdict``.
+    def check_overflow(self, on_device=False, groups=()):
+        """Return an ``OverflowCheck`` of what ``unscale_`` has recorded since the last call.
 
         Args:
             on_device: every optimizer accepts ``found_inf``, so update the scale on the device.
             groups: process groups to reduce the flags over, in addition to the scaler's own.
         """
-        verdict = Verdict(agreement.agreed(self._found.take(), self.process_group, *groups))
-        on_device = on_device and self._can_mirror(verdict)
-        if not on_device or len(self._pending) >= UNREAD:
-            self.settle()
-        self._pending.append(verdict)
+        check = OverflowCheck(all_reduced(self._found.take(), self.process_group, *groups))
+        on_device = on_device and self._can_update_on_device(check)
+        if not on_device or len(self._pending) >= MAX_UNREAD_CHECKS:
+            self.sync()
+        self._pending.append(check)
         if on_device:
-            self._advance_mirror(verdict.flags[0])
-        return verdict
+            self._update_on_device(check.flags[0])
+        return check
 
-    def settle(self):
-        """Apply the pending verdicts to the scale. Synchronizes with the device if one has not been read."""
+    def sync(self):
+        """Apply the pending checks to the scale. Synchronizes with the device if one has not been read."""
         pending, self._pending = self._pending, []
-        self._mirror = None
-        for verdict in pending:
-            overflowed = self.checks and verdict.overflowed()
+        self._on_device = None
+        for check in pending:
+            overflowed = self.checks_overflow and check.overflowed()
             self._advance(overflowed)
             if overflowed:
-                verdict.report()
+                check.run_callbacks()
 
     def _advance(self, overflowed):
         if overflowed:
             self.skips_in_a_row += 1
             self._good_steps = 0
-            self._patience -= 1
-            if self.dynamic and self._patience <= 0:
+            self._overflows_left -= 1
+            if self.dynamic and self._overflows_left <= 0:
                 self._scale = max(self._floor(), self._scale * self._backoff_factor)
             return
         self.skips_in_a_row = 0
@@ -203,7 +173,7 @@ class LossScaler:
         if self.dynamic and self._good_steps == self._scale_seq_len:
             self._scale = min(self._max_loss_scale, self._scale * self._growth_factor)
             self._good_steps = 0
-            self._patience = self._hysteresis
+            self._overflows_left = self._hysteresis
 
     def is_at_floor(self):
         """Return whether a dynamic scale is at its lower bound."""
@@ -212,22 +182,22 @@ class LossScaler:
     def _floor(self):
         return self._min_loss_scale or SMALLEST_SCALE
 
-    def _can_mirror(self, verdict):
+    def _can_update_on_device(self, check):
         plain = self.dynamic and self._hysteresis == 1 and self._floor() <= self._scale
-        return plain and verdict.is_on_one_device() and features.has_fused_scale_update(verdict.flags[0].device.type)
+        return plain and check.has_one_flag() and features.has_fused_scale_update(check.flags[0].device.type)
 
-    def _advance_mirror(self, flag):
-        if self._mirror is None:
-            self._mirror = (
+    def _update_on_device(self, flag):
+        if self._on_device is None:
+            self._on_device = (
                 torch.full((), self._scale, dtype=torch.float32, device=flag.device),
                 torch.full((), self._good_steps, dtype=torch.int32, device=flag.device),
             )
         # A new tensor for a new scale: ``is_same`` compares scales on the device by identity.
-        scale, good_steps = self._mirror[0].clone(), self._mirror[1]
+        scale, good_steps = self._on_device[0].clone(), self._on_device[1]
         torch._amp_update_scale_(
             scale, good_steps, flag, self._growth_factor, self._backoff_factor, self._scale_seq_len
         )
-        self._mirror = (scale.clamp_(self._floor(), self._max_loss_scale), good_steps)
+        self._on_device = (scale.clamp_(self._floor(), self._max_loss_scale), good_steps)
 
     # -- what training loops written for Apex call ---------------------------------------------------------------------
 
@@ -267,9 +237,9 @@ class LossScaler:
 
     def update_scale(self):
         """Update the scale by the flags that ``unscale`` recorded, and return whether the step should be skipped."""
-        verdict = self.judge()
-        self.settle()
-        return self.checks and verdict.overflowed()
+        check = self.check_overflow()
+        self.sync()
+        return self.checks_overflow and check.overflowed()
 
 
 def is_one(scale):

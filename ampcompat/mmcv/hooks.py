@@ -75,7 +75,7 @@ class OptimizerHook(Hook):
         adapter = getattr(optimizer, SLOT, None)
         if adapter is None:
             self._clip(runner, runner.model.parameters())
-        elif not adapter.skips.are_coming():
+        elif not adapter.skips.is_next_skipped():
             self._clip(runner, amp.master_params(optimizer))
         optimizer.step()
 
@@ -218,7 +218,7 @@ class Fp16OptimizerHook(OptimizerHook):
     def _step(self, runner, optimizer):
         adapter = getattr(optimizer, SLOT, None)
         if adapter is not None and self.distributed and world_size() > 1 and not averages_gradients(runner.model):
-            if not adapter.skips.are_coming():
+            if not adapter.skips.is_next_skipped():
                 allreduce_grads(list(amp.master_params(optimizer)), self.coalesce, self.bucket_size_mb)
         super()._step(runner, optimizer)
         if adapter is not None:

@@ -99,13 +99,13 @@ class LossScaler:
     @property
     def cur_iter(self):
         """The number of iterations so far."""
-        self.scaler.settle()
+        self.scaler.sync()
         return self.scaler.iterations
 
     @property
     def last_overflow_iter(self):
         """The last iteration that overflowed; -1 for none."""
-        self.scaler.settle()
+        self.scaler.sync()
         return self.scaler.last_overflow
 
     def has_overflow(self, params):
@@ -116,7 +116,7 @@ class LossScaler:
     def update_scale(self, overflow):
         """Count one iteration and adjust a dynamic scale."""
         if self.mode == DYNAMIC:
-            self.scaler.settle()
+            self.scaler.sync()
             self.scaler._advance(bool(overflow))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

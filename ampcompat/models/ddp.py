@@ -15,10 +15,10 @@ from ..casting import half_emulation
 from ..loss_scaling import process_group
 
 #: Where a wrapper's unreduced gradients of earlier passes are: there are none, in ``.grad`` of the params, in masters.
-NOTHING, IN_PLACE, IN_MASTERS = range(3)
+NONE, IN_PLACE, IN_MASTERS = range(3)
 
 
-class Watch:
+class ReductionHook:
     """A forward pre-hook that records whether the last pass of a DistributedDataParallel will be reduced.
 
     torch decides this in ``forward``: leaving ``no_sync`` before the backward pass does not change it.
@@ -33,7 +33,7 @@ class Watch:
             self.reduces = wrapper.require_backward_grad_sync
 
 
-class Replicas:
+class DDPWrappers:
     """The wrappers of a session, and which of their gradients the ranks have not averaged yet.
 
     A wrapper is torch's DistributedDataParallel, or any module with ``module`` and ``has_local_gradients`` that reduces
@@ -47,55 +47,57 @@ class Replicas:
     def __init__(self, find_master, refresh_masters):
         self._find_master = find_master
         self._refresh_masters = refresh_masters
-        self._left = weakref.WeakKeyDictionary()  # wrapper -> NOTHING, IN_PLACE or IN_MASTERS, in the order of wrapping
-        self._watches = weakref.WeakKeyDictionary()  # torch's wrapper -> (Watch, its handle)
-        self._broadcasts = False
-        self._follows = False
+        self._unreduced = (
+            weakref.WeakKeyDictionary()
+        )  # wrapper -> NONE, IN_PLACE or IN_MASTERS, in the order of wrapping
+        self._hooks = weakref.WeakKeyDictionary()  # torch's wrapper -> (ReductionHook, its handle)
+        self._casts_weights = False
+        self._is_patched = False
         self._low = None
         self._has_warned = False
 
-    def follow(self, policy, patches):
+    def patch(self, policy, patches):
         """Add every model that torch's DistributedDataParallel wraps from now on.
 
         Args:
             policy: the ``Policy``; where it casts weights, masters are broadcast.
             patches: the ``PatchStack`` that undoes it.
         """
-        self._broadcasts = self._broadcasts or policy.casts_model
+        self._casts_weights = self._casts_weights or policy.casts_model
         self._low = policy.dtypes.low if policy.casts_model or policy.patch_torch_functions else None
-        if self._follows or not torch.distributed.is_available():
+        if self._is_patched or not torch.distributed.is_available():
             return
-        self._follows = True
-        patches.defer(self._forget)
-        wrapper = torch.nn.parallel.DistributedDataParallel
-        original = wrapper.__init__
+        self._is_patched = True
+        patches.defer(self._close)
+        wrapper_class = torch.nn.parallel.DistributedDataParallel
+        original = wrapper_class.__init__
 
         @functools.wraps(original)
-        def __init__(replica, module, *args, **kwargs):
-            original(replica, module, *args, **kwargs)
-            self.add(replica)
-            watch = Watch()
-            self._watches[replica] = watch, replica.register_forward_pre_hook(watch)
+        def __init__(wrapper, module, *args, **kwargs):
+            original(wrapper, module, *args, **kwargs)
+            self.add(wrapper)
+            hook = ReductionHook()
+            self._hooks[wrapper] = hook, wrapper.register_forward_pre_hook(hook)
             # torch broadcasts the half weights only (old torch what ``state_dict`` returns, a float32 copy). Ranks that
             # started from other seeds would keep their own masters, round them into the weights and diverge.
-            if self._broadcasts:
+            if self._casts_weights:
                 self._refresh_masters()
-                _broadcast(module, replica.process_group, self._find_master)
-            self.compare_arithmetic(module, replica.process_group)
+                _broadcast(module, wrapper.process_group, self._find_master)
+            self.compare_arithmetic(module, wrapper.process_group)
 
-        patches.set(wrapper, "__init__", __init__)
+        patches.set(wrapper_class, "__init__", __init__)
 
-    def _forget(self):
-        self._follows = self._broadcasts = self._has_warned = False
+    def _close(self):
+        self._is_patched = self._casts_weights = self._has_warned = False
         self._low = None
-        self._left.clear()
-        for _, hook in self._watches.values():
+        self._unreduced.clear()
+        for _, hook in self._hooks.values():
             hook.remove()
-        self._watches.clear()
+        self._hooks.clear()
 
     def add(self, wrapper):
         """Add a wrapper."""
-        self._left.setdefault(wrapper, NOTHING)
+        self._unreduced.setdefault(wrapper, NONE)
 
     def compare_arithmetic(self, module, group=True):
         """Warn once, on every rank, if the CPUs of the ranks do not compute the low dtype alike.
@@ -110,39 +112,39 @@ class Replicas:
             self._has_warned = True
             warnings.warn(half_emulation.difference(self._low, emulates), stacklevel=3)
 
-    def are_by_hand(self):
+    def are_weights_shared_by_hand(self):
         """Return whether there are other ranks but no wrapper, so that only the script itself can share weights."""
         distributed = torch.distributed
-        if self._left or not (distributed.is_available() and distributed.is_initialized()):
+        if self._unreduced or not (distributed.is_available() and distributed.is_initialized()):
             return False
         return distributed.get_world_size() > 1
 
-    def are_there(self):
+    def exist(self):
         """Return whether there is any wrapper."""
-        return bool(self._left)
+        return bool(self._unreduced)
 
     # -- around a pass -------------------------------------------------------------------------------------------------
 
-    def note_moved(self, adapters):
+    def move_to_masters(self, adapters):
         """Record that gradients which ``delay_unscale`` left in place move to their masters before the next pass."""
         for wrapper in self._of(adapters, IN_PLACE):
-            self._left[wrapper] = IN_MASTERS
+            self._unreduced[wrapper] = IN_MASTERS
 
-    def have_left(self, adapters):
+    def have_unreduced_gradients(self, adapters):
         """Return whether earlier passes have left gradients that were not reduced."""
         return bool(self._of(adapters, IN_PLACE))
 
-    def note_local(self, adapters, stay):
+    def record_unreduced(self, adapters, stay):
         """Record and return whether the pass that ends now has left gradients that were not reduced.
 
         Args:
             adapters: of the pass.
             stay: whether they stay in ``.grad``, so that the next reduced pass includes them.
         """
-        held = self._of(adapters, NOTHING, self._is_local)
-        for wrapper in held:
-            self._left[wrapper] = max(self._left[wrapper], IN_PLACE if stay else IN_MASTERS)
-        return bool(held)
+        unreduced = self._of(adapters, NONE, self._is_local)
+        for wrapper in unreduced:
+            self._unreduced[wrapper] = max(self._unreduced[wrapper], IN_PLACE if stay else IN_MASTERS)
+        return bool(unreduced)
 
     def average(self, adapters):
         """After a reduced pass, average the gradients in masters of earlier passes; some wrappers do so themselves.
@@ -155,33 +157,35 @@ class Replicas:
         groups = []
         for wrapper in self._of(adapters, IN_PLACE, lambda wrapper: not self._is_local(wrapper)):
             group = getattr(wrapper, "process_group", None) or True
-            if self._left[wrapper] == IN_MASTERS:
+            if self._unreduced[wrapper] == IN_MASTERS:
                 groups.append(group)
-                if wrapper in self._watches:
+                if wrapper in self._hooks:
                     masters = [self._find_master(param) for param in wrapper.module.parameters()]
                     _average([master for master in masters if master is not None and master.requires_grad], group)
-            self._left[wrapper] = NOTHING
+            self._unreduced[wrapper] = NONE
         return groups
 
     def _of(self, adapters, least, accepts=lambda wrapper: True):
         """Return the wrappers whose state is at least ``least`` and that share params with adapters."""
-        known = [reference() for reference in self._left.keyrefs()]  # a list: another thread may be wrapping a model
-        wrappers = [each for each in known if each is not None and self._left[each] >= least and accepts(each)]
+        known = [
+            reference() for reference in self._unreduced.keyrefs()
+        ]  # a list: another thread may be wrapping a model
+        wrappers = [each for each in known if each is not None and self._unreduced[each] >= least and accepts(each)]
         if not wrappers:
             return []
-        reached = {id(param) for adapter in adapters for param in adapter.reached()}
-        return [each for each in wrappers if any(id(param) in reached for param in each.module.parameters())]
+        leaf_params = {id(param) for adapter in adapters for param in adapter.leaf_params()}
+        return [each for each in wrappers if any(id(param) in leaf_params for param in each.module.parameters())]
 
     def _is_local(self, wrapper):
         """Return whether the wrapper has left the last backward pass unreduced."""
-        if wrapper in self._watches:
-            return not self._watches[wrapper][0].reduces
+        if wrapper in self._hooks:
+            return not self._hooks[wrapper][0].reduces
         return wrapper.has_local_gradients
 
 
 def _average(params, group):
     """Replace the gradients of ``params`` by their averages over the ranks. It stays None if no rank has one."""
-    for alike in _runs(params):
+    for alike in _batches(params):
         for param in alike:
             if param.grad is not None and param.grad.is_sparse:
                 param.grad = param.grad.to_dense()
@@ -202,7 +206,7 @@ def _average(params, group):
                 param.grad = mean.clone()
 
 
-def _runs(params):
+def _batches(params):
     """Return lists of params of one dtype and device, of a bounded size each."""
     runs = []
     for alike in tensor_lists.grouped(params):

@@ -7,9 +7,9 @@ new params into the model, which the optimizer does not have.
 from ..errors import AmpError
 
 _INSTEAD = (
-    "{}: at {} amp would cast weights that torch keeps in shards. Use opt_level {}, which leaves the weights alone, with "
-    "an optimizer made from the sharded model: its float32 shards are the masters. For weights that are gathered in half, "
-    "pass fully_shard mp_policy=MixedPrecisionPolicy(param_dtype={}) at that level."
+    "{}: at {} amp would cast weights that torch keeps in shards. Use opt_level {}, which leaves the weights alone, "
+    "with an optimizer made from the sharded model: its float32 shards are the masters. For weights that are gathered "
+    "in half, pass fully_shard mp_policy=MixedPrecisionPolicy(param_dtype={}) at that level."
 )
 
 

@@ -119,12 +119,12 @@ def _get_nothing():
     return _nothing
 
 
-def newcomers(model, masters):
+def new_modules(model, masters):
     """Return the modules without a ``hook`` for these masters, and those whose params have been replaced since."""
-    return [module for module in model.modules() if _is_newcomer(module, masters)]
+    return [module for module in model.modules() if _is_new_module(module, masters)]
 
 
-def _is_newcomer(module, masters):
+def _is_new_module(module, masters):
     hooked = _hook_of(module, masters)
     if hooked is None:
         return True

@@ -80,7 +80,7 @@ class ModelCast:
         self.originals[id(tensor)] = tensor.data, tensor.grad
         _set_data(tensor, dtype, tensor.data, tensor.grad)
 
-    def settle_in(self, patches):
+    def commit(self, patches):
         """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need.
 
         Args:

@@ -13,7 +13,6 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 """
 
 import copy
-import functools
 import weakref
 from collections import OrderedDict
 
@@ -21,10 +20,10 @@ import torch
 
 from .. import tensor_lists
 from ..errors import AmpError
-from ..loss_scaling.overflow import Skips
+from ..loss_scaling.overflow import StepSkips
 from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
-from .apex_names import StashNames
+from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
 from .masters import add_gradients
 from .session_callbacks import Stage
@@ -32,7 +31,7 @@ from .session_callbacks import Stage
 SLOT = "_amp_stash"
 
 
-class OptimizerAdapter(MasterPairs, StashNames):
+class OptimizerAdapter(MasterPairs, ApexNames):
     """The masters, the gradients and the skipped steps of one optimizer.
 
     Args:
@@ -40,34 +39,34 @@ class OptimizerAdapter(MasterPairs, StashNames):
         dtypes: the session's ``DtypePair``.
         has_masters: whether half params get masters.
         originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
-        links: the ``Links`` to the session.
+        callbacks: the ``SessionCallbacks``.
     """
 
-    def __init__(self, optimizer, dtypes, has_masters, originals, links):
+    def __init__(self, optimizer, dtypes, has_masters, originals, callbacks):
         self.optimizer = optimizer
         self.dtypes = dtypes
         self.has_masters = has_masters
-        self.links = links
+        self.callbacks = callbacks
         self.stage = Stage.READY
         self.pending_scale = 1.0
         self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's original methods, by name
         self.methods = PatchStack()  # restores them
         self.open_passes = weakref.WeakSet()  # the open ``scale_loss`` blocks of this optimizer
-        self.known_passes = links.passes.ended  # when its half params were last known to have no gradients
+        self.known_passes = callbacks.passes.ended  # when its half params were last known to have no gradients
         # Counts the passes that ``untracked_gradients`` has watched, up to its limit. There is no limit for optimizers
         # with masters that step on gradients of plain backward passes: nothing else distinguishes these gradients from
         # scaled gradients of another optimizer's backward pass.
         self.watched_passes = float("-inf") if has_masters else 0
         self.steps_plainly = False
-        self.foreign_scale = None  # of another optimizer's backward pass, which left scaled gradients here
-        self.skips = Skips(optimizer)
-        self._stashed = []  # (param, gradient)
+        self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
+        self.skips = StepSkips(optimizer, callbacks.step_skipped)
+        self._set_aside = []  # (param, gradient)
         self.make_masters(originals)
 
     # -- params and masters --------------------------------------------------------------------------------------------
 
-    def own_masters(self):
+    def unpaired_params(self):
         """Return the params that are their own masters."""
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         if not self._pairs:
@@ -76,13 +75,13 @@ class OptimizerAdapter(MasterPairs, StashNames):
             return []
         return [param for param in params if id(param) not in self._pairs]
 
-    def reached(self):
+    def leaf_params(self):
         """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
-        return [pair.model for pair in self._pairs.values()] + self.own_masters()
+        return [pair.model for pair in self._pairs.values()] + self.unpaired_params()
 
-    def _own_with_grad(self, seen):
+    def _unpaired_with_grad(self, seen):
         """Return the own masters that have a gradient and are not in ``seen``; add them to it."""
-        own = [param for param in self.own_masters() if param.grad is not None]
+        own = [param for param in self.unpaired_params() if param.grad is not None]
         if seen:
             own = [param for param in own if id(param) not in seen]
         seen.update(map(id, own))
@@ -90,9 +89,9 @@ class OptimizerAdapter(MasterPairs, StashNames):
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
-    def has_to_make_room(self):
+    def has_gradients_to_rescale(self):
         """Return whether ``before_backward`` has anything to do: earlier passes left gradients."""
-        if self.stage is Stage.SCALED or self.foreign_scale is not None:
+        if self.stage is Stage.SCALED or self.untracked_scale is not None:
             return True
         lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
         for params in lists:
@@ -114,21 +113,23 @@ class OptimizerAdapter(MasterPairs, StashNames):
             if is_same(scale, self.pending_scale):
                 return
             self.after_backward(scaler, self.pending_scale, set())
-        if self.foreign_scale is not None and all(param.grad is None for param in self.reached()):
-            self.foreign_scale = None
+        if self.untracked_scale is not None and all(param.grad is None for param in self.leaf_params()):
+            self.untracked_scale = None
         self._move_to_masters(scaler, 1.0)
-        doomed = self.skips.are_coming()
-        if is_one(scale) and not doomed:
+        is_skipped = self.skips.is_next_skipped()
+        if is_one(scale) and not is_skipped:
             return
-        held = self._own_with_grad(seen)
+        held = self._unpaired_with_grad(seen)
         # Half gradients could overflow when multiplied. Gradients of an earlier loss that did overflow would count as
         # an overflow of this loss too, and lower its scale. Both are set aside until ``after_backward``.
         high = self.dtypes.high
-        aside = [param for param in held if doomed or (not are_local and tensor_lists.is_narrower(param.grad, high))]
+        aside = [
+            param for param in held if is_skipped or (not are_local and tensor_lists.is_narrower(param.grad, high))
+        ]
         ids = set(map(id, aside))
         tensor_lists.multiply_(tensor_lists.grouped([param.grad for param in held if id(param) not in ids]), scale)
         for param in aside:  # a copy, since a view's memory may be reused
-            self._stashed.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
+            self._set_aside.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
             param.grad = None
 
     def leave_scaled(self, scale):
@@ -139,17 +140,17 @@ class OptimizerAdapter(MasterPairs, StashNames):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``before_backward``."""
         self._move_to_masters(scaler, scale)
         grads = []
-        for param in self._own_with_grad(seen):
+        for param in self._unpaired_with_grad(seen):
             grad = param.grad
             if grad.is_sparse and not grad.is_coalesced():
                 grad = param.grad = grad.coalesce()
             grads.append(grad)
         scaler.unscale_(tensor_lists.grouped(grads), scale)
-        for param, grad in self._stashed:
+        for param, grad in self._set_aside:
             param.grad = grad if param.grad is None else param.grad.add_(grad)
-        self._stashed = []
+        self._set_aside = []
         self.stage = Stage.READY
-        self.known_passes = self.links.passes.ended
+        self.known_passes = self.callbacks.passes.ended
         if not self.steps_plainly:
             self.watched_passes = max(self.watched_passes, 0)
 
@@ -157,7 +158,7 @@ class OptimizerAdapter(MasterPairs, StashNames):
         """Move half gradients of a pass that was not scaled to their masters."""
         with torch.no_grad():
             self._move_to_masters(None, 1.0)
-        self.known_passes = self.links.passes.ended
+        self.known_passes = self.callbacks.passes.ended
         if self.stage is Stage.DELAYED:
             self.stage = Stage.READY
 
@@ -174,11 +175,6 @@ class OptimizerAdapter(MasterPairs, StashNames):
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
-    def heed(self, verdict, loss_id, scaler):
-        """Skip the next step if ``verdict`` is an overflow, and call ``links.on_skip`` then."""
-        verdict.tell(functools.partial(self.links.on_skip, loss_id, scaler))
-        self.skips.heed(verdict, scaler)
-
     def holds_scaled_gradients(self):
         """Return whether a pass with ``delay_unscale`` has not been unscaled yet."""
         return self.stage is Stage.SCALED
@@ -190,20 +186,20 @@ class OptimizerAdapter(MasterPairs, StashNames):
                 "optimizer.step() would use gradients that are still scaled by {:g}: the last amp.scale_loss had "
                 "delay_unscale=True. Leave it out in the last backward pass before step().".format(self.pending_scale)
             )
-        if self.foreign_scale is not None:
-            self.links.on_foreign(self)
+        if self.untracked_scale is not None:
+            self.callbacks.scaled_gradients_used(self)
             if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled
-                self.foreign_scale = None
+                self.untracked_scale = None
 
     def finish_step(self, stepped):
         """Round the masters into the model if the optimizer ``stepped``, and free their gradients."""
         if stepped:
-            self.settle_masters()
+            self.mark_masters_synced()
             self.masters_to_models()
         for chunk in self._chunks:
             for master in chunk.masters:
                 master.grad = None
-        for observer in self.links.observers:
+        for observer in self.callbacks.observers:
             observer.after_step(self)
 
     def forget_gradients(self, set_to_none):
@@ -213,10 +209,10 @@ class OptimizerAdapter(MasterPairs, StashNames):
                 pair.model.grad = None
             else:
                 pair.model.grad.detach_().zero_()
-        self._stashed = []
+        self._set_aside = []
         self.stage = Stage.READY
-        self.foreign_scale = None
-        self.known_passes = self.links.passes.ended
+        self.untracked_scale = None
+        self.known_passes = self.callbacks.passes.ended
 
     def __deepcopy__(self, memo):
         # Keys are ids, so the copy's dict is built from the copied pairs. No ``scale_loss`` block is open for a copy.
@@ -228,5 +224,5 @@ class OptimizerAdapter(MasterPairs, StashNames):
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
         twin.open_passes = weakref.WeakSet()
         for pair in pairs:
-            self.links.writes.watch(pair)
+            self.callbacks.writes.watch(pair)
         return twin

@@ -25,8 +25,8 @@ def targets(adapter, state_dict):
     """
     if isinstance(state_dict, dict) and FLAT in state_dict:
         raise AmpError(
-            "The checkpoint has {!r}: an FP16_Optimizer of before 2019 saved it, which kept all params of a group as one "
-            "vector. Load the model's weights from it, and let the optimizer start afresh.".format(FLAT)
+            "The checkpoint has {!r}: an FP16_Optimizer of before 2019 saved it, which kept all params of a group as "
+            "one vector. Load the model's weights from it, and let the optimizer start afresh.".format(FLAT)
         )
     found = []
     groups = state_dict.get(MASTERS, ()) if inner_state(state_dict) is not state_dict else ()
@@ -35,8 +35,8 @@ def targets(adapter, state_dict):
         choices = [each for each in (masters, list(group["params"])) if _shapes(each) == _shapes(saved)]
         if not choices:
             raise AmpError(
-                "The checkpoint of an FP16_Optimizer has masters of shapes {} where this optimizer has {}. To load what "
-                "the inner optimizer saved without them, pass checkpoint['{}'].".format(
+                "The checkpoint of an FP16_Optimizer has masters of shapes {} where this optimizer has {}. To load "
+                "what the inner optimizer saved without them, pass checkpoint['{}'].".format(
                     _shapes(saved), _shapes(masters or group["params"]), INNER
                 )
             )

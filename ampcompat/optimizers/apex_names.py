@@ -4,7 +4,7 @@
 """
 
 
-class StashNames:
+class ApexNames:
     """Mixed into ``OptimizerAdapter``; each list is built at access."""
 
     #: Always True: master weights are made in ``initialize``.
@@ -13,7 +13,7 @@ class StashNames:
     @property
     def already_patched(self):
         """Whether the next step will be skipped."""
-        return self.skips.are_coming()
+        return self.skips.is_next_skipped()
 
     @property
     def params_have_scaled_gradients(self):
@@ -33,7 +33,7 @@ class StashNames:
     @property
     def all_fp32_from_fp32_params(self):
         """The params that are their own masters."""
-        return self.own_masters()
+        return self.unpaired_params()
 
     @property
     def fp16_groups(self):

@@ -80,7 +80,7 @@ class Chunk:
                 take_values(models, masters, whole)
                 for index, master, version in zip(chosen, masters, before):
                     self._of_masters[index] += master._version - version
-                writes.settle(models)
+                writes.clear(models)
 
     def round_into_models(self, writes):
         """Copy the masters to the half params, rounded; clear what ``writes`` has noted of the masters."""
@@ -88,7 +88,7 @@ class Chunk:
         self._versions = [version + 1 for version in self._versions]  # of the copy; reading them takes longer
         if not self.is_new:
             self._of_masters = _versions(self.masters)
-            writes.settle(self.masters)
+            writes.clear(self.masters)
 
     def has_gradients(self):
         """Return whether any of the half params has a gradient."""

@@ -19,20 +19,20 @@ class Pair(NamedTuple):
 
 
 class MasterPairs:
-    """Mixed into ``OptimizerAdapter``, which has ``optimizer``, ``dtypes``, ``has_masters`` and ``links``."""
+    """Mixed into ``OptimizerAdapter``, which has ``optimizer``, ``dtypes``, ``has_masters`` and ``callbacks``."""
 
     def make_masters(self, originals):
-        """Make masters of all half params of the optimizer. ``abandon`` undoes it.
+        """Make masters of all half params of the optimizer. ``rollback`` undoes it.
 
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
         self._pairs = OrderedDict()  # id(master) -> Pair
         self._chunks = []  # the same pairs as ``Chunk`` lists, whose gradients are moved together
-        self.has_begun = False
-        self.join(originals)
+        self.has_stepped = False
+        self.make_new_masters(originals)
 
-    def adopt(self, groups):
+    def make_masters_of_groups(self, groups):
         """Replace the half params of new param groups by masters.
 
         Raises:
@@ -41,14 +41,14 @@ class MasterPairs:
         known = {id(pair.model) for pair in self._pairs.values()}
         if any(id(param) in known for group in groups for param in group["params"]):
             raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
-        self._adopt(groups, ())
+        self._replace_params(groups, ())
 
-    def join(self, originals):
-        """Make masters of params that a later ``initialize`` has cast to half. ``abandon`` undoes it."""
+    def make_new_masters(self, originals):
+        """Make masters of params that a later ``initialize`` has cast to half. ``rollback`` undoes it."""
         self._before = Snapshot(self.optimizer), self._pairs.copy(), list(self._chunks)
-        self._adopt(self.optimizer.param_groups, originals)
+        self._replace_params(self.optimizer.param_groups, originals)
 
-    def _adopt(self, groups, originals):
+    def _replace_params(self, groups, originals):
         """Replace half params by masters; move their optimizer state to the masters, in float32."""
         state, pairs = self.optimizer.state, []
         for params in [group["params"] for group in groups]:
@@ -65,13 +65,13 @@ class MasterPairs:
         self._pairs.update((id(pair.master), pair) for pair in pairs)
         self._chunks += chunks_of(pairs)
         for pair in pairs:
-            self.links.writes.watch(pair)
+            self.callbacks.writes.watch(pair)
 
-    def settle_in(self):
-        """Drop what ``abandon`` needs: ``initialize`` has succeeded."""
+    def commit(self):
+        """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
         self._before = None
 
-    def abandon(self):
+    def rollback(self):
         """Restore the optimizer as it was: ``initialize`` has failed."""
         snapshot, self._pairs, self._chunks = self._before
         snapshot.restore(self.optimizer)
@@ -103,16 +103,16 @@ class MasterPairs:
                 replaced temporarily and restored before it (an EMA for evaluation, a perturbation for one backward
                 pass) leave the low bits of the masters alone.
         """
-        self.has_begun = True
+        self.has_stepped = True
         for chunk in self._chunks:
             if chunk.is_new:
-                chunk.refresh_first(self.links.writes, self.links.is_shared_by_hand())
+                chunk.refresh_first(self.callbacks.writes, self.callbacks.are_weights_shared_by_hand())
             elif not new_only:
-                chunk.refresh(self.links.writes)
+                chunk.refresh(self.callbacks.writes)
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
-        if not self.has_begun:
+        if not self.has_stepped:
             self.refresh_masters()
 
     def pairs(self):
@@ -129,9 +129,9 @@ class MasterPairs:
         if self._chunks:
             with torch.no_grad():
                 for chunk in self._chunks:
-                    chunk.round_into_models(self.links.writes)
+                    chunk.round_into_models(self.callbacks.writes)
 
-    def settle_masters(self):
+    def mark_masters_synced(self):
         """Mark the first step as done. Before it every half param is compared with its master."""
         for chunk in self._chunks:
             chunk.is_new = False

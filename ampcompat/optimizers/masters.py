@@ -57,8 +57,8 @@ def _batches(models, masters):
     room, key = 0, None
     halves, wides = [], []
     for model, master in zip(models, masters):
-        half = model.detach().to(master.device)  # a model may have been moved, masters are not
-        for half, wide in zip(_pieces(half), _pieces(master.detach())):
+        moved = model.detach().to(master.device)  # a model may have been moved, masters are not
+        for half, wide in zip(_pieces(moved), _pieces(master.detach())):
             is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= room
             if not (is_alike and features.has_foreach_copy()):
                 if halves:

@@ -1,8 +1,10 @@
-"""``Links``: what an adapter shares with its session. ``Stage`` and ``Passes``: the state of an iteration."""
+"""``SessionCallbacks``: what an optimizer's adapter asks and tells its session (see ``training.callbacks``)."""
 
 import enum
 import threading
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+
+from .written_params import Writes
 
 
 class Stage(enum.Enum):
@@ -19,35 +21,54 @@ class Passes(threading.local):
     ended = 0
     scale = 1.0
 
-    def note(self, scale):
+    def add(self, scale):
         """Count one."""
         self.ended, self.scale = self.ended + 1, scale
 
 
-class Links(NamedTuple):
-    """What an adapter shares with its session. Copies of an optimizer share it, so they stay in the session.
+class SessionCallbacks(ABC):
+    """The session, as the adapters of its optimizers see it. A copy of an optimizer keeps it, and so its session.
 
-    ``stepping(weights)``: the context manager of a step; ``weights()`` are the weights that it changes.
-    ``resumed(function)``: ``function``, with the casts that are active now. ``first_scaler()``: the loss scaler that
-    Apex's method names use. ``is_shared_by_hand()``: whether ranks may share weights without a data-parallel wrapper.
-    ``passes``, ``writes``, ``observers``: the session's ``Passes``, ``Writes`` and observers.
-
-    Callbacks: ``on_skip(loss_id, scaler)`` for every skipped step; ``on_foreign(adapter)`` for a step on scaled
-    gradients of another optimizer's backward pass; ``on_copy(adapter)`` for every copy of an optimizer;
-    ``on_plain(adapter)`` for a step on gradients of a backward pass without ``scale_loss``.
+    Args:
+        observers: the session's list of ``Observer`` objects.
     """
 
-    stepping: object
-    resumed: object
-    first_scaler: object
-    on_skip: object
-    on_foreign: object
-    on_copy: object
-    on_plain: object
-    is_shared_by_hand: object
-    passes: object
-    writes: object
-    observers: list
+    def __init__(self, observers):
+        self.observers = observers
+        self.passes = Passes()
+        self.writes = Writes()
+
+    @abstractmethod
+    def step_context(self, weights):
+        """Return the context manager of a step; ``weights()`` returns the weights that the step changes."""
+
+    @abstractmethod
+    def bind_casts(self, function):
+        """Return ``function`` wrapped to run with the casts that are active now."""
+
+    @abstractmethod
+    def first_scaler(self):
+        """Return the ``LossScaler`` that methods with Apex's names use."""
+
+    @abstractmethod
+    def are_weights_shared_by_hand(self):
+        """Return whether ranks may share weights without a data-parallel wrapper."""
+
+    @abstractmethod
+    def step_skipped(self, loss_id, scaler):
+        """Called for every step that is skipped, after the update of the scale."""
+
+    @abstractmethod
+    def scaled_gradients_used(self, adapter):
+        """Called for a step on scaled gradients of a backward pass whose ``scale_loss`` did not get this optimizer."""
+
+    @abstractmethod
+    def unscaled_gradients_used(self, adapter):
+        """Called for a step on half gradients of a backward pass without ``scale_loss``."""
+
+    @abstractmethod
+    def optimizer_copied(self, adapter):
+        """Called with the adapter of every copy of an optimizer."""
 
     def __deepcopy__(self, memo):
         return self

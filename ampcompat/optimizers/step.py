@@ -74,17 +74,17 @@ def _copy_signature(original, method):
 def _step(self, *args, **kwargs):
     adapter = self._amp_stash
     catch_up(adapter)
-    for observer in adapter.links.observers:
+    for observer in adapter.callbacks.observers:
         observer.before_step(adapter)
     adapter.check_unscaled()
-    flag = adapter.skips.take_flag()
+    flag = adapter.skips.take_found_inf()
     if flag is None and adapter.skips.take():
-        _tell_schedulers(self)
+        _mark_step_called(self)
         adapter.finish_step(stepped=False)
         return None
     args, kwargs = _watch_closure(adapter, args, kwargs)
     try:
-        with adapter.links.stepping(adapter.reached), adapter.links.writes.paused():
+        with adapter.callbacks.step_context(adapter.leaf_params), adapter.callbacks.writes.paused():
             step = adapter.replaced["step"]
             if flag is None:
                 result = step(*args, **kwargs)
@@ -109,7 +109,7 @@ def _stepped_with(optimizer, flag, step, args, kwargs):
         del optimizer.grad_scale, optimizer.found_inf
 
 
-def _tell_schedulers(optimizer):
+def _mark_step_called(optimizer):
     """Count a skipped step as a step, so that learning-rate schedulers do not warn about the order of calls."""
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         optimizer._opt_called = True
@@ -135,14 +135,14 @@ def _watched(adapter, closure):
     """
     params = [param for group in adapter.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
-    closure = adapter.links.resumed(closure)
+    closure = adapter.callbacks.bind_casts(closure)
     losses = []
 
     def watched():
         moved = bool(losses) or [param._version for param in params] != versions
         if moved:
             adapter.masters_to_models()
-        with torch.enable_grad(), adapter.links.writes.resumed():
+        with torch.enable_grad(), adapter.callbacks.writes.resumed():
             loss = closure()
         losses.append(loss)
         catch_up(adapter)
@@ -150,9 +150,9 @@ def _watched(adapter, closure):
         if adapter.skips.take():
             if moved:
                 raise GradientOverflowError(
-                    "the gradients overflowed when {} evaluated its closure again, after it had moved the weights: this "
-                    "step can neither be finished nor skipped. Optimizers of this kind need a loss scale that does "
-                    "not overflow: initialize with a static loss_scale, or use O0, O4 or O5.".format(
+                    "the gradients overflowed when {} evaluated its closure again, after it had moved the weights: "
+                    "this step can neither be finished nor skipped. Optimizers of this kind need a loss scale that "
+                    "does not overflow: initialize with a static loss_scale, or use O0, O4 or O5.".format(
                         type(adapter.optimizer).__name__
                     )
                 )
@@ -191,7 +191,7 @@ def _add_param_group(self, *args, **kwargs):
     adapter = self._amp_stash
     result = adapter.replaced["add_param_group"](*args, **kwargs)
     try:
-        adapter.adopt(self.param_groups[before:])
+        adapter.make_masters_of_groups(self.param_groups[before:])
     except AmpError:
         del self.param_groups[before:]
         raise
@@ -213,7 +213,7 @@ def _deepcopy(self, memo):
         patches.set(self, "__deepcopy__", self._amp_stash.replaced.get("__deepcopy__"))
         twin = copy.deepcopy(self, memo)
     if SLOT not in vars(twin):
-        self._amp_stash.links.on_copy(copy.deepcopy(self._amp_stash, memo))
+        self._amp_stash.callbacks.optimizer_copied(copy.deepcopy(self._amp_stash, memo))
     return twin
 
 
@@ -227,7 +227,7 @@ def _amp_lazy_init(self):
 
 def _prepare_amp_backward(self):
     adapter = self._amp_stash
-    scaler = adapter.links.first_scaler()
+    scaler = adapter.callbacks.first_scaler()
     adapter.begin()
     with torch.no_grad():
         adapter.before_backward(scaler, scaler.loss_scale(), set())
@@ -239,7 +239,7 @@ def _post_amp_backward(self, scaler):
 
 
 def _master_params_to_model_params(self):
-    self._amp_stash.settle_masters()
+    self._amp_stash.mark_masters_synced()
     self._amp_stash.masters_to_models()
 
 

@@ -15,8 +15,8 @@ def is_watched(adapter):
     return adapter.watched_passes < WATCHED_PASSES
 
 
-def note_pass(loss, scale, adapters):
-    """Set ``foreign_scale`` of the adapters whose params a loss depends on: the pass left scaled gradients there.
+def record_pass(loss, scale, adapters):
+    """Set ``untracked_scale`` of the adapters whose params a loss depends on: the pass left scaled gradients there.
 
     Args:
         loss: the tensor whose backward pass it was.
@@ -26,8 +26,8 @@ def note_pass(loss, scale, adapters):
     leaves = _leaves_of(loss)
     for adapter in adapters:
         adapter.watched_passes += 1
-        if any(id(param) in leaves for param in adapter.reached()):
-            adapter.foreign_scale = scale
+        if any(id(param) in leaves for param in adapter.leaf_params()):
+            adapter.untracked_scale = scale
 
 
 def _leaves_of(tensor):

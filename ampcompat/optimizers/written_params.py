@@ -12,13 +12,13 @@ import torch
 
 
 class Writes:
-    """The watched params, and those that may have been written since the last ``settle``."""
+    """The watched params, and those that may have been written since the last ``clear``."""
 
     def __init__(self):
         self._watched = weakref.WeakValueDictionary()  # id -> param
-        self._noted = {}  # id -> weak references to tensors that share the param's memory
+        self._recorded = {}  # id -> weak references to tensors that share the param's memory
         self._is_open = False
-        self._away = set()  # threads that are in an optimizer's step
+        self._paused_threads = set()  # threads that are in an optimizer's step
 
     def open(self, patches):
         """Watch ``torch.nn.Parameter.data`` from now on; undone by ``patches``."""
@@ -31,12 +31,12 @@ class Writes:
         # sets on Tensor.data, or removes, keeps working.
         def get_data(param):
             alias = torch.Tensor.data.__get__(param, type(param))
-            self._note(param, alias)
+            self._record(param, alias)
             return alias
 
         def set_data(param, value):
             torch.Tensor.data.__set__(param, value)
-            self._note(param, value, value._base)
+            self._record(param, value, value._base)
 
         def delete_data(param):
             torch.Tensor.data.__delete__(param)
@@ -46,15 +46,15 @@ class Writes:
     def _close(self):
         self._is_open = False
 
-    def _note(self, param, *aliases):
+    def _record(self, param, *aliases):
         key = id(param)
-        if self._watched.get(key) is param and get_ident() not in self._away:
-            alive = [alias for alias in self._noted.get(key, ()) if alias() is not None]
-            self._noted[key] = alive + [weakref.ref(alias) for alias in aliases if alias is not None]
+        if self._watched.get(key) is param and get_ident() not in self._paused_threads:
+            alive = [alias for alias in self._recorded.get(key, ()) if alias() is not None]
+            self._recorded[key] = alive + [weakref.ref(alias) for alias in aliases if alias is not None]
 
     def watch(self, params):
         """Watch these params too."""
-        self._noted = {key: aliases for key, aliases in self._noted.items() if key in self._watched}
+        self._recorded = {key: aliases for key, aliases in self._recorded.items() if key in self._watched}
         for param in params:
             self._watched[id(param)] = param
 
@@ -62,31 +62,31 @@ class Writes:
     def paused(self):
         """Return a context manager that notes no writes of this thread: those of an optimizer's own step."""
         thread = get_ident()
-        self._away.add(thread)
+        self._paused_threads.add(thread)
         try:
             yield
         finally:
-            self._away.discard(thread)
+            self._paused_threads.discard(thread)
 
     @contextmanager
     def resumed(self):
         """Return a context manager that notes writes again, in a closure called by a step."""
         thread = get_ident()
-        self._away.discard(thread)
+        self._paused_threads.discard(thread)
         try:
             yield
         finally:
-            self._away.add(thread)
+            self._paused_threads.add(thread)
 
     def __bool__(self):
-        return bool(self._noted)
+        return bool(self._recorded)
 
     def __contains__(self, param):
-        return id(param) in self._noted
+        return id(param) in self._recorded
 
-    def settle(self, params):
+    def clear(self, params):
         """Clear the notes of these params, except of those with a ``.data`` tensor that is still alive."""
-        for param in params if self._noted else ():
-            aliases = self._noted.get(id(param))
+        for param in params if self._recorded else ():
+            aliases = self._recorded.get(id(param))
             if aliases is not None and all(alias() is None for alias in aliases):
-                del self._noted[id(param)]
+                del self._recorded[id(param)]

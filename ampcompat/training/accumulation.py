@@ -14,8 +14,8 @@ import torch
 
 from ..accumulation_groups import group_bounds
 from ..errors import AmpError, AmpTypeError, AmpValueError
-from . import initialize
 from .backward_pass import WHERE_EQUAL
+from .request import check_loss, is_optimizer
 
 
 class Accumulation:
@@ -36,7 +36,7 @@ class Accumulation:
         self.total = None if total is None else _whole("total", total, 1)
         self.iteration = _whole("start", start, 0)
         for optimizer in self.optimizers:
-            if not initialize.is_optimizer(optimizer):
+            if not is_optimizer(optimizer):
                 raise AmpTypeError(
                     "amp.accumulate expected an optimizer or a list of them, not {}.".format(type(optimizer).__name__)
                 )
@@ -45,7 +45,7 @@ class Accumulation:
         if self.iteration == self.total:
             self.iteration = 0
         self._first = self.iteration  # of the current group
-        self._owes = False  # passes of this group have not been checked for overflow
+        self._has_unchecked = False  # passes of this group have not been checked for overflow
         self._is_local = False  # gradients of this group have not been all-reduced (no_sync)
 
     def __repr__(self):
@@ -75,7 +75,7 @@ class Accumulation:
             loss: the mean over this iteration's batch.
             loss_id: which of the ``num_losses`` scalers.
         """
-        initialize.check_loss(loss)
+        check_loss(loss)
         session = self._find_session()
         share = loss.to(session.policy.dtypes.high) if session.enabled else loss
         # With several scalers each pass is checked by itself: in the sum one could not see which loss overflowed.
@@ -83,7 +83,7 @@ class Accumulation:
         options = {"delay_unscale": WHERE_EQUAL} if delays else {}
         with session.scale_loss(share / self.size, self.optimizers, loss_id, **options) as scaled_loss:
             yield scaled_loss
-        self._owes = delays
+        self._has_unchecked = delays
 
     def no_sync(self, *models):
         """Return a context for forward and backward in which gradients are all-reduced only when a step is due.
@@ -125,7 +125,7 @@ class Accumulation:
         if done == 0:
             return False
         self._check_exchanged()
-        self._settle()
+        self._check_remaining()
         with torch.no_grad():
             for optimizer in self.optimizers:
                 for param in [param for group in optimizer.param_groups for param in group["params"]]:
@@ -136,17 +136,17 @@ class Accumulation:
         return True
 
     def _finish(self):
-        self._settle()
+        self._check_remaining()
         self._first, self._is_local = self.iteration, False
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
 
-    def _settle(self):
+    def _check_remaining(self):
         """Unscale and check the group's gradients, if its last iteration had no backward pass that did."""
-        if self._owes:
+        if self._has_unchecked:
             self._check_exchanged()
-            self._owes = False
+            self._has_unchecked = False
             with self._find_session().scale_loss(torch.zeros(()), self.optimizers):
                 pass
 

@@ -3,9 +3,9 @@
 import torch
 
 from ..errors import AmpError
-from ..loss_scaling.overflow import Judgement
+from ..loss_scaling.overflow import check_overflow, defer_check
 from ..loss_scaling.scaler import is_one, is_same
-from ..optimizers.untracked_gradients import note_pass
+from ..optimizers.untracked_gradients import is_watched, record_pass
 from ..tensor_lists import is_narrower
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
@@ -24,69 +24,54 @@ class BackwardPass:
     both.
 
     Args:
+        session: the ``Session``.
         loss: a tensor.
-        high: the dtype in which the loss is scaled.
-        scaler: the ``LossScaler`` of this loss.
         loss_id: its number.
+        scaler: the ``LossScaler`` of this loss.
         adapters: of the optimizers whose params the pass reaches.
-        others: adapters of other optimizers, to note whether the pass leaves scaled gradients in their params.
-        casts: the ``ProcessCasts``.
-        replicas: the ``Replicas``.
-        observers: the ``Observer`` objects to call.
         delay_unscale: see ``amp.scale_loss``; or ``WHERE_EQUAL``.
         delay_overflow_check: see ``amp.scale_loss``.
     """
 
-    def __init__(
-        self,
-        loss,
-        high,
-        scaler,
-        loss_id,
-        adapters,
-        others,
-        casts,
-        replicas,
-        observers,
-        delay_unscale,
-        delay_overflow_check,
-    ):
+    def __init__(self, session, loss, loss_id, scaler, adapters, delay_unscale=False, delay_overflow_check=False):
         self.loss = loss
-        self.high = high
-        self.scaler = scaler
         self.loss_id = loss_id
+        self.scaler = scaler
         self.adapters = adapters
-        self.others = others
-        self.casts = casts
-        self.replicas = replicas
-        self.observers = observers
+        self.observers = session.observers
         self.delay_unscale = delay_unscale
         self.delay_overflow_check = delay_overflow_check
+        self._high = session.policy.dtypes.high
+        self._casts = session.process_casts
+        self._ddp_wrappers = session.ddp_wrappers
+        self._other_adapters = ()  # to find out whether the pass leaves scaled gradients in their params
+        if len(session.adapters) > len(adapters):
+            self._other_adapters = [each for each in session.adapters if is_watched(each) and each not in adapters]
         if delay_unscale == WHERE_EQUAL:
-            self.delay_unscale = not _leaves_half_gradients(adapters, high)
+            self.delay_unscale = not _leaves_half_gradients(adapters, self._high)
             self.delay_overflow_check = True
         self.scale = None
-        self.verdict = None
+        self.overflow_check = None
 
     def __enter__(self):
         # Forward is over. Autograd holds the casts of weights that it needs, and frees them one by one during backward,
         # unless the cache holds them too.
-        self.casts.backend.clear_cache()
+        self._casts.backend.clear_cache()
         self.scale = self._scale_within(self._check_nesting())
         for observer in self.observers:
             observer.before_backward(self)
         outermost = [adapter for adapter in self.adapters if not adapter.open_passes]
         for adapter in outermost:
             adapter.begin()
-        if any([adapter.has_to_make_room() for adapter in outermost]):
-            with self.casts.paused(), torch.no_grad():
-                seen, are_local = set(), self.replicas.have_left(outermost)
+        if any([adapter.has_gradients_to_rescale() for adapter in outermost]):
+            with self._casts.paused(), torch.no_grad():
+                seen, are_local = set(), self._ddp_wrappers.have_unreduced_gradients(outermost)
                 for adapter in outermost:
                     if adapter.holds_scaled_gradients() and not is_same(self.scale, adapter.pending_scale):
-                        self.replicas.note_moved([adapter])
+                        self._ddp_wrappers.move_to_masters([adapter])
                     adapter.before_backward(self.scaler, self.scale, seen, are_local)
-        loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
-        scaled_loss = loss if is_one(self.scale) else loss * _beside(self.scale, loss)
+        loss = self.loss if self.loss.dtype is self._high else self.loss.to(self._high)
+        scaled_loss = loss if is_one(self.scale) else loss * _on_device_of(self.scale, loss)
         for adapter in self.adapters:
             adapter.open_passes.add(self)
         return scaled_loss
@@ -111,13 +96,13 @@ class BackwardPass:
     def __exit__(self, kind, error, trace):
         for adapter in self.adapters:
             adapter.open_passes.discard(self)
-        nested = [adapter for adapter in self.adapters if self._is_left_to_others(adapter)]
+        nested = [adapter for adapter in self.adapters if self._has_open_passes(adapter)]
         adapters = [adapter for adapter in self.adapters if adapter not in nested]
-        self.casts.backend.clear_cache()
+        self._casts.backend.clear_cache()
         if self.adapters and not is_one(self.scale):
-            self.adapters[0].links.passes.note(self.scale)
-        if self.others and not is_one(self.scale):
-            note_pass(self.loss, self.scale, self.others)
+            self.adapters[0].callbacks.passes.add(self.scale)
+        if self._other_adapters and not is_one(self.scale):
+            record_pass(self.loss, self.scale, self._other_adapters)
         if kind is not None:
             earlier = self.scaler.overflow_state()
             self._unscale(adapters)
@@ -125,50 +110,49 @@ class BackwardPass:
         elif self.delay_unscale:
             for adapter in adapters:
                 adapter.leave_scaled(self.scale)
-            self.replicas.note_local(self.adapters, stay=True)
+            self._ddp_wrappers.record_unreduced(self.adapters, stay=True)
         else:
             self._unscale(adapters)
-            self._judge(adapters, nested)
+            self._check_overflow(adapters, nested)
         if kind is None:
             for observer in self.observers:
                 observer.after_backward(self)
 
-    def _is_left_to_others(self, adapter):
+    def _has_open_passes(self, adapter):
         """Return whether an adapter's gradients stay scaled: other blocks with this scaler are still open for it."""
         return any(block.scaler is self.scaler for block in list(adapter.open_passes))
 
     def _unscale(self, adapters):
-        with self.casts.paused(), torch.no_grad():
+        with self._casts.paused(), torch.no_grad():
             seen = set()
             for adapter in adapters:
                 adapter.after_backward(self.scaler, self.scale, seen)
 
-    def _judge(self, adapters, nested):
-        """Make the overflow check, or postpone it.
+    def _check_overflow(self, adapters, nested):
+        """Make the overflow check, or defer it.
 
         Args:
             adapters: of the optimizers whose gradients are unscaled.
             nested: adapters whose gradients are still scaled: an outer block will unscale them.
         """
         is_local, groups = False, ()
-        if self.replicas.are_there():
-            self.replicas.note_local(nested, stay=True)
-            is_local = self.replicas.note_local(adapters, stay=False)
-            with self.casts.paused(), torch.no_grad():
-                groups = self.replicas.average(adapters)
+        if self._ddp_wrappers.exist():
+            self._ddp_wrappers.record_unreduced(nested, stay=True)
+            is_local = self._ddp_wrappers.record_unreduced(adapters, stay=False)
+            with self._casts.paused(), torch.no_grad():
+                groups = self._ddp_wrappers.average(adapters)
         if self.delay_overflow_check:
             return
-        judgement = Judgement(self.scaler, self.loss_id, self.adapters)
         if is_local or nested:
-            judgement.postpone()
+            defer_check(self.scaler, self.loss_id, self.adapters)
         else:
-            self.verdict = judgement.give(groups)
+            self.overflow_check = check_overflow(self.scaler, self.loss_id, self.adapters, groups)
 
 
 def _leaves_half_gradients(adapters, high):
-    dtypes = {param.dtype for adapter in adapters for param in adapter.reached()}
+    dtypes = {param.dtype for adapter in adapters for param in adapter.leaf_params()}
     return any(is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)
 
 
-def _beside(scale, loss):
+def _on_device_of(scale, loss):
     return scale.to(loss.device) if isinstance(scale, torch.Tensor) else scale

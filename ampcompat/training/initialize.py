@@ -1,216 +1,86 @@
-"""``Request``: the arguments of one ``amp.initialize``, normalized; and the checks of models, optimizers and losses.
+"""What ``amp.initialize`` does: a ``Plan`` is made and checked, a ``Preparation`` applies it and commits.
 
-Nothing is changed here. ``reinitialize`` removes models and optimizers that are initialized already.
+Nothing is changed before the plan is checked. If applying it raises, everything is undone.
 """
 
-from typing import Any, NamedTuple, Optional
+from contextlib import ExitStack
+from typing import NamedTuple
 
-import torch
-
-from .. import opt_levels
-from ..errors import AmpError, AmpTypeError, AmpValueError
-from ..loss_scaling import process_group as agreement
-from ..loss_scaling.scaler import LossScaler
-from ..models import fsdp
-from ..models import weights as model_parts
-from ..optimizers.adapter import SLOT
+from ..errors import AmpError, AmpValueError
+from ..models import forward, fsdp, state_dict, weights
+from ..optimizers import step
+from ..optimizers.adapter import SLOT, OptimizerAdapter
+from ..optimizers.masters import kept_where_equal
+from ..patching import PatchStack
+from . import state
 
 
-class Request(NamedTuple):
-    """The arguments of one ``initialize``: models and optimizers as lists, and what to return."""
+class Plan(NamedTuple):
+    """The models and optimizers of a request that are not initialized yet: some trainers call ``initialize`` twice.
+
+    A model has grown if it is initialized, and modules or params were added since that must be cast too, such as a new
+    head.
+    """
 
     models: list
+    grown_models: list
     optimizers: list
-    defaults: opt_levels.Policy
-    policy: opt_levels.Policy
-    cast_model_outputs: Optional[torch.dtype]  # as the user passed it
-    keep_fp32: list
-    scaler_options: dict
-    num_losses: int
-    skip_limit: tuple
-    diagnose: bool
-    return_value: Any
 
-    def make_scalers(self):
-        """Return the loss scalers, one per loss."""
-        return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
-
-    @property
-    def output_dtype(self):
-        """What the models' floating outputs are cast to, or None."""
-        if self.cast_model_outputs is not None or self.policy.cast_model_type is None:
-            return self.cast_model_outputs
-        return self.policy.dtypes.high
+    def is_empty(self):
+        """Return whether all are initialized already."""
+        return not (self.models or self.grown_models or self.optimizers)
 
 
-#: Keywords of ``initialize`` that override the opt level, and (``_SCALING``) those of the loss scalers.
-_LEVEL_OPTIONS = (
-    "cast_model_type",
-    "patch_torch_functions",
-    "patch_torch_functions_type",
-    "keep_batchnorm_fp32",
-    "master_weights",
-    "loss_scale",
-)
-_SCALING = (
-    "min_loss_scale",
-    "max_loss_scale",
-    "init_scale",
-    "growth_factor",
-    "backoff_factor",
-    "growth_interval",
-    "hysteresis",
-    "skip_static_overflow",
-    "process_group",
-)
-
-
-def make_request(stated, command_line, dtypes=None):
-    """Return the ``Request`` of a call.
-
-    Args:
-        stated: all arguments of ``amp.initialize`` by name.
-        command_line: overrides of the level and its options, from ``python -m ampcompat run`` or a ``session``.
-        dtypes: a ``DtypePair`` instead of the level's.
+def make_plan(request, session):
+    """Return the ``Plan`` of a ``Request``.
 
     Raises:
-        AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
+        AmpError: a model or an optimizer cannot be initialized, or not again with another policy.
     """
-    models, optimizers = stated["models"], stated["optimizers"]
-    model_list = _listed(models, "models", "a torch.nn.Module or a list of them", _is_module)
-    optimizer_list = [] if optimizers is None else _listed(optimizers, "optimizers", _OPTIMIZERS, is_optimizer)
-    options = {name: stated[name] for name in _LEVEL_OPTIONS}
-    defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
-    return Request(
-        models=model_list,
-        optimizers=optimizer_list,
-        defaults=defaults,
-        policy=policy,
-        cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
-        keep_fp32=_entries(stated["keep_fp32"]),
-        scaler_options=_scaler_options(**{name: stated[name] for name in _SCALING}),
-        num_losses=_count("num_losses", stated["num_losses"]),
-        skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
-        diagnose=bool(stated["diagnose"]),
-        return_value=models if optimizers is None else (models, optimizers),
-    )
+    policy, policies, masters = request.policy, session.policies, session.masters
+    models = [model for model in request.models if policies.get(model) != policy]
+    again = [model for model in request.models if model not in models] if policy.casts_model else []
+    grown = [model for model in again if state_dict.new_modules(model, masters)]
+    known = _params([model for model in (request.models if models else policies) if model not in models])
+    new = _params(models)
+    optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
+    _check_models(models, policies, policy)
+    _check_optimizers(optimizers)
+    return Plan(models, grown, optimizers)
 
 
-_OPTIMIZERS = "an optimizer, a list of them, or None"
+def _params(models):
+    return {id(param) for model in models for param in model.parameters()}
 
 
-def is_optimizer(candidate):
-    """Return whether ``candidate`` has what an optimizer needs; LARC and others have it without being a subclass."""
-    return all(hasattr(candidate, name) for name in ("param_groups", "state", "step", "zero_grad"))
+def _is_initialized(optimizer, session, policy, known, new):
+    """Return whether an optimizer has an adapter with these dtypes, and params of known models but of no new one.
 
-
-def _is_module(candidate):
-    return isinstance(candidate, torch.nn.Module)
-
-
-def _listed(given, name, expected, accepts):
-    listed = list(given) if isinstance(given, (list, tuple)) else [given]
-    for index, item in enumerate(listed):
-        if not accepts(item):
-            place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
-            raise AmpTypeError(
-                "amp.initialize expected {} to be {}, and {} is of type {}.".format(
-                    name, expected, place, type(item).__name__
-                )
-            )
-    return listed
-
-
-def _output_dtype(dtype):
-    if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise AmpTypeError("cast_model_outputs must be a torch.dtype or None, not {!r}.".format(dtype))
-    return dtype
-
-
-def _entries(keep_fp32):
-    if keep_fp32 is None:
-        return []
-    return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
-
-
-def _count(name, number):
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, number))
-    return number
-
-
-def _scaler_options(
-    min_loss_scale,
-    max_loss_scale,
-    init_scale,
-    growth_factor,
-    backoff_factor,
-    growth_interval,
-    hysteresis,
-    skip_static_overflow,
-    process_group,
-):
-    parse = opt_levels.parse_scale
-    options = {"max_loss_scale": parse("max_loss_scale", max_loss_scale), "checks_static": bool(skip_static_overflow)}
-    for name, value in (
-        ("min_loss_scale", min_loss_scale),
-        ("init_scale", init_scale),
-        ("growth_factor", growth_factor),
-        ("backoff_factor", backoff_factor),
-    ):
-        if value is not None:
-            options[name] = parse(name, value)
-    if growth_interval is not None:
-        options["scale_window"] = _count("growth_interval", growth_interval)
-    if hysteresis is not None:
-        options["hysteresis"] = _count("hysteresis", hysteresis)
-    _check_order(options)
-    options["process_group"] = agreement.checked_group(process_group)
-    return options
-
-
-def _check_order(options):
-    smallest, largest = options.get("min_loss_scale", 0.0), options["max_loss_scale"]
-    if smallest > largest:
-        raise AmpValueError("min_loss_scale ({:g}) is greater than max_loss_scale ({:g}).".format(smallest, largest))
-    if options.get("growth_factor", 2.0) <= 1.0:
-        raise AmpValueError("growth_factor must be greater than 1, not {:g}.".format(options["growth_factor"]))
-    if options.get("backoff_factor", 0.5) >= 1.0:
-        raise AmpValueError("backoff_factor must be less than 1, not {:g}.".format(options["backoff_factor"]))
-
-
-def check_again(earlier, policy):
-    """Raise if a model with cast weights is initialized again with another policy: only the masters are float32 then.
-
-    Args:
-        earlier: the policies of the models that were initialized before.
-        policy: the new one.
+    Params that belong to no model are allowed: they may be of a replaced head, or of a loss.
     """
-    for before in earlier:
-        if before.casts_model:
+    adapter = getattr(optimizer, SLOT, None)
+    if getattr(adapter, "callbacks", None) is not session.callbacks or adapter.dtypes != policy.dtypes:
+        return False
+    params = {id(param) for param in adapter.leaf_params()}
+    return bool(params & known) and not params & new
+
+
+def _check_models(models, policies, policy):
+    for model in models:
+        before = policies.get(model)
+        if before is not None and before.casts_model:  # only the masters are float32 now
             raise AmpError(
-                "A model went through amp.initialize before, at {} with other options (now {}). Close that session with "
-                "ampcompat.reset() first: it gives the model float32 weights again.".format(
+                "A model went through amp.initialize before, at {} with other options (now {}). Close that session "
+                "with ampcompat.reset() first: it gives the model float32 weights again.".format(
                     before.opt_level, policy.opt_level
                 )
             )
-
-
-def check_models(models, policy, allow_half):
-    """Raise unless every model can be initialized."""
     for model in models:
         fsdp.check_whole(model, policy)
-        model_parts.check_model(model, allow_half)
+        weights.check_model(model, state.allow_incoming_model_not_fp32)
 
 
-def check_loss(loss):
-    """Raise unless ``loss`` is a tensor."""
-    if not isinstance(loss, torch.Tensor):
-        raise AmpTypeError("amp.scale_loss expected the loss to be a tensor, not {}.".format(type(loss).__name__))
-
-
-def check_optimizers(optimizers):
-    """Raise unless every optimizer can be initialized."""
+def _check_optimizers(optimizers):
     for optimizer in optimizers:
         if "FP16_Optimizer" in [base.__name__ for base in type(optimizer).__mro__]:
             raise AmpError(
@@ -224,3 +94,105 @@ def check_optimizers(optimizers):
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise AmpValueError("The list of optimizers names one of them twice.")
+
+
+class Preparation:
+    """A context manager that prepares models and optimizers for a session, and undoes it unless ``commit`` is called.
+
+    Args:
+        session: the ``Session``.
+    """
+
+    def __init__(self, session):
+        self._session = session
+        self._patches = PatchStack()  # undone when the session is closed
+        self._rollback = ExitStack()  # what a failure undoes
+        self._rollback.push(self._patches)
+        self._cast = None
+        self._adapters = []
+        self._grown = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._rollback.__exit__(*exc_info)
+
+    def apply(self, plan, request):
+        """Open the casts, cast the models' weights, mark their ``forward``, and adapt the optimizers."""
+        session, policy = self._session, request.policy
+        if policy.patch_torch_functions:
+            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models, plan.optimizers))
+        self._cast = weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
+        self._rollback.callback(self._cast.release)
+        contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)
+        for model in plan.models + plan.grown_models:
+            self._prepare_model(model, request, *contexts)
+        for adapter in list(session.adapters) if plan.grown_models else ():
+            self._rollback.callback(adapter.rollback)
+            adapter.make_new_masters(self._cast.originals)
+            session.masters.add(adapter.pairs())
+            self._grown.append(adapter)
+        for optimizer in plan.optimizers:
+            self.adapt(optimizer, policy, self._cast.originals)
+        session.ddp_wrappers.patch(policy, self._patches)
+
+    def _prepare_model(self, model, request, paused, entered):
+        policy, masters = request.policy, self._session.masters
+        low, high = policy.cast_model_type, policy.dtypes.high
+        modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
+        kept = weights.matching(model, request.keep_fp32)
+        if policy.weights_dtype is not None:
+            inner = [child for module in kept for child in module.modules()]
+            norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+            norms = [norm for norm in norms if norm not in inner]
+            self._cast.cast(modules, inner + norms)
+            kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+        if policy.casts_model:
+            state_dict.hook(modules, high, masters, self._patches)
+        for module in [module for module in kept if module in modules]:
+            self._mark(module, high, request.output_dtype if module is model else low, paused)
+        if model not in kept and model in modules:
+            self._mark(model, low, request.output_dtype, entered)
+
+    def _mark(self, module, input_dtype, output_dtype, context):
+        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, context, self._session.forward_token)
+        forward.mark(module, casts, self._patches)
+
+    def adapt(self, optimizer, policy, originals):
+        """Give an optimizer masters and its replaced methods; return its adapter.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+        """
+        masters = self._session.masters
+        for param in [param for group in optimizer.param_groups for param in group["params"]]:
+            master = masters.find(param)
+            if master is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
+                originals[id(param)] = (kept_where_equal(master.detach(), param.detach()), param.grad)
+        has_masters = bool(policy.master_weights)
+        adapter = OptimizerAdapter(optimizer, policy.dtypes, has_masters, originals, self._session.callbacks)
+        self._rollback.callback(adapter.rollback)
+        self.attach(adapter)
+        masters.add(adapter.pairs())
+        return adapter
+
+    def attach(self, adapter):
+        """Replace the methods of an adapter's optimizer."""
+        step.attach(adapter, self._patches)
+        self._adapters.append(adapter)
+
+    def commit(self):
+        """Keep what was done: the session undoes it when it is closed."""
+        self._rollback.pop_all()
+        session = self._session
+        if self._cast is not None:
+            self._cast.commit(self._patches)
+        for adapter in self._adapters + self._grown:
+            adapter.commit()
+        for adapter in self._adapters:
+            if adapter.pairs():
+                session.callbacks.writes.open(session.patches)
+            session.adapters.add(adapter)
+            self._patches.defer_weakly(adapter.release)
+        session.patches.absorb(self._patches)

@@ -31,7 +31,7 @@ class ProcessCasts:
         self._wanted = wanted
         self._patches = PatchStack()
         self._half_mode = None
-        self._recomputes_alike = False
+        self._patches_checkpoint = False
         self._opened_as = None  # the arguments that the active backend was made with
         self._devices = ModelDevices()
         self._may_have_moved = False
@@ -86,7 +86,7 @@ class ProcessCasts:
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._half_mode, self._recomputes_alike, self._devices = None, False, ModelDevices()
+        self._half_mode, self._patches_checkpoint, self._devices = None, False, ModelDevices()
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
@@ -99,8 +99,8 @@ class ProcessCasts:
             backend.open(patches, self._note_move)
             if choice is not None:
                 watch_moves(self._cast_where_models_are, patches)
-            if self._recomputes_alike:
-                autograd.recompute_alike(half_emulation_mode, patches)
+            if self._patches_checkpoint:
+                autograd.checkpoint_under_same_casts(half_emulation_mode, patches)
             self._patches.absorb(patches)
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
 
@@ -138,27 +138,23 @@ class ProcessCasts:
         self._half_mode = mode or self._half_mode
         return None, mode and mode.context
 
-    def settle_in(self):
+    def commit(self):
         """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
-        if self._half_mode is not None and not self._recomputes_alike:
-            self._recomputes_alike = True
+        if self._half_mode is not None and not self._patches_checkpoint:
+            self._patches_checkpoint = True
             # Opened again, so that all patches are undone in reverse order.
             self._replace(self.backend, self.choice, self._opened_as)
 
-    def stepping(self, weights):
+    def step_context(self, weights):
         """Return the context of an optimizer's step: casts are off in it, and cached casts of weights cleared after it.
 
         Args:
             weights: () -> the weights that it changes.
         """
-        return _Stepping(self.backend, weights)
-
-    def resumed(self, function):
-        """Return ``function`` wrapped to run with the casts that are active in this thread now."""
-        return self.backend.as_now(function)
+        return _StepContext(self.backend, weights)
 
 
-class _Stepping:
+class _StepContext:
     # The cache is cleared explicitly: kernels of extensions write weights without changing their version counter.
 
     def __init__(self, backend, weights):

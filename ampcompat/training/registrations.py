@@ -1,4 +1,4 @@
-"""Casts of the user's own functions: decorated ones (``obeying``) and registered ones (``register``).
+"""Casts of the user's own functions: decorated ones (``cast_when_active``) and registered ones (``register``).
 
 A decorated function checks at each call whether casts are active. A registered one is patched like torch's functions:
 ``training.state`` keeps the registrations, and ``ProcessCasts.open`` merges them with the op table.
@@ -10,12 +10,12 @@ from ..errors import AmpTypeError, AmpValueError
 from . import state
 
 
-def obeying(function, rule):
+def cast_when_active(function, rule):
     """Return ``function`` with its arguments cast by ``rule`` while casts are active; otherwise it costs a check."""
     last = [None, function]  # a backend, and the function as that backend wraps it
 
     @functools.wraps(function)
-    def obeying_rule(*args, **kwargs):
+    def casting_when_active(*args, **kwargs):
         session = state.current()
         if session is None or not session.casts.active():
             return function(*args, **kwargs)
@@ -23,7 +23,7 @@ def obeying(function, rule):
             last[:] = session.casts, session.casts.wrap(function, rule)
         return last[1](*args, **kwargs)
 
-    return obeying_rule
+    return casting_when_active
 
 
 def register(owner, name, rule):

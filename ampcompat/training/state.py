@@ -58,13 +58,13 @@ def close_all():
 
 
 @atexit.register
-def _settle_all():
-    run_all((_settle_at_exit, (scaler,)) for session in list(sessions) for scaler in session.scalers)
+def _sync_all():
+    run_all((_sync_at_exit, (scaler,)) for session in list(sessions) for scaler in session.scalers)
 
 
-def _settle_at_exit(scaler):
+def _sync_at_exit(scaler):
     try:
-        scaler.settle()
+        scaler.sync()
     except AmpError:
         raise  # an error of this package, which nothing else reports
     except RuntimeError:

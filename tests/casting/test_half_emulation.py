@@ -48,7 +48,7 @@ def in_double(tensors):
 
 
 def computed(function, tensors):
-    call = half_emulation.WideCall(*PAIR)
+    call = half_emulation.EmulatedCall(*PAIR)
     return call.run(function, [call.widened(tensor) for tensor in tensors], {})
 
 
@@ -88,7 +88,7 @@ def test_a_recurrent_layer_and_its_gradients_are_those_of_float64_rounded_once(k
     for target, weight in zip(reference.parameters(), weights):
         target.data.copy_(weight.data)
     series = torch.randn(4, 3, 6).to(LOW)
-    call = half_emulation.WideCall(*PAIR)
+    call = half_emulation.EmulatedCall(*PAIR)
     function = getattr(rnn._VF, {"RNN": "rnn_tanh"}.get(kind, kind.lower()))
     state = torch.zeros(2, 3, 5, dtype=HIGH)
     wide = [call.widened(weight) for weight in weights]

@@ -385,7 +385,7 @@ def test_step_forgets_the_casts_of_its_weights_whoever_made_them(setting):
 def test_casts_recomputed_by_another_thread_belong_to_the_one_that_it_does_it_for(setting):
     model, x = make_linear(setting), make_input(setting)
     with opened(setting) as backend:
-        in_thread(backend.as_now(lambda: model(x)))
+        in_thread(backend.bind_casts(lambda: model(x)))
         assert len(backend._cache) + len(backend._rounded_cache) == 2
         backend.clear_cache()
         assert len(backend._cache) + len(backend._rounded_cache) == 0

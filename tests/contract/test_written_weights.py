@@ -253,7 +253,7 @@ def test_a_copy_of_model_and_optimizer_has_what_was_written(setting):
 def test_wgan_clamps_and_pruning_hold_through_skipped_steps_too(setting, skips):
     with session_of(setting):
         model, optimizer = begin(setting)
-        amp._amp_state.loss_scalers[0].dynamic = amp._amp_state.loss_scalers[0].checks = True
+        amp._amp_state.loss_scalers[0].dynamic = amp._amp_state.loss_scalers[0].checks_overflow = True
         x, target = make_batch(setting)
         mask = torch.ones_like(model[0].weight.detach())
         mask[::2] = 0.0

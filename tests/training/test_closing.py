@@ -35,7 +35,7 @@ def boom(name):
 
 
 def broken_scaler(session, monkeypatch):
-    monkeypatch.setattr(session.scalers[0], "settle", boom("scaler"))
+    monkeypatch.setattr(session.scalers[0], "sync", boom("scaler"))
 
 
 def broken_observer(session, monkeypatch):
@@ -48,8 +48,8 @@ def broken_skip_limit(session, monkeypatch):
 
 
 def broken_marks(session, monkeypatch):
-    close = session._token.close
-    monkeypatch.setattr(session._token, "close", lambda: (close(), boom("marks")()))
+    close = session.forward_token.close
+    monkeypatch.setattr(session.forward_token, "close", lambda: (close(), boom("marks")()))
 
 
 def broken_casts(session, monkeypatch):
@@ -58,7 +58,7 @@ def broken_casts(session, monkeypatch):
 
 
 def broken_patch(session, monkeypatch):
-    session._patches.defer(boom("patch"))
+    session.patches.defer(boom("patch"))
 
 
 def broken_patch_of_the_casts(session, monkeypatch):

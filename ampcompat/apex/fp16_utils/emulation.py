@@ -102,7 +102,7 @@ class _Recomputing:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
-                autograd.recompute_alike(half_emulation_mode, self._patches)
+                autograd.checkpoint_under_same_casts(half_emulation_mode, self._patches)
 
     def __exit__(self, *exc_info):
         with self._lock:

@@ -21,7 +21,7 @@ from ...training import registrations
 
 def _in_float(function):
     """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``."""
-    return registrations.obeying(function, rules.FLOAT)
+    return registrations.cast_when_active(function, rules.FLOAT)
 
 
 @_in_float

@@ -77,7 +77,7 @@ class DistributedDataParallel(torch.nn.Module):
         if is_distributed():
             for session in state.sessions:
                 if session.enabled:
-                    session.replicas.compare_arithmetic(module)
+                    session.ddp_wrappers.compare_arithmetic(module)
         self._watch()
 
     def forward(self, *inputs, **kwargs):
@@ -147,7 +147,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._watched = found
         for session in state.sessions:
             if session.enabled:
-                session.replicas.add(self)
+                session.ddp_wrappers.add(self)
 
     def __getstate__(self):
         # Hooks and process groups are not copied; the copy creates its own at its first forward.

@@ -1,0 +1,179 @@
+"""``Request``: the arguments of one ``amp.initialize``, checked and normalized."""
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from .. import opt_levels
+from ..errors import AmpTypeError, AmpValueError
+from ..loss_scaling.process_group import checked_group
+from ..loss_scaling.scaler import LossScaler
+
+
+class Request(NamedTuple):
+    """The arguments of one ``initialize``: models and optimizers as lists, and what to return."""
+
+    models: list
+    optimizers: list
+    defaults: opt_levels.Policy
+    policy: opt_levels.Policy
+    cast_model_outputs: Optional[torch.dtype]  # as the user passed it
+    keep_fp32: list
+    scaler_options: dict
+    num_losses: int
+    skip_limit: tuple
+    diagnose: bool
+    return_value: Any
+
+    def make_scalers(self):
+        """Return the loss scalers, one per loss."""
+        return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
+
+    @property
+    def output_dtype(self):
+        """What the models' floating outputs are cast to, or None."""
+        if self.cast_model_outputs is not None or self.policy.cast_model_type is None:
+            return self.cast_model_outputs
+        return self.policy.dtypes.high
+
+
+#: Keywords of ``initialize`` that override the opt level, and (``_SCALING``) those of the loss scalers.
+_LEVEL_OPTIONS = (
+    "cast_model_type",
+    "patch_torch_functions",
+    "patch_torch_functions_type",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
+)
+_SCALING = (
+    "min_loss_scale",
+    "max_loss_scale",
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+    "hysteresis",
+    "skip_static_overflow",
+    "process_group",
+)
+
+
+def make_request(stated, command_line, dtypes=None):
+    """Return the ``Request`` of a call.
+
+    Args:
+        stated: all arguments of ``amp.initialize`` by name.
+        command_line: overrides of the level and its options, from ``python -m ampcompat run`` or a ``session``.
+        dtypes: a ``DtypePair`` instead of the level's.
+
+    Raises:
+        AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
+    """
+    models, optimizers = stated["models"], stated["optimizers"]
+    model_list = _listed(models, "models", "a torch.nn.Module or a list of them", _is_module)
+    optimizer_list = [] if optimizers is None else _listed(optimizers, "optimizers", _OPTIMIZERS, is_optimizer)
+    options = {name: stated[name] for name in _LEVEL_OPTIONS}
+    defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
+    return Request(
+        models=model_list,
+        optimizers=optimizer_list,
+        defaults=defaults,
+        policy=policy,
+        cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
+        keep_fp32=_entries(stated["keep_fp32"]),
+        scaler_options=_scaler_options(**{name: stated[name] for name in _SCALING}),
+        num_losses=_count("num_losses", stated["num_losses"]),
+        skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
+        diagnose=bool(stated["diagnose"]),
+        return_value=models if optimizers is None else (models, optimizers),
+    )
+
+
+_OPTIMIZERS = "an optimizer, a list of them, or None"
+
+
+def is_optimizer(candidate):
+    """Return whether ``candidate`` has what an optimizer needs; LARC and others have it without being a subclass."""
+    return all(hasattr(candidate, name) for name in ("param_groups", "state", "step", "zero_grad"))
+
+
+def _is_module(candidate):
+    return isinstance(candidate, torch.nn.Module)
+
+
+def _listed(given, name, expected, accepts):
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]
+    for index, item in enumerate(listed):
+        if not accepts(item):
+            place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
+            raise AmpTypeError(
+                "amp.initialize expected {} to be {}, and {} is of type {}.".format(
+                    name, expected, place, type(item).__name__
+                )
+            )
+    return listed
+
+
+def _output_dtype(dtype):
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise AmpTypeError("cast_model_outputs must be a torch.dtype or None, not {!r}.".format(dtype))
+    return dtype
+
+
+def _entries(keep_fp32):
+    if keep_fp32 is None:
+        return []
+    return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
+
+
+def _count(name, number):
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, number))
+    return number
+
+
+def _scaler_options(
+    min_loss_scale,
+    max_loss_scale,
+    init_scale,
+    growth_factor,
+    backoff_factor,
+    growth_interval,
+    hysteresis,
+    skip_static_overflow,
+    process_group,
+):
+    parse = opt_levels.parse_scale
+    options = {"max_loss_scale": parse("max_loss_scale", max_loss_scale), "checks_static": bool(skip_static_overflow)}
+    for name, value in (
+        ("min_loss_scale", min_loss_scale),
+        ("init_scale", init_scale),
+        ("growth_factor", growth_factor),
+        ("backoff_factor", backoff_factor),
+    ):
+        if value is not None:
+            options[name] = parse(name, value)
+    if growth_interval is not None:
+        options["scale_window"] = _count("growth_interval", growth_interval)
+    if hysteresis is not None:
+        options["hysteresis"] = _count("hysteresis", hysteresis)
+    _check_order(options)
+    options["process_group"] = checked_group(process_group)
+    return options
+
+
+def _check_order(options):
+    smallest, largest = options.get("min_loss_scale", 0.0), options["max_loss_scale"]
+    if smallest > largest:
+        raise AmpValueError("min_loss_scale ({:g}) is greater than max_loss_scale ({:g}).".format(smallest, largest))
+    if options.get("growth_factor", 2.0) <= 1.0:
+        raise AmpValueError("growth_factor must be greater than 1, not {:g}.".format(options["growth_factor"]))
+    if options.get("backoff_factor", 0.5) >= 1.0:
+        raise AmpValueError("backoff_factor must be less than 1, not {:g}.".format(options["backoff_factor"]))
+
+
+def check_loss(loss):
+    """Raise unless ``loss`` is a tensor."""
+    if not isinstance(loss, torch.Tensor):
+        raise AmpTypeError("amp.scale_loss expected the loss to be a tensor, not {}.".format(type(loss).__name__))
