@@ -16,7 +16,8 @@ from .memory.bytes_by_kind import BytesByKind, MemoryUsage
 from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
-from .training import initialize, state
+from .training import state
+from .training.request import is_optimizer
 
 __all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
 
@@ -142,7 +143,7 @@ def memory_report(model, optimizer, step):
         AmpTypeError: an argument is not a module, an optimizer or a function.
     """
     models = _checked_list(model, _is_module, "model", "a torch.nn.Module or a list of them")
-    optimizers = _checked_list(optimizer, initialize.is_optimizer, "optimizer", "an optimizer or a list of them")
+    optimizers = _checked_list(optimizer, is_optimizer, "optimizer", "an optimizer or a list of them")
     if not callable(step):
         raise AmpTypeError("memory_report expected step to be a function, not {}.".format(type(step).__name__))
     session = state.current()

@@ -5,11 +5,12 @@ They are ordinary prints, as scripts and log scrapers written for Apex expect.
 
 import torch
 
+from .torch_compat.thread_context import in_process_group
+
 
 def is_first_rank():
     """Return whether this process prints: it is rank 0, or there is no process group."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+    return not in_process_group() or torch.distributed.get_rank() == 0
 
 
 class Notices:

@@ -21,13 +21,13 @@ class CastDevices(dict):
         super().__init__()
         self.types = None if types is None else frozenset(types)
         #: Whether ``tensor.is_cpu`` gives the answer; it costs a third of a look-up in this dict.
-        self.are_the_cpu = self.types == {"cpu"} and hasattr(_Tensor, "is_cpu")
+        self.is_cpu_only = self.types == {"cpu"} and hasattr(_Tensor, "is_cpu")
 
     def __missing__(self, device):
         is_cast = self[device] = self.types is None or device.type in self.types
         return is_cast
 
-    def leave(self, args, kwargs):
+    def is_exempt(self, args, kwargs):
         """Return whether a call with these arguments is left alone, as its tensors are on other devices.
 
         The floating tensors with dimensions decide; one on a cast device is enough. Tensors of shape () count only if
@@ -44,8 +44,8 @@ class CastDevices(dict):
         found = [tensor for tensor in found if tensor.dim()] or found
         return bool(found) and not any(self[tensor.device] for tensor in found)
 
-    def leave_traced(self, args):
-        """As ``leave``, but by the first tensor alone: torch.compile cannot trace a look-up in this dict."""
+    def is_exempt_traced(self, args):
+        """As ``is_exempt``, but by the first tensor alone: torch.compile cannot trace a look-up in this dict."""
         for arg in args if self.types is not None else ():
             if isinstance(arg, _Tensor):
                 return arg.device.type not in self.types
@@ -57,7 +57,7 @@ class Casts:
 
     Args:
         dtypes: the ``DtypePair``.
-        leaves: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
+        is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
         paused: a function that returns a context manager with casts off.
         weight_cast: casts a tensor to the low dtype; the cast of a weight is cached.
@@ -66,9 +66,9 @@ class Casts:
         is_compiling: whether a compiler is tracing; traced code must not use caches.
     """
 
-    def __init__(self, dtypes, leaves, paused, weight_cast, rounded_weight, is_compiling):
+    def __init__(self, dtypes, is_exempt, paused, weight_cast, rounded_weight, is_compiling):
         self.low, self.high = dtypes
-        self.leaves = leaves
+        self.is_exempt = is_exempt
         self.paused = paused
         self.rounded_weight = rounded_weight
         self.is_compiling = is_compiling

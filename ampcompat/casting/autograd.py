@@ -114,9 +114,9 @@ def _first_argument_bound(original, backend):
     """Wrap the function that is the first argument after ``self`` or ``ctx``."""
 
     @functools.wraps(original)
-    def checkpoint_under_same_casts_wrapper(context, function, *args, **kwargs):
+    def wrapper(context, function, *args, **kwargs):
         if not compile.is_compiling():
             function = backend.bind_casts(function)
         return original(context, function, *args, **kwargs)
 
-    return checkpoint_under_same_casts_wrapper
+    return wrapper

@@ -6,10 +6,10 @@
 import abc
 from contextlib import contextmanager
 
-from .thread_state import NOTHING
+from .thread_state import NULL_CONTEXT
 
 
-def nothing():
+def do_nothing():
     """Do nothing."""
 
 
@@ -25,7 +25,7 @@ class CastBackend(abc.ABC):
     name = "abstract"
 
     @abc.abstractmethod
-    def open(self, patches, on_move=nothing):
+    def open(self, patches, on_move=do_nothing):
         """Turn the casts on for the whole process.
 
         Args:
@@ -49,7 +49,7 @@ class CastBackend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def cast_on(self, types):
+    def set_devices(self, types):
         """Cast only tensors on these device types, whether open or not. Without this call all are cast.
 
         Args:
@@ -57,7 +57,7 @@ class CastBackend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def confine(self):
+    def limit_to_regions(self):
         """Limit the casts to threads that are in a ``region``. Call it before ``open``."""
 
     @abc.abstractmethod
@@ -91,7 +91,7 @@ class NoCasts(CastBackend):
 
     name = "none"
 
-    def open(self, patches, on_move=nothing):
+    def open(self, patches, on_move=do_nothing):
         """Change nothing."""
 
     def active(self):
@@ -105,15 +105,15 @@ class NoCasts(CastBackend):
 
     entered = paused
 
-    def cast_on(self, types):
+    def set_devices(self, types):
         """Change nothing."""
 
-    def confine(self):
+    def limit_to_regions(self):
         """Change nothing."""
 
     def region(self):
         """Change nothing."""
-        return NOTHING
+        return NULL_CONTEXT
 
     def bind_casts(self, function):
         """Return ``function`` itself."""

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import AmpError, AmpValueError
 from ..nested import METHODS
-from ..torch_compat import cpu, features
+from ..torch_compat import cpu, features, thread_context
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
@@ -18,9 +18,6 @@ SETTINGS = ("auto", "on", "off")
 
 EMULATED = "emulated (computed in float32, inputs and results rounded)"
 NOT_EMULATED = "torch's own kernels"
-
-_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
-_tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
 
 
 def setting():
@@ -44,7 +41,7 @@ def is_wanted(low):
     return choice(low)[0]
 
 
-def in_words(low):
+def describe(low):
     """Return the choice for the dtype ``low`` and its reason as text to print."""
     emulated, reason = choice(low)
     return "{}, because {}".format(EMULATED if emulated else NOT_EMULATED, reason)
@@ -152,10 +149,10 @@ def _may_keep_low():
     return (
         torch.is_grad_enabled()
         and features.has_nested_saved_tensor_hooks()
-        and torch._C._autograd._saved_tensors_hooks_is_enabled()
-        and _functorch_level() is None
-        and _tracing_state() is None
-        and not features.selective_checkpoint_is_active()  # it keeps tensors past such hooks, and torch 2.15 warns
+        and thread_context.takes_saved_tensor_hooks()
+        and thread_context.functorch_level() is None
+        and thread_context.jit_tracing_state() is None
+        and not thread_context.in_selective_checkpoint()  # it keeps tensors past such hooks, and torch 2.15 warns
     )
 
 
@@ -170,7 +167,7 @@ class _SavedInputs:
     def __init__(self, sources, high):
         self.sources = sources
         self.high = high
-        self.outer = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        self.outer = thread_context.saved_tensor_hooks()
 
     def pack(self, tensor):
         """Return what to save: the form to restore (None: the tensor as it is) and the tensor that is saved."""

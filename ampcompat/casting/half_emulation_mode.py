@@ -8,23 +8,18 @@ import types
 import torch
 
 from ..op_table import rules
-from ..torch_compat import features
+from ..torch_compat import features, thread_context
 from . import compile, half_emulation, patch_targets
 from .argument_casts import BYTES, cast_all, floating_tensors, nested
 
-_Mode = getattr(getattr(torch, "overrides", None), "TorchFunctionMode", object)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Python functions of torch that call products. A function mode is off within the function that it handles, so these
 #: run as copies that do not check for modes, with the mode entered again.
 _WALKED_TYPES = frozenset([torch.nn.functional.multi_head_attention_forward])
-_QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-
-
-_modes_in_force = getattr(getattr(torch, "overrides", None), "_get_current_function_mode_stack", list)
+_MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
 def choose(dtypes, models):
@@ -48,13 +43,13 @@ def mode_for(dtypes):
     return HalfMode(dtypes)
 
 
-def _in_force():
-    return [mode for mode in _modes_in_force() if isinstance(mode, HalfMode)]
+def _active_modes():
+    return [mode for mode in thread_context.function_modes() if isinstance(mode, HalfMode)]
 
 
-def is_in_force():
+def is_active_modes():
     """Return whether a ``HalfMode`` is active in this thread."""
-    return bool(_in_force())
+    return bool(_active_modes())
 
 
 def bind_casts(function):
@@ -62,14 +57,14 @@ def bind_casts(function):
 
     A checkpoint that is recomputed in backward needs it: the autograd engine runs without function modes.
     """
-    found = [] if compile.is_compiling() else _in_force()
+    found = [] if compile.is_compiling() else _active_modes()
     if not found:
         return function
 
     mode = found[-1]
 
     def call_with_casts(*args, **kwargs):
-        if mode in _modes_in_force():  # within the forward pass itself
+        if mode in thread_context.function_modes():  # within the forward pass itself
             return function(*args, **kwargs)
         with mode:
             return function(*args, **kwargs)
@@ -77,7 +72,7 @@ def bind_casts(function):
     return call_with_casts
 
 
-class HalfMode(_Mode):
+class HalfMode(thread_context.FunctionMode):
     """A context manager: products of low tensors on the CPU are computed in the high dtype and rounded.
 
     Args:
@@ -91,7 +86,7 @@ class HalfMode(_Mode):
 
     def context(self):
         """Return the mode itself, or None while a compiler or a tracer is running."""
-        return None if compile.is_compiling() or _tracing_state() is not None else self
+        return None if compile.is_compiling() or thread_context.jit_tracing_state() is not None else self
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, in the high dtype if it is a product."""
@@ -102,7 +97,7 @@ class HalfMode(_Mode):
             return self._computed(function, args, kwargs)
         if function in _WALKED_TYPES:
             with self:
-                return _without_questions(function)(*args, **kwargs)
+                return _without_mode_checks(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
     def _is_for(self, args, kwargs):
@@ -138,9 +133,9 @@ def _products():
     return frozenset(found)
 
 
-def _without_questions(function):
+def _without_mode_checks(function):
     """Return a copy of a Python function that does not check for function modes."""
-    never = dict.fromkeys(_QUESTIONS, lambda *tensors: False)
+    never = dict.fromkeys(_MODE_CHECKS, lambda *tensors: False)
     names = dict(function.__globals__, **never)
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__

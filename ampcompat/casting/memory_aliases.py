@@ -41,7 +41,7 @@ class Aliases:
         """Make a new lock: in a forked process a lock that was held would never be released."""
         self.lock = threading.RLock()  # reentrant: garbage collection may run any code while it is held
 
-    def note(self, memory, alias):
+    def record(self, memory, alias):
         """Remember that ``alias`` may write to this memory as long as it lives."""
         dead = self._dead
         reference = weakref.ref(alias, lambda reference: dead.append(memory))
@@ -75,31 +75,31 @@ def watch_aliases(caches, aliases, patches, moved):
         moved: called without arguments when the new data of a tensor is on another device.
     """
 
-    def note(tensor, alias):
+    def record(tensor, alias):
         memory = memory_of(tensor)
         if memory:  # 0: an empty tensor, or one on "meta"
-            aliases.note(memory, alias)
+            aliases.record(memory, alias)
             for cache in caches:
                 cache.forget_memory(memory)
 
-    _watch_data(note, caches, patches, moved)
+    _watch_data(record, caches, patches, moved)
     numpy = _Tensor.numpy
 
     @functools.wraps(numpy)
-    def numpy_noted(self, *args, **kwargs):
+    def numpy_and_record(self, *args, **kwargs):
         array = numpy(self, *args, **kwargs)
-        note(self, array)
+        record(self, array)
         return array
 
-    patches.set(_Tensor, "numpy", numpy_noted)
+    patches.set(_Tensor, "numpy", numpy_and_record)
 
 
-def _watch_data(note, caches, patches, moved):
+def _watch_data(record, caches, patches, moved):
     original = _data_descriptor()
 
     def get_data(self):
         alias = original.__get__(self, type(self))
-        note(self, alias)
+        record(self, alias)
         return alias
 
     def set_data(self, value):
@@ -110,7 +110,7 @@ def _watch_data(note, caches, patches, moved):
         memory = memory_of(self)
         for alias in (value, value._base):  # they share this memory from now on
             if alias is not None and memory_of(alias) == memory:
-                note(self, alias)
+                record(self, alias)
         if self.device != before:
             moved()
 

@@ -14,14 +14,14 @@ import torch
 from ..torch_compat import features
 from . import autocast_flags, compile
 from .autocast_flags import Flags
-from .base import nothing
-from .thread_state import NOTHING, Inside
+from .base import do_nothing
+from .thread_state import NULL_CONTEXT, InRegion
 from .wrapping import WrappingBackend
 
 _Tensor = torch.Tensor
 
 
-class _Members(threading.local):
+class _ThreadState(threading.local):
     """The state of one thread: the ``CastDevices`` for which its flags are set, or None; the flags before that."""
 
     entered = None
@@ -36,64 +36,64 @@ class NativeBackend(WrappingBackend):
     def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
         self._available = tuple(features.read().autocast_devices)
         self._flags = Flags(self._available)
-        self._members = _Members()
+        self._thread = _ThreadState()
         super().__init__(dtypes, rows, allow_banned, messages)
 
     def _make_casts(self):
         casts = super()._make_casts()
-        leaves, is_tracing = casts.leaves, compile.is_tracing
-        self._covered_casts = copy.copy(casts)
-        self._covered_casts.leaves = lambda args, kwargs: is_tracing() or leaves(args, kwargs)
+        is_exempt, is_tracing = casts.is_exempt, compile.is_tracing
+        self._autocast_casts = copy.copy(casts)
+        self._autocast_casts.is_exempt = lambda args, kwargs: is_tracing() or is_exempt(args, kwargs)
         return casts
 
-    def _make_leaves(self):
-        switch, local, flags, members = self._switch, self._switch.local, self._flags, self._members
+    def _make_exemption(self):
+        switch, local, flags, members = self._switch, self._switch.local, self._flags, self._thread
         is_tracing, is_switched_off = compile.is_tracing, self._is_switched_off
 
-        def leaves(args, kwargs):
+        def is_exempt(args, kwargs):
             if is_tracing():  # a compiler cannot follow thread-locals, and it guards on autocast's flags
-                return not compile.is_autocast_enabled(flags.devices) or switch.devices.leave_traced(args)
+                return not compile.is_autocast_enabled(flags.devices) or switch.devices.is_exempt_traced(args)
             if local.off:
                 return True
             devices, first = switch.devices, args[0] if args else None
             is_tensor = isinstance(first, _Tensor)
-            if is_tensor and (first.is_cpu if devices.are_the_cpu else devices[first.device]) and first.dim():
+            if is_tensor and (first.is_cpu if devices.is_cpu_only else devices[first.device]) and first.dim():
                 return not flags.is_enabled() and members.entered is not None  # as ``is_switched_off``
-            return is_switched_off() or devices.leave(args, kwargs)
+            return is_switched_off() or devices.is_exempt(args, kwargs)
 
-        return leaves
+        return is_exempt
 
     def _is_switched_off(self):
         """Return whether the user has turned off, in this thread, the autocast that we have turned on in it."""
-        return not self._flags.is_enabled() and self._members.entered is not None
+        return not self._flags.is_enabled() and self._thread.entered is not None
 
-    def _is_covered(self, row):
+    def _agrees_with_autocast(self, row):
         if row.no_nested_casts or not autocast_flags.IS_BY_DEVICE:  # what older torch casts has not been tested
             return False
         return all(device in row.native for device in self._flags.devices)
 
     def _casts_for(self, row):
-        return self._covered_casts if self._is_covered(row) else self._casts
+        return self._autocast_casts if self._agrees_with_autocast(row) else self._casts
 
-    def open(self, patches, on_move=nothing):
+    def open(self, patches, on_move=do_nothing):
         """Turn autocast on and put the wrappers in place."""
         patches.defer(self._leave)
         super().open(patches, on_move)
-        if not self._is_confined and threading.current_thread() is threading.main_thread():
-            self._members.before = self._flags.read()
+        if not self._is_limited_to_regions and threading.current_thread() is threading.main_thread():
+            self._thread.before = self._flags.read()
             self._update_flags()
 
     def _leave(self):
-        members = self._members
+        members = self._thread
         if members.before is not None:
             self._flags.write(members.before)
             members.before = members.entered = None
 
-    def cast_on(self, types):
+    def set_devices(self, types):
         """Cast tensors on these types of device only; None means all."""
-        super().cast_on(types)
+        super().set_devices(types)
         self._flags.choose(self._available if types is None else sorted(types))
-        members = self._members
+        members = self._thread
         if members.before is not None:
             for device, state in self._flags.read()[0].items():
                 members.before[0].setdefault(device, state)
@@ -106,7 +106,7 @@ class NativeBackend(WrappingBackend):
 
     def _update_flags(self):
         """Set the flags of the main thread, where they stay set, for the devices that are cast now."""
-        members = self._members
+        members = self._thread
         if not self._switch.local.off and members.entered is not self._switch.devices:
             self._flags.write(members.before)
             self._flags.enter(self.dtypes.low)
@@ -126,12 +126,12 @@ class NativeBackend(WrappingBackend):
 
     def entered(self):
         """Return a context manager with autocast on in this thread, unless it is on already or paused."""
-        members = self._members
+        members = self._thread
         if self._switch.local.off or members.entered is self._switch.devices:
-            return NOTHING
+            return NULL_CONTEXT
         if members.before is not None:  # the main thread, after another thread has moved a model to another device
             self._update_flags()
-            return NOTHING
+            return NULL_CONTEXT
         return _Entered(self)
 
     def region(self):
@@ -141,7 +141,7 @@ class NativeBackend(WrappingBackend):
     def bind_casts(self, function):
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
         call_with_casts = super().bind_casts(function)
-        flags, members = self._flags, self._members
+        flags, members = self._flags, self._thread
         state, entered = flags.read(), members.entered
 
         def with_flags(*args, **kwargs):
@@ -175,30 +175,8 @@ class _PausedFlags:
         backend = self._backend
         backend._flags.restore(self._was)
         backend._switch.resume()
-        if backend._switch.devices is not self._devices and backend._members.before is not None:
+        if backend._switch.devices is not self._devices and backend._thread.before is not None:
             backend._update_flags()
-
-
-class _Region(Inside):
-    """Context manager: wrappers and autocast on in this thread."""
-
-    __slots__ = ("_backend", "_before")
-
-    def __init__(self, backend):
-        super().__init__(backend._switch)
-        self._backend = backend
-
-    def __enter__(self):
-        super().__enter__()
-        backend = self._backend
-        self._before = backend._flags.read(), backend._members.entered
-        backend._flags.enter(backend.dtypes.low)
-        backend._members.entered = backend._switch.devices
-
-    def __exit__(self, *exc_info):
-        self._backend._flags.write(self._before[0])
-        self._backend._members.entered = self._before[1]
-        super().__exit__(*exc_info)
 
 
 class _Entered:
@@ -211,10 +189,28 @@ class _Entered:
 
     def __enter__(self):
         backend = self._backend
-        self._before = backend._flags.read(), backend._members.entered
+        self._before = backend._flags.read(), backend._thread.entered
         backend._flags.enter(backend.dtypes.low)
-        backend._members.entered = backend._switch.devices
+        backend._thread.entered = backend._switch.devices
 
     def __exit__(self, *exc_info):
         self._backend._flags.write(self._before[0])
-        self._backend._members.entered = self._before[1]
+        self._backend._thread.entered = self._before[1]
+
+
+class _Region(InRegion):
+    """Context manager: wrappers and autocast on in this thread."""
+
+    __slots__ = ("_autocast",)
+
+    def __init__(self, backend):
+        super().__init__(backend._switch)
+        self._autocast = _Entered(backend)
+
+    def __enter__(self):
+        super().__enter__()
+        self._autocast.__enter__()
+
+    def __exit__(self, *exc_info):
+        self._autocast.__exit__(*exc_info)
+        super().__exit__(*exc_info)

@@ -25,7 +25,7 @@ def _wide(norm, casts):
         others = [value for value in args + tuple(kwargs.values()) if isinstance(value, torch.Tensor)]
         if input.dtype is not casts.low or all(value.dtype is casts.low for value in others):
             return norm(input, *args, **kwargs)
-        if casts.leaves((input,), kwargs):
+        if casts.is_exempt((input,), kwargs):
             return norm(input, *args, **kwargs)
         return norm(input.to(casts.high), *args, **kwargs).to(casts.low)
 

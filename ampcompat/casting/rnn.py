@@ -14,8 +14,8 @@ def accept_any_floating_input(casts, patches):
 
     @functools.wraps(original)
     def check_input(self, input, *args, **kwargs):
-        if not casts.is_compiling() and not casts.leaves((input,), kwargs):
-            input = _looks_like(input, self)
+        if not casts.is_compiling() and not casts.is_exempt((input,), kwargs):
+            input = _with_dtype_of(input, self)
         return original(self, input, *args, **kwargs)
 
     patches.set(rnn.RNNBase, "check_input", check_input)
@@ -32,7 +32,7 @@ def reread_functional(patches):
         patches.set(rnn, "_rnn_impls", current)
 
 
-def _looks_like(input, module):
+def _with_dtype_of(input, module):
     """Return something with the input's shape and the weights' dtype: all that the check reads."""
     weight = next(module.parameters(), None)
     if weight is None or not input.is_floating_point() or input.dtype is weight.dtype:

@@ -28,8 +28,8 @@ class Switch:
     def __init__(self):
         # Each switch has its own class, whose attribute ``off`` is the state of the process. A thread shadows it while
         # it pauses or is in a region. So one attribute read is enough, and closing the backend reaches every thread.
-        self._everywhere = type("Local", (threading.local,), {"off": True, "depth": 0, "inside": False})
-        self.local = self._everywhere()
+        self._process_state = type("Local", (threading.local,), {"off": True, "depth": 0, "inside": False})
+        self.local = self._process_state()
         #: The ``argument_casts.CastDevices``: on which devices tensors are cast.
         self.devices = None
         #: Whether casts are off for the process or paused in any thread. Compiled code uses this, because torch.compile
@@ -42,17 +42,17 @@ class Switch:
         self._lock = threading.Lock()
         local = self.local
         self._pausing_threads, self._threads_inside = int(local.depth > 0), int(local.inside)
-        self._note()
+        self._update()
 
     def turn_on(self):
         """Turn casts on in every thread that does not pause them."""
-        self._everywhere.off = False
-        self._note()
+        self._process_state.off = False
+        self._update()
 
     def turn_off(self):
         """Turn casts off in every thread, except in those that are in a region."""
-        self._everywhere.off = True
-        self._note()
+        self._process_state.off = True
+        self._update()
 
     def pause(self):
         """Turn casts off in this thread until the matching ``resume``."""
@@ -70,8 +70,8 @@ class Switch:
         local = self.local
         local.depth = depth = local.depth - 1
         if not depth:
-            self._give_back(local)
-            self._note(pausing=-1)
+            self._restore_state(local)
+            self._update(pausing=-1)
 
     def change_pauses(self, change):
         """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
@@ -80,10 +80,10 @@ class Switch:
         local.depth = after = before + change
         if after and not before:
             local.off = True
-            self._note(pausing=1)
+            self._update(pausing=1)
         elif before and not after:
-            self._give_back(local)
-            self._note(pausing=-1)
+            self._restore_state(local)
+            self._update(pausing=-1)
 
     def mark_inside(self, inside):
         """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
@@ -91,22 +91,22 @@ class Switch:
         was = local.inside
         if inside is not was:
             local.inside = inside
-            self._give_back(local)
-            self._note(inside=1 if inside else -1)
+            self._restore_state(local)
+            self._update(inside=1 if inside else -1)
         return was
 
     @staticmethod
-    def _give_back(local):
+    def _restore_state(local):
         if local.inside:
             local.off = False
         elif "off" in vars(local):
             del local.off
 
-    def _note(self, pausing=0, inside=0):
+    def _update(self, pausing=0, inside=0):
         with self._lock:
             self._pausing_threads += pausing
             self._threads_inside += inside
-            is_off = self._everywhere.off and not self._threads_inside
+            is_off = self._process_state.off and not self._threads_inside
             self.is_off_somewhere = is_off or self._pausing_threads > 0
 
 
@@ -141,7 +141,7 @@ class Unpaused:
         self._switch.change_pauses(self._depth)
 
 
-class Inside(Unpaused):
+class InRegion(Unpaused):
     """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
 
     __slots__ = ("_was",)
@@ -155,7 +155,7 @@ class Inside(Unpaused):
         super().__exit__(*exc_info)
 
 
-class Nothing:
+class NullContext:
     """Context manager that changes nothing."""
 
     __slots__ = ()
@@ -167,4 +167,4 @@ class Nothing:
         return None
 
 
-NOTHING = Nothing()
+NULL_CONTEXT = NullContext()

@@ -9,6 +9,12 @@ import weakref
 
 import torch
 
+from ..torch_compat.thread_context import (
+    functorch_level,
+    in_inference_mode,
+    is_capturing_cuda_graph,
+    jit_tracing_state,
+)
 from .compile import is_compiling
 from .memory_aliases import memory_of
 
@@ -16,25 +22,11 @@ Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
 
 
-def _never():
-    return None
-
-
-# The first three return None or False where the feature is not active, or where this torch does not have it.
-_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _never)
-_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
-_in_inference = getattr(torch, "is_inference_mode_enabled", _never)
 _grad_is_enabled = torch.is_grad_enabled
 
 
-def _capturing():
-    """Return whether a CUDA graph is being captured; its memory must not be cached."""
-    # Looked up at each call, because ``cuda_redirect`` may replace it.
-    return getattr(torch.cuda, "is_current_stream_capturing", _never)()
-
-
 def _mode_without_grad():
-    return "inference" if _in_inference() else False
+    return "inference" if in_inference_mode() else False
 
 
 def is_weight(tensor):
@@ -46,17 +38,17 @@ def is_weight(tensor):
 class _Entry:
     """The casts of one weight by grad mode, each with the state of the weight it is valid for, and their makers."""
 
-    __slots__ = ("reference", "pointer", "memory", "makers", "casts")
+    __slots__ = ("reference", "pointer", "memory", "casting_threads", "casts")
 
     def __init__(self, reference, weight):
         self.reference = reference
         self.pointer = weight.data_ptr()
         self.memory = memory_of(weight)
-        self.makers = set()
+        self.casting_threads = set()
         self.casts = {}
 
 
-class Maker(threading.local):
+class CastingThread(threading.local):
     """The thread for which casts are made: the thread's own ``token``, or that of the thread it recomputes for.
 
     A thread identifier cannot be used: it may be reused by a later thread.
@@ -72,15 +64,15 @@ class WeightCache:
     Args:
         make: weight -> its cast.
         aliases: the ``Aliases`` of all tensors.
-        maker: the ``Maker`` that identifies threads.
+        casting_thread: the ``CastingThread`` that identifies threads.
     """
 
-    def __init__(self, make, aliases, maker):
+    def __init__(self, make, aliases, casting_thread):
         self._make = make
         self._aliases = aliases
         self._entries = {}  # id of a weight -> its entry
         self._sharing = {}  # memory -> the ids of the weights in it
-        self._maker = maker
+        self._casting_thread = casting_thread
         self._is_empty = True
 
     def cast(self, weight):
@@ -88,7 +80,7 @@ class WeightCache:
 
         A cast made without gradients is never returned when they are enabled, nor one of inference mode outside it.
         """
-        if _functorch_level() is not None or _tracing_state() is not None:  # casts made here belong to the transform
+        if functorch_level() is not None or jit_tracing_state() is not None:  # casts made here belong to the transform
             return self._make(weight)
         entry = self._entries.get(id(weight))
         if entry is None or entry.reference() is not weight:
@@ -118,7 +110,8 @@ class WeightCache:
         cast = self._make(weight)
         if pointer != entry.pointer:
             self._move(entry, weight, pointer)
-        if type(cast) is _Tensor and not (weight.is_cuda and _capturing()):
+        # The memory of a CUDA graph must not be cached.
+        if type(cast) is _Tensor and not (weight.is_cuda and is_capturing_cuda_graph()):
             with self._aliases.lock:  # an alias that is recorded at the same time must find the cast
                 if not self._aliases.has(entry.memory):
                     self._keep(entry, mode, (cast, version, pointer, requires_grad))
@@ -126,8 +119,8 @@ class WeightCache:
 
     def _keep(self, entry, mode, cast):
         if not entry.casts:
-            entry.makers.clear()  # the threads that made the earlier casts no longer count
-        entry.makers.add(self._maker.token)
+            entry.casting_threads.clear()  # the threads that made the earlier casts no longer count
+        entry.casting_threads.add(self._casting_thread.token)
         entry.casts[mode] = cast
         self._is_empty = False
 
@@ -193,9 +186,9 @@ class WeightCache:
         """
         if self._is_empty:
             return
-        self._is_empty, is_left, mine = True, False, self._maker.token
+        self._is_empty, is_left, mine = True, False, self._casting_thread.token
         for entry in self._entries.copy().values():
-            if mine in entry.makers:
+            if mine in entry.casting_threads:
                 entry.casts.clear()
             elif entry.casts:
                 is_left = True

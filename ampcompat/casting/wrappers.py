@@ -20,11 +20,11 @@ _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 def half(function, casts):
     """Cast every floating tensor to the low dtype."""
-    leaves, to_low = casts.leaves, casts.to_low
+    is_exempt, to_low = casts.is_exempt, casts.to_low
 
     @functools.wraps(function)
     def in_half(*args, **kwargs):
-        if leaves(args, kwargs):
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if kwargs:
             args, kwargs = cast_all(to_low, args, kwargs)
@@ -42,11 +42,11 @@ def half_emulated(function, casts, always=True):
         casts: the backend's ``Casts``.
         always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
     """
-    leaves, is_compiling, paused = casts.leaves, casts.is_compiling, casts.paused
+    is_exempt, is_compiling, paused = casts.is_exempt, casts.is_compiling, casts.paused
 
     @functools.wraps(function)
     def in_half(*args, **kwargs):
-        if leaves(args, kwargs):
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
             args, kwargs = cast_all(casts.to_low, args, kwargs)
@@ -73,11 +73,11 @@ def half_emulated_if_sparse(function, casts):
 
 def in_float(function, casts):
     """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
-    leaves, to_high = casts.leaves, casts.to_high
+    is_exempt, to_high = casts.is_exempt, casts.to_high
 
     @functools.wraps(function)
     def in_high(*args, **kwargs):
-        if leaves(args, kwargs):
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if kwargs:
             args, kwargs = cast_all(to_high, args, kwargs)
@@ -109,11 +109,11 @@ def _may_hold_tensors(values):
 
 def promoted(function, casts):
     """Cast every floating tensor to the widest dtype among them."""
-    leaves = casts.leaves
+    is_exempt = casts.is_exempt
 
     @functools.wraps(function)
     def in_widest(*args, **kwargs):
-        if leaves(args, kwargs):
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if _is_alike(args) and not (kwargs and _may_hold_tensors(kwargs.values())):
             return function(*args, **kwargs)
@@ -134,11 +134,11 @@ def _promote(args, kwargs):
 
 def float_in_place(function, casts):
     """In-place form of a float function: for a low ``self`` compute in the high dtype and copy the result back."""
-    leaves, to_high, narrow = casts.leaves, casts.to_high, casts.narrow
+    is_exempt, to_high, narrow = casts.is_exempt, casts.to_high, casts.narrow
 
     @functools.wraps(function)
     def written_back(self, *args, **kwargs):
-        if leaves((self,), kwargs):
+        if is_exempt((self,), kwargs):
             return function(self, *args, **kwargs)
         args, kwargs = cast_all(to_high, args, kwargs)
         if not isinstance(self, _Tensor) or self.dtype not in narrow:
@@ -154,12 +154,12 @@ def float_in_place(function, casts):
 
 def follow_self(function, casts):
     """In-place form of a half or promoted function: cast the other arguments to the dtype of ``self``."""
-    leaves = casts.leaves
+    is_exempt = casts.is_exempt
     casters = {dtype: caster(dtype) for dtype in BYTES}
 
     @functools.wraps(function)
     def following(*args, **kwargs):
-        if leaves(args, kwargs):  # as in every step of an optimizer
+        if is_exempt(args, kwargs):  # as in every step of an optimizer
             return function(*args, **kwargs)
         if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
             return function(*args, **kwargs)
@@ -171,11 +171,11 @@ def follow_self(function, casts):
 
 def banned(function, casts, message=None):
     """Raise an error if a floating tensor is narrower than the high dtype; otherwise call the function as it is."""
-    leaves, narrow = casts.leaves, casts.narrow
+    is_exempt, narrow = casts.is_exempt, casts.narrow
 
     @functools.wraps(function)
     def refused(*args, **kwargs):
-        if leaves(args, kwargs):
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if any(tensor.dtype in narrow for tensor in floating_tensors(kwargs, floating_tensors(args, []))):
             raise AmpNotImplementedError(message or rules.BANNED_MESSAGE)
@@ -186,11 +186,11 @@ def banned(function, casts, message=None):
 
 def no_nested_casts(function, casts):
     """Run the function with casts off inside."""
-    leaves, paused = casts.leaves, casts.paused
+    is_exempt, paused = casts.is_exempt, casts.paused
 
     @functools.wraps(function)
     def alone(*args, **kwargs):
-        if leaves(args, kwargs):
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         with paused():
             return function(*args, **kwargs)
@@ -199,12 +199,12 @@ def no_nested_casts(function, casts):
 
 
 def float32_inside(function, casts):
-    """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
-    leaves, low = casts.leaves, casts.low
+    """On a CPU compute low inputs in the high dtype and return the low one; elsewhere is_exempt the call alone."""
+    is_exempt, low = casts.is_exempt, casts.low
 
     @functools.wraps(function)
     def in_own_dtype(*args, **kwargs):
-        if leaves(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
+        if is_exempt(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
             return function(*args, **kwargs)
         args, kwargs = cast_all(casts.to_high, args, kwargs)
         return half_emulation.round_results(function(*args, **kwargs), low)

@@ -13,10 +13,10 @@ from ..op_table.rows import TAKES_SPARSE
 from ..torch_compat import features
 from . import autograd, compile, data_loading, half_emulation, jit_script, norms, patch_targets, rnn, wrappers
 from .argument_casts import CastDevices, Casts
-from .base import CastBackend, nothing
+from .base import CastBackend, do_nothing
 from .memory_aliases import Aliases, watch_aliases
-from .thread_state import NOTHING, Inside, Paused, Switch, Unpaused
-from .weight_cache import Maker, Parameter, WeightCache, is_weight
+from .thread_state import NULL_CONTEXT, InRegion, Paused, Switch, Unpaused
+from .weight_cache import CastingThread, Parameter, WeightCache, is_weight
 
 _Tensor = torch.Tensor
 
@@ -38,10 +38,10 @@ class WrappingBackend(CastBackend):
         self.messages = op_rules.banned_messages() if messages is None else messages
         self._switch = Switch()
         self._switch.devices = CastDevices()
-        self._is_confined = False
+        self._is_limited_to_regions = False
         low, high = dtypes
-        self._aliases, self._maker = Aliases(), Maker()
-        shared = (self._aliases, self._maker)
+        self._aliases, self._casting_thread = Aliases(), CastingThread()
+        shared = (self._aliases, self._casting_thread)
         self._cache = WeightCache(METHODS[low], *shared)
         self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
         self._emulate = half_emulation.is_wanted(low)
@@ -50,29 +50,29 @@ class WrappingBackend(CastBackend):
     def _make_casts(self):
         return Casts(
             self.dtypes,
-            leaves=self._make_leaves(),
+            is_exempt=self._make_exemption(),
             paused=self._paused_inside,
             weight_cast=self._low_of(),
             rounded_weight=self._rounded_of(),
             is_compiling=compile.is_compiling,
         )
 
-    def _make_leaves(self):
+    def _make_exemption(self):
         switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
 
-        def leaves(args, kwargs):
+        def is_exempt(args, kwargs):
             if is_tracing():
-                return switch.is_off_somewhere or switch.devices.leave_traced(args)
+                return switch.is_off_somewhere or switch.devices.is_exempt_traced(args)
             if local.off:
                 return True
             devices, first = switch.devices, args[0] if args else None
             # The most common case first: this runs at every call of every function of the table.
             is_tensor = isinstance(first, _Tensor)
-            if is_tensor and (first.is_cpu if devices.are_the_cpu else devices[first.device]) and first.dim():
+            if is_tensor and (first.is_cpu if devices.is_cpu_only else devices[first.device]) and first.dim():
                 return False
-            return devices.leave(args, kwargs)
+            return devices.is_exempt(args, kwargs)
 
-        return leaves
+        return is_exempt
 
     def _paused_inside(self):
         # A compiler traces such a function down to kernels, which no wrapper casts, so it needs no pause. It cannot
@@ -94,7 +94,7 @@ class WrappingBackend(CastBackend):
         cached = self._rounded_cache.cast
         return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
 
-    def open(self, patches, on_move=nothing):
+    def open(self, patches, on_move=do_nothing):
         """Put the wrappers in place and turn them on, unless they are confined to regions."""
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
@@ -110,7 +110,7 @@ class WrappingBackend(CastBackend):
         watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
         compile.patch_compile(patches)
         _turn_off_fast_paths(patches)
-        if not self._is_confined:
+        if not self._is_limited_to_regions:
             self._switch.turn_on()
         patches.defer(self._cache.forget_all)
         patches.defer(self._rounded_cache.forget_all)
@@ -138,9 +138,9 @@ class WrappingBackend(CastBackend):
 
     def entered(self):
         """Return a context manager that does nothing: the wrappers apply in every thread."""
-        return NOTHING
+        return NULL_CONTEXT
 
-    def cast_on(self, types):
+    def set_devices(self, types):
         """Cast tensors on these types of device only; None means all."""
         if types is None or self._switch.devices.types != frozenset(types):
             self._switch.devices = CastDevices(types)
@@ -149,27 +149,27 @@ class WrappingBackend(CastBackend):
         """Turn the casts off for good in this process, a worker of a ``DataLoader``."""
         self._switch.turn_off()
 
-    def confine(self):
+    def limit_to_regions(self):
         """Limit the casts to threads that are in a ``region``."""
-        self._is_confined = True
+        self._is_limited_to_regions = True
 
     def region(self):
         """Return a context manager with casts on in this thread."""
-        return Inside(self._switch)
+        return InRegion(self._switch)
 
     def bind_casts(self, function):
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
         local = self._switch.local
-        context = Paused if local.off else Inside if local.inside else Unpaused
-        maker, token = self._maker, self._maker.token
+        context = Paused if local.off else InRegion if local.inside else Unpaused
+        thread, token = self._casting_thread, self._casting_thread.token
 
         def call_with_casts(*args, **kwargs):
-            own, maker.token = maker.token, token  # a thread of the autograd engine recomputes for this thread
+            own, thread.token = thread.token, token  # a thread of the autograd engine recomputes for this thread
             try:
                 with context(self._switch):
                     return function(*args, **kwargs)
             finally:
-                maker.token = own
+                thread.token = own
 
         return call_with_casts
 

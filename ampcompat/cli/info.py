@@ -1,6 +1,6 @@
 """``info``: what the installed torch supports, which backend each casting level gets, and why.
 
-The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. Nothing is changed.
+The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. NullContext is changed.
 """
 
 import platform
@@ -38,7 +38,7 @@ def _facts(facts):
     for name, value in facts._asdict().items():
         lines.append("{:22} : {}".format("torch" if name == "version" else name.replace("_", " "), _readable(value)))
     for low in (torch.float16, torch.bfloat16):
-        lines.append("{:22} : {}".format("{} on this CPU".format(_readable((low,))), half_emulation.in_words(low)))
+        lines.append("{:22} : {}".format("{} on this CPU".format(_readable((low,))), half_emulation.describe(low)))
     if not features.has_function_modes():
         lines.append("{:22}   but at O1 and O4 only: for models in half that takes torch 2.0".format(""))
     lines.append("{:22} : {}".format(half_emulation.VARIABLE, half_emulation.setting()))

@@ -9,6 +9,7 @@ import torch
 from ..casting import compile
 from ..nested import tensors_in
 from ..patching import PatchStack
+from ..torch_compat.thread_context import functorch_level, jit_tracing_state
 from .tensor_stats import max_abs
 
 #: Entries that are kept: bounds the memory where forward passes are never followed by a backward pass.
@@ -16,9 +17,6 @@ MAX_ENTRIES = 20000
 
 #: Prefix of the names of module inputs, which are recorded among the outputs.
 INPUT = "the input of "
-
-_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
-_tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
 
 
 class Entry(NamedTuple):
@@ -74,7 +72,7 @@ class ActivationHooks:
     # -- what the hooks call -------------------------------------------------------------------------------------------
 
     def _is_traced(self):
-        return compile.is_compiling() or _functorch_level() is not None or _tracing_state() is not None
+        return compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
 
     def _model_input(self, name, module, args):
         if not self._is_traced() and not self.is_in_backward():

@@ -3,6 +3,7 @@
 import torch
 
 from ..errors import AmpError, AmpTypeError
+from ..torch_compat.thread_context import in_process_group
 
 
 def checked_group(group):
@@ -18,7 +19,7 @@ def checked_group(group):
         raise AmpTypeError(
             "process_group must be True (all ranks), a torch.distributed process group or None, not {!r}.".format(group)
         )
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not in_process_group():
         raise AmpError("process_group needs torch.distributed.init_process_group(...) before amp.initialize.")
     return group
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import torch
 
 from ..optimizers.adapter import SLOT
-from ..torch_compat import features
+from ..torch_compat import features, thread_context
 from .allocations import AllocationTracker
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage
 from .saved_tensors import RESOLUTION, SavedTensors
@@ -56,7 +56,7 @@ class MemoryMeter:
         has_modes = features.has_dispatch_modes()
         self._allocations = AllocationTracker(self._sample, self._is_weight) if has_modes else None
         on_growth = None if has_modes else self._sample
-        self._saved = SavedTensors(on_growth) if features.takes_saved_tensor_hooks() else None
+        self._saved = SavedTensors(on_growth) if thread_context.takes_saved_tensor_hooks() else None
         self._find_static_tensors()
         self._sample()
         with ExitStack() as contexts:

@@ -7,7 +7,7 @@ import torch
 
 from ..errors import AmpError
 from ..patching import PatchStack
-from ..torch_compat import features
+from ..torch_compat import thread_context
 from .storages import sizes_in
 
 #: A new peak is sampled only when it is larger by this share: an error of 0.1 % saves most of the samples.
@@ -48,7 +48,7 @@ class SavedTensors:
         self._patches.undo()
 
     def _push(self):
-        self._outer = features.saved_tensor_hooks_in_force()
+        self._outer = thread_context.saved_tensor_hooks()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
 
@@ -63,7 +63,7 @@ class SavedTensors:
         @functools.wraps(disable)
         def disabled(*args, **kwargs):
             ours = (self._pack, self._unpack)
-            is_ours = self._hooks is not None and features.saved_tensor_hooks_in_force() == ours
+            is_ours = self._hooks is not None and thread_context.saved_tensor_hooks() == ours
             if is_ours:
                 self._pop()
             try:

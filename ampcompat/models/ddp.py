@@ -13,6 +13,7 @@ import torch
 from .. import tensor_lists
 from ..casting import half_emulation
 from ..loss_scaling import process_group
+from ..torch_compat.thread_context import in_process_group
 
 #: Where a wrapper's unreduced gradients of earlier passes are: there are none, in ``.grad`` of the params, in masters.
 NONE, IN_PLACE, IN_MASTERS = range(3)
@@ -114,10 +115,7 @@ class DDPWrappers:
 
     def are_weights_shared_by_hand(self):
         """Return whether there are other ranks but no wrapper, so that only the script itself can share weights."""
-        distributed = torch.distributed
-        if self._unreduced or not (distributed.is_available() and distributed.is_initialized()):
-            return False
-        return distributed.get_world_size() > 1
+        return not self._unreduced and in_process_group() and torch.distributed.get_world_size() > 1
 
     def exist(self):
         """Return whether there is any wrapper."""

@@ -4,6 +4,7 @@ A row names more than one function: ``torch.exp`` stands for ``Tensor.exp`` and 
 names that its torch does not have. Owners are dotted names, so this module does not import torch.
 """
 
+import functools
 from collections import OrderedDict
 from typing import Any, NamedTuple, Tuple
 
@@ -96,9 +97,10 @@ def _has_no_nested_casts(owner, name, rule, reason):
     )
 
 
+@functools.lru_cache(maxsize=None)
 def written_rows():
     """Return the rows as they are written, before expansion."""
-    return [
+    return tuple(
         Row(
             owner,
             name,
@@ -109,9 +111,10 @@ def written_rows():
         )
         for owner, rule, names, reason in WRITTEN
         for name in names.split()
-    ]
+    )
 
 
+@functools.lru_cache(maxsize=None)
 def rows():
     """Return the whole table: each function once, a written row before an expanded one."""
     written = written_rows()
@@ -174,8 +177,10 @@ def merge(table, lists=None, registrations=()):
         lists: data in the shape of ``default_lists()``, as the user left it; None means unedited.
         registrations: (owner object, name, rule) in the order in which they were made.
     """
-    merged = OrderedDict((row.key, row) for row in table)
     removed, added = _edits(lists) if lists is not None else ([], [])
+    if not (removed or added or registrations):
+        return table
+    merged = OrderedDict((row.key, row) for row in table)
     for owner, name, rule in removed:
         for row in expand(Row(owner, name, rule)):
             merged[row.key] = row._replace(

@@ -10,7 +10,6 @@ import warnings
 from typing import Mapping, NamedTuple, Tuple
 
 import torch
-import torch.utils.checkpoint
 from packaging.version import Version
 
 #: The oldest and the newest torch that the test suite runs on.
@@ -103,28 +102,6 @@ def has_nested_saved_tensor_hooks():
     engine = getattr(torch._C, "_autograd", None)
     names = ("_top_saved_tensors_default_hooks", "_saved_tensors_hooks_is_enabled")
     return all(hasattr(engine, name) for name in names)
-
-
-def saved_tensor_hooks_in_force():
-    """Return the (pack, unpack) pair of the innermost saved-tensor hooks; None also if torch cannot report it."""
-    top = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
-    return None if top is None else top(False)
-
-
-def takes_saved_tensor_hooks():
-    """Return whether saved-tensor hooks (torch 1.10) can be entered now."""
-    is_enabled = getattr(getattr(torch._C, "_autograd", None), "_saved_tensors_hooks_is_enabled", None)
-    has_hooks = hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks")
-    return has_hooks and (is_enabled is None or is_enabled())
-
-
-def selective_checkpoint_is_active():
-    """Return whether a selective checkpoint (torch >= 2.4) runs or recomputes the operations that are called now."""
-    forward = getattr(torch.utils.checkpoint, "_CachingTorchDispatchMode", None)
-    if forward is None:
-        return False
-    recomputation = torch.utils.checkpoint._CachedTorchDispatchMode
-    return isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), (forward, recomputation))
 
 
 @functools.lru_cache(maxsize=None)

@@ -7,7 +7,7 @@ backend.
 from .. import casting
 from ..casting import autograd, half_emulation_mode
 from ..casting.base import NoCasts
-from ..casting.thread_state import NOTHING
+from ..casting.thread_state import NULL_CONTEXT
 from ..op_table import rules
 from ..patching import PatchStack
 from ..torch_compat import features
@@ -94,8 +94,8 @@ class ProcessCasts:
         self._patches.undo()
         with PatchStack() as patches:
             if self.is_regional:
-                backend.confine()
-            backend.cast_on(self._devices.types())
+                backend.limit_to_regions()
+            backend.set_devices(self._devices.types())
             backend.open(patches, self._note_move)
             if choice is not None:
                 watch_moves(self._cast_where_models_are, patches)
@@ -110,7 +110,7 @@ class ProcessCasts:
 
     def _cast_where_models_are(self):
         self._may_have_moved = False
-        self.backend.cast_on(self._devices.types())
+        self.backend.set_devices(self._devices.types())
 
     def paused(self):
         """Return a context manager with casts off in this thread."""
@@ -126,7 +126,7 @@ class ProcessCasts:
         if self._may_have_moved:
             self._cast_where_models_are()
         context = self.backend.entered()
-        return None if context is NOTHING else context
+        return None if context is NULL_CONTEXT else context
 
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""

@@ -99,15 +99,15 @@ OTHERS += [pytest.param("cuda", "cpu", marks=needs_fake)]
 
 
 @each_setting
-@pytest.mark.parametrize("cast_on, called_on", OTHERS)
-def test_tensors_on_other_devices_are_left_alone(setting, cast_on, called_on):
+@pytest.mark.parametrize("device, called_on", OTHERS)
+def test_tensors_on_other_devices_are_left_alone(setting, device, called_on):
     low, high = PAIRS[setting[1]]
     for dtype in {low, high, torch.float64}:
         x, context = tensor_on(called_on, dtype)
         with context:
             before = outcomes(x)
             with opened(setting) as backend:
-                backend.cast_on([cast_on])
+                backend.set_devices([device])
                 assert outcomes(x) == before
 
 
@@ -118,7 +118,7 @@ def test_values_of_metrics_on_the_cpu_are_exact_while_models_are_elsewhere(setti
     product, layer = torch.mm(x, x.t()), torch.nn.LSTM(4, 2).double()
     states = layer(x.reshape(3, 1, 4))[0]
     with opened(setting) as backend:
-        backend.cast_on(["cuda"])
+        backend.set_devices(["cuda"])
         assert torch.equal(torch.mm(x, x.t()), product)
         assert torch.equal(layer(x.reshape(3, 1, 4))[0], states)
         with pytest.raises((RuntimeError, ValueError)):  # torch's own, on the dtypes: the layer is not cast
@@ -137,7 +137,7 @@ def test_tensors_where_the_models_are_follow_the_table(setting):
     low, high = PAIRS[setting[1]]
     mode = FakeTensorMode()
     with opened(setting) as backend:
-        backend.cast_on(["cuda"])
+        backend.set_devices(["cuda"])
         with mode:
             wide, narrow = (torch.empty(3, 4, dtype=dtype, device="cuda") for dtype in (high, low))
             assert torch.mm(wide, wide.t()).dtype is F.linear(wide, wide).dtype is conv(wide).dtype is low
@@ -151,9 +151,9 @@ def test_tensor_with_dimensions_decides_beside_a_scalar_of_the_cpu(setting):
     mode, scalar = FakeTensorMode(allow_non_fake_inputs=True), torch.ones((), dtype=high)
     with opened(setting) as backend, mode:
         narrow = torch.empty(3, dtype=low, device="cuda")
-        backend.cast_on(["cuda"])
+        backend.set_devices(["cuda"])
         assert (narrow * scalar).dtype is (scalar * narrow).dtype is high
-        backend.cast_on(["cpu"])
+        backend.set_devices(["cpu"])
         assert (narrow * scalar).dtype is (scalar * narrow).dtype is low
 
 
@@ -164,8 +164,8 @@ def test_all_devices_are_cast_until_some_are_named(setting):
     with opened(setting) as backend:
         for device in ("cpu", "meta"):
             assert F.linear(*[torch.ones(2, 2, dtype=high, device=device)] * 2).dtype is low
-        backend.cast_on(["meta"])
-        backend.cast_on(None)
+        backend.set_devices(["meta"])
+        backend.set_devices(None)
         assert F.linear(*[torch.ones(2, 2, dtype=high)] * 2).dtype is low
 
 
@@ -175,10 +175,10 @@ def test_devices_that_change_within_a_pause_hold_after_it(setting):
     x = torch.ones(2, 2, dtype=high)
     with opened(setting) as backend:
         with backend.paused(), backend.paused():
-            backend.cast_on(["meta"])
+            backend.set_devices(["meta"])
         assert torch.mm(x, x).dtype is high
         with backend.paused():
-            backend.cast_on(["cpu"])
+            backend.set_devices(["cpu"])
             assert torch.mm(x, x).dtype is high
         assert torch.mm(x, x).dtype is low
 

@@ -8,7 +8,7 @@ from opened import PAIRS, each_setting, snapshot
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.casting import BACKENDS, NoCasts
-from ampcompat.casting.thread_state import Inside, Paused, Switch, Unpaused
+from ampcompat.casting.thread_state import InRegion, Paused, Switch, Unpaused
 from ampcompat.op_table import rules
 from ampcompat.patching import PatchStack
 
@@ -27,7 +27,7 @@ def call_checkpoint(function, x, reentrant):
 def confined(setting):
     """A backend of the setting, open and confined."""
     backend = BACKENDS[setting[0]](PAIRS[setting[1]], rules.rows())
-    backend.confine()
+    backend.limit_to_regions()
     with PatchStack() as patches:
         backend.open(patches)
         yield backend
@@ -100,7 +100,7 @@ def test_backward_runs_without_casts_and_checkpoints_recompute_within_the_region
 def test_confined_backend_is_undone_without_a_trace():
     before = snapshot()
     backend = BACKENDS["patched"](PAIRS["stand-in"])
-    backend.confine()
+    backend.limit_to_regions()
     with PatchStack() as patches:
         backend.open(patches)
         with backend.region():
@@ -110,7 +110,7 @@ def test_confined_backend_is_undone_without_a_trace():
 
 def test_switch_gives_a_thread_back_what_it_was():
     switch = Switch()
-    with Inside(switch):
+    with InRegion(switch):
         assert not switch.local.off and not switch.is_off_somewhere
         with Paused(switch):
             assert switch.local.off and switch.is_off_somewhere
@@ -119,13 +119,13 @@ def test_switch_gives_a_thread_back_what_it_was():
         assert not switch.local.off
     assert switch.local.off and switch.is_off_somewhere
     switch.turn_on()
-    with Inside(switch):
+    with InRegion(switch):
         assert not switch.local.off
     assert not switch.local.off and not switch.is_off_somewhere
 
 
 def test_levels_without_casts_have_regions_that_do_nothing():
     casts = NoCasts()
-    casts.confine()
+    casts.limit_to_regions()
     with casts.region():
         assert not casts.active()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from opened import PAIRS, each_setting, opened
 
 from ampcompat.casting.memory_aliases import Aliases
-from ampcompat.casting.weight_cache import Maker, WeightCache
+from ampcompat.casting.weight_cache import CastingThread, WeightCache
 
 try:
     import torch._dynamo  # noqa: F401  A dispatch mode imports it, and its import changes torch.
@@ -451,6 +451,6 @@ def test_change_by_another_thread_while_a_cast_is_made_is_seen(setting):
             return weight.zero_()
 
     changes = []
-    cache = WeightCache(make, Aliases(), Maker())
+    cache = WeightCache(make, Aliases(), CastingThread())
     cache.cast(weight)
     assert cache.cast(weight).abs().sum() == 0

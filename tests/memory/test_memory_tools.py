@@ -10,7 +10,7 @@ from ampcompat import amp
 from ampcompat.abtest import Memory
 from ampcompat.errors import AmpError, AmpTypeError
 from ampcompat.observer import Observer
-from ampcompat.torch_compat import features
+from ampcompat.torch_compat import features, thread_context
 
 
 def adam_of(params):
@@ -155,7 +155,7 @@ def test_a_step_that_raises_raises_and_leaves_all_as_it_was():
     with pytest.raises(ZeroDivisionError):
         ampcompat.memory_report(model, optimizer, failing)
     assert vars(optimizer).get("step") == before
-    assert features.saved_tensor_hooks_in_force() is None
+    assert thread_context.saved_tensor_hooks() is None
 
 
 @pytest.mark.parametrize(

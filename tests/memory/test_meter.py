@@ -15,7 +15,7 @@ from networks import each_setting, session_of
 
 from ampcompat.memory.meter import MemoryMeter, cuda_allocator_stats
 from ampcompat.memory.storages import element_size, sizes_in
-from ampcompat.torch_compat import features
+from ampcompat.torch_compat import features, thread_context
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # torch 1.12's checkpoints
@@ -34,7 +34,7 @@ needs_dispatch_modes = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def no_hook_or_mode_is_left():
     yield
-    assert features.saved_tensor_hooks_in_force() is None
+    assert thread_context.saved_tensor_hooks() is None
     modes = getattr(torch.utils, "_python_dispatch", None)
     if hasattr(modes, "_get_current_dispatch_mode_stack"):
         assert modes._get_current_dispatch_mode_stack() == []

@@ -1,0 +1,60 @@
+"""What is active in the calling thread: tracing, function transforms, inference mode, hooks, torch.distributed.
+
+Each query answers None, False or an empty list where this torch does not have the feature.
+"""
+
+import torch
+import torch.utils.checkpoint
+
+_autograd = getattr(torch._C, "_autograd", None)
+_overrides = getattr(torch, "overrides", None)
+
+
+def _never():
+    return None
+
+
+#: The level of torch.func's innermost transform, or None.
+functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _never)
+#: The state of ``torch.jit.trace``, or None.
+jit_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
+#: Whether inference mode is on.
+in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
+
+#: The base class of function modes (torch 2.0); ``object`` in torch without them.
+FunctionMode = getattr(_overrides, "TorchFunctionMode", object)
+#: The list of active function modes, outermost first.
+function_modes = getattr(_overrides, "_get_current_function_mode_stack", list)
+
+
+def is_capturing_cuda_graph():
+    """Return whether a CUDA graph is being captured in this stream."""
+    # Read at each call, because ``cuda_redirect`` may replace it.
+    return getattr(torch.cuda, "is_current_stream_capturing", _never)()
+
+
+def saved_tensor_hooks():
+    """Return the (pack, unpack) pair of the innermost saved-tensor hooks; None also if torch cannot report it."""
+    top = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(False)
+
+
+def takes_saved_tensor_hooks():
+    """Return whether saved-tensor hooks (torch 1.10) can be entered now."""
+    is_enabled = getattr(_autograd, "_saved_tensors_hooks_is_enabled", None)
+    has_hooks = hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks")
+    return has_hooks and (is_enabled is None or is_enabled())
+
+
+def in_selective_checkpoint():
+    """Return whether a selective checkpoint (torch >= 2.4) runs or recomputes the operations that are called now."""
+    forward = getattr(torch.utils.checkpoint, "_CachingTorchDispatchMode", None)
+    if forward is None:
+        return False
+    recomputation = torch.utils.checkpoint._CachedTorchDispatchMode
+    return isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), (forward, recomputation))
+
+
+def in_process_group():
+    """Return whether torch.distributed is initialized."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
