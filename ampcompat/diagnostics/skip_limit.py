@@ -95,4 +95,5 @@ def set_skip_limit(session, limit, raises):
         if isinstance(observer, SkipLimit):
             observer.set(limit, raises)
             return
-    session.observers.append(SkipLimit(limit, raises))
+    if any(scaler.checks_overflow for scaler in session.scalers):
+        session.observers.append(SkipLimit(limit, raises))

@@ -110,6 +110,10 @@ class StepSkips:
             self._next = [waiting for waiting in self._next if waiting[0].overflowed()]
         self._next.append((check, scaler))
 
+    def has_checks(self):
+        """Return whether there are checks of the next step or of the last one."""
+        return bool(self._next or self._last or self.deferred)
+
     def is_next_skipped(self):
         """Return whether the next step will be skipped. Synchronizes with the device."""
         return any(check.overflowed() for check, _ in self._next)

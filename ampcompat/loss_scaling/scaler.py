@@ -175,6 +175,10 @@ class LossScaler:
             self._good_steps = 0
             self._overflows_left = self._hysteresis
 
+    def is_static_one(self):
+        """Return whether the scale is a static 1 and overflows are not looked for: gradients need no treatment."""
+        return not self.checks_overflow and self._scale == 1.0
+
     def is_at_floor(self):
         """Return whether a dynamic scale is at its lower bound."""
         return self.dynamic and self._scale <= self._floor()

@@ -87,6 +87,12 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         seen.update(map(id, own))
         return own
 
+    def has_state_to_update(self):
+        """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
+        return bool(self._pairs or self.skips.has_checks() or self.untracked_scale is not None) or (
+            self.stage is Stage.SCALED
+        )
+
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
     def has_gradients_to_rescale(self):

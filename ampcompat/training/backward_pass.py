@@ -149,6 +149,27 @@ class BackwardPass:
             self.overflow_check = check_overflow(self.scaler, self.loss_id, self.adapters, groups)
 
 
+class UnscaledPass:
+    """The context manager of a ``scale_loss`` block with a static scale of 1 and without masters or observers.
+
+    The gradients are right as they are. This is the default of O0 and O4.
+    """
+
+    __slots__ = ("_backend", "_loss", "_high")
+
+    def __init__(self, session, loss):
+        self._backend = session.process_casts.backend
+        self._loss = loss
+        self._high = session.policy.dtypes.high
+
+    def __enter__(self):
+        self._backend.clear_cache()
+        return self._loss if self._loss.dtype is self._high else self._loss.to(self._high)
+
+    def __exit__(self, kind, error, trace):
+        self._backend.clear_cache()
+
+
 def _leaves_half_gradients(adapters, high):
     dtypes = {param.dtype for adapter in adapters for param in adapter.leaf_params()}
     return any(is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)

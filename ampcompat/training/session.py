@@ -11,7 +11,7 @@ from ..optimizers.adapter import SLOT
 from ..patching import PatchStack, run_all
 from ..weak_list import WeakList
 from . import state
-from .backward_pass import BackwardPass
+from .backward_pass import BackwardPass, UnscaledPass
 from .callbacks import OptimizerCallbacks
 from .handle import Handle
 from .initialize import Preparation, make_plan
@@ -154,7 +154,13 @@ class Session:
             fsdp.check_whole(model, self.policies[model])
             fsdp.check_optimizers(model, [adapter.optimizer for adapter in self.adapters], self.notices)
             self._models_before_backward.discard(model)
+        if self._never_scales() and not any([adapter.has_state_to_update() for adapter in adapters]):
+            return UnscaledPass(self, loss)
         return BackwardPass(self, loss, loss_id, scaler, adapters, delay_unscale, delay_overflow_check)
+
+    def _never_scales(self):
+        """Return whether the only loss scale is a static 1 without overflow checks, and nobody observes the passes."""
+        return len(self.scalers) == 1 and not self.observers and self.scalers[0].is_static_one()
 
     def _scaler(self, loss_id):
         try:
