@@ -1,6 +1,8 @@
-"""Casts the floating tensors in nested arguments and outputs, and keeps everything else, container types included.
+"""Walks over nested containers: tensors are cast or collected, everything else is kept, container types included.
 
-Where nothing has to be cast the same object is returned. Integer, bool and complex tensors are never cast.
+``cast_floating`` walks the arguments and outputs of modules, of any depth and type. ``map_items``, ``map_arguments``
+and ``floating_tensors`` walk the arguments of functions, which are tuples, lists and dicts. Where nothing has to be
+cast the same object is returned. Integer, bool and complex tensors are never cast.
 """
 
 import copy
@@ -16,6 +18,10 @@ METHODS = {
     torch.float32: torch.Tensor.float,
     torch.float64: torch.Tensor.double,
 }
+
+#: The floating dtypes and the bytes of an element.
+BYTES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
+CONTAINERS = (tuple, list, dict)
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 
@@ -154,3 +160,42 @@ def tensors_in(value):
     elif isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
             yield from tensors_in(item)
+
+
+def map_items(cast, value):
+    """Return a tuple, list or dict with its items cast; the same object if none changed, otherwise one of its type."""
+    # Runs at every call of a function that is cast, also for lists of numbers. As in Apex, other containers are not
+    # walked there.
+    if isinstance(value, dict):
+        items = {key: cast(item) for key, item in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        return items if type(value) is dict else type(value)(items)
+    items = [cast(item) for item in value]
+    if all(new is old for new, old in zip(items, value)):
+        return value
+    if hasattr(value, "_make"):
+        return value._make(items)
+    return items if type(value) is list else type(value)(items)
+
+
+def map_arguments(cast, args, kwargs):
+    """Return the arguments and keywords of a call cast; ``out`` is left alone."""
+    args = [cast(arg) for arg in args]
+    if not kwargs:
+        return args, kwargs
+    return args, {name: value if name == "out" else cast(value) for name, value in kwargs.items()}
+
+
+def floating_tensors(value, found):
+    """Append the floating tensors within a value to a list."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype in BYTES:
+            found.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            floating_tensors(item, found)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            floating_tensors(item, found)
+    return found

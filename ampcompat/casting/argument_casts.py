@@ -1,13 +1,13 @@
-"""Casting of the arguments of one call: which dtypes are cast, on which devices, and the walk over nested arguments.
+"""Casting of the arguments of one call: which dtypes are cast, and on which devices.
 
 ``Casts`` holds what a wrapper needs from its backend.
 """
 
 import torch
 
+from ..nested import BYTES, CONTAINERS, floating_tensors, map_items
+
 _Tensor = torch.Tensor
-BYTES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
-CONTAINERS = (tuple, list, dict)
 
 
 class CastDevices(dict):
@@ -79,7 +79,7 @@ class Casts:
         """Return a value with its floating tensors no narrower than the high dtype."""
         if isinstance(value, _Tensor):
             return value.to(self.high) if value.dtype in self.narrow else value
-        return nested(self.to_high, value) if isinstance(value, CONTAINERS) else value
+        return map_items(self.to_high, value) if isinstance(value, CONTAINERS) else value
 
     def rounding(self, call):
         """Return a function: value -> the value with its floating tensors rounded to the low dtype, in the high one.
@@ -91,7 +91,7 @@ class Casts:
         def rounded(value):
             if isinstance(value, _Tensor):
                 return self.rounded_weight(value, call) if value.dtype in BYTES else value
-            return nested(rounded, value) if isinstance(value, CONTAINERS) else value
+            return map_items(rounded, value) if isinstance(value, CONTAINERS) else value
 
         return rounded
 
@@ -104,47 +104,9 @@ def _to_low(weight_cast, low):
     def to_low(value):
         if isinstance(value, _Tensor):
             return weight_cast(value) if value.dtype in not_low else value
-        return nested(to_low, value) if isinstance(value, CONTAINERS) else value
+        return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
 
     return to_low
-
-
-def nested(cast, value):
-    """Return a container with its items cast; the same object if none changed, otherwise a new one of the same type."""
-    # Runs at every call, also for lists of numbers. As in Apex, only tuples, lists and dicts are walked.
-    if isinstance(value, dict):
-        items = {key: cast(item) for key, item in value.items()}
-        if all(items[key] is value[key] for key in items):
-            return value
-        return items if type(value) is dict else type(value)(items)
-    items = [cast(item) for item in value]
-    if all(new is old for new, old in zip(items, value)):
-        return value
-    if hasattr(value, "_make"):
-        return value._make(items)
-    return items if type(value) is list else type(value)(items)
-
-
-def cast_all(cast, args, kwargs):
-    """Return arguments and keywords cast; ``out`` is left alone."""
-    args = [cast(arg) for arg in args]
-    if not kwargs:
-        return args, kwargs
-    return args, {name: value if name == "out" else cast(value) for name, value in kwargs.items()}
-
-
-def floating_tensors(value, found):
-    """Append the floating tensors within a value to a list."""
-    if isinstance(value, _Tensor):
-        if value.dtype in BYTES:
-            found.append(value)
-    elif isinstance(value, dict):
-        for item in value.values():
-            floating_tensors(item, found)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            floating_tensors(item, found)
-    return found
 
 
 def widest(dtypes):
@@ -164,6 +126,6 @@ def caster(dtype):
     def cast(value):
         if isinstance(value, _Tensor):
             return value.to(dtype) if value.dtype in BYTES and value.dtype is not dtype else value
-        return nested(cast, value) if isinstance(value, CONTAINERS) else value
+        return map_items(cast, value) if isinstance(value, CONTAINERS) else value
 
     return cast

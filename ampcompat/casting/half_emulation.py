@@ -9,7 +9,7 @@ import os
 import torch
 
 from ..errors import AmpError, AmpValueError
-from ..nested import METHODS
+from ..nested import METHODS, map_items
 from ..torch_compat import cpu, features, thread_context
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
@@ -96,9 +96,7 @@ def round_results(value, low):
     """Return floating results, alone or in a tuple or list, in the dtype ``low``."""
     if isinstance(value, torch.Tensor):
         return _cast(value, low) if value.is_floating_point() else value
-    if isinstance(value, (tuple, list)):
-        return type(value)([round_results(item, low) for item in value])
-    return value
+    return map_items(lambda item: round_results(item, low), value) if isinstance(value, (tuple, list)) else value
 
 
 class EmulatedCall:

@@ -7,10 +7,10 @@ import types
 
 import torch
 
+from ..nested import BYTES, floating_tensors, map_arguments, map_items
 from ..op_table import rules
 from ..torch_compat import features, thread_context
 from . import compile, half_emulation, patch_targets
-from .argument_casts import BYTES, cast_all, floating_tensors, nested
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -115,9 +115,9 @@ class HalfMode(thread_context.FunctionMode):
         def widened(value):
             if isinstance(value, torch.Tensor):
                 return call.widened(value) if value.dtype in BYTES else value
-            return nested(widened, value) if isinstance(value, (tuple, list)) else value
+            return map_items(widened, value) if isinstance(value, (tuple, list)) else value
 
-        args, kwargs = cast_all(widened, args, kwargs)
+        args, kwargs = map_arguments(widened, args, kwargs)
         return call.run(function, args, kwargs)
 
 

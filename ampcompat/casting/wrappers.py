@@ -9,9 +9,10 @@ import functools
 import torch
 
 from ..errors import AmpNotImplementedError
+from ..nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import rules
 from . import half_emulation
-from .argument_casts import BYTES, CONTAINERS, cast_all, caster, floating_tensors, widest
+from .argument_casts import caster, widest
 from .compile import MARK
 
 _Tensor = torch.Tensor
@@ -27,7 +28,7 @@ def half(function, casts):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if kwargs:
-            args, kwargs = cast_all(to_low, args, kwargs)
+            args, kwargs = map_arguments(to_low, args, kwargs)
             return function(*args, **kwargs)
         return function(*[to_low(arg) for arg in args])
 
@@ -49,10 +50,10 @@ def half_emulated(function, casts, always=True):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
-            args, kwargs = cast_all(casts.to_low, args, kwargs)
+            args, kwargs = map_arguments(casts.to_low, args, kwargs)
             return function(*args, **kwargs)
         call = half_emulation.EmulatedCall(casts.low, casts.high)
-        args, kwargs = cast_all(casts.rounding(call), args, kwargs)
+        args, kwargs = map_arguments(casts.rounding(call), args, kwargs)
         with paused():
             return call.run(function, args, kwargs)
 
@@ -80,7 +81,7 @@ def in_float(function, casts):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if kwargs:
-            args, kwargs = cast_all(to_high, args, kwargs)
+            args, kwargs = map_arguments(to_high, args, kwargs)
             return function(*args, **kwargs)
         return function(*[to_high(arg) for arg in args])
 
@@ -129,7 +130,7 @@ def _promote(args, kwargs):
     dtype = widest([tensor.dtype for tensor in found])
     if all(tensor.dtype is dtype for tensor in found):
         return args, kwargs
-    return cast_all(caster(dtype), args, kwargs)
+    return map_arguments(caster(dtype), args, kwargs)
 
 
 def float_in_place(function, casts):
@@ -140,7 +141,7 @@ def float_in_place(function, casts):
     def written_back(self, *args, **kwargs):
         if is_exempt((self,), kwargs):
             return function(self, *args, **kwargs)
-        args, kwargs = cast_all(to_high, args, kwargs)
+        args, kwargs = map_arguments(to_high, args, kwargs)
         if not isinstance(self, _Tensor) or self.dtype not in narrow:
             return function(self, *args, **kwargs)
         # The in-place form runs on a copy, so that the function needs no out-of-place form.
@@ -163,7 +164,7 @@ def follow_self(function, casts):
             return function(*args, **kwargs)
         if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
             return function(*args, **kwargs)
-        args, kwargs = cast_all(casters[args[0].dtype], args, kwargs)
+        args, kwargs = map_arguments(casters[args[0].dtype], args, kwargs)
         return function(*args, **kwargs)
 
     return following
@@ -206,7 +207,7 @@ def float32_inside(function, casts):
     def in_own_dtype(*args, **kwargs):
         if is_exempt(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
             return function(*args, **kwargs)
-        args, kwargs = cast_all(casts.to_high, args, kwargs)
+        args, kwargs = map_arguments(casts.to_high, args, kwargs)
         return half_emulation.round_results(function(*args, **kwargs), low)
 
     return in_own_dtype

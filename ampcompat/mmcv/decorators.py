@@ -8,9 +8,8 @@ import inspect
 
 import torch
 
-from ..casting.argument_casts import BYTES
 from ..errors import AmpTypeError
-from ..nested import cast_floating
+from ..nested import BYTES, cast_floating
 from . import session_access
 
 
