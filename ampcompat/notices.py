@@ -50,39 +50,38 @@ class Notices:
         self.say("Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome))
 
     def scaled_gradients_used(self, adapter):
-        """Print that an optimizer steps on scaled gradients of a pass to whose ``scale_loss`` it was not given."""
+        """Print that an optimizer steps on scaled gradients of a pass whose ``scale_loss`` did not get it."""
         self.say_once(
             ("scaled gradients", id(adapter)),
-            "ampcompat: {} steps on gradients that came, scaled by {:g}, from a backward pass to whose amp.scale_loss it "
-            "was not given. Give it there too, or call its zero_grad() before its own backward pass.".format(
-                type(adapter.optimizer).__name__, float(adapter.untracked_scale)
-            ),
+            "ampcompat: {}.step() uses gradients that are scaled by {:g}: they are from a backward pass whose "
+            "amp.scale_loss did not get this optimizer. Pass it there too, or call its zero_grad() before its own "
+            "backward pass.".format(type(adapter.optimizer).__name__, float(adapter.untracked_scale)),
         )
 
     def unscaled_gradients_used(self, adapter):
         """Print that an optimizer steps on half gradients that were never scaled."""
         self.say_once(
             "unscaled gradients",
-            "ampcompat: {} steps on half gradients of a backward pass outside of amp.scale_loss. They are taken as they "
-            "are; small ones may have become 0. Write: with amp.scale_loss(loss, optimizer) as scaled_loss: "
+            "ampcompat: {}.step() uses half gradients of a backward pass outside of amp.scale_loss. They are not "
+            "scaled, so small ones may have become 0. Write: with amp.scale_loss(loss, optimizer) as scaled_loss: "
             "scaled_loss.backward()".format(type(adapter.optimizer).__name__),
         )
 
     def optimizer_added(self, optimizer):
-        """Print that an optimizer was given to ``scale_loss`` but not to ``initialize``."""
+        """Print that an optimizer was passed to ``scale_loss`` but not to ``initialize``."""
         self.say(
-            "ampcompat: {} did not go through amp.initialize; it is taken in now. Pass it to amp.initialize, so that its "
-            "masters start from the float32 weights.".format(type(optimizer).__name__)
+            "ampcompat: {} was not passed to amp.initialize and is initialized now. Pass it to amp.initialize, so that "
+            "its masters start from the float32 weights.".format(type(optimizer).__name__)
         )
 
     def policy_changed(self, policy, before):
         """Print that a later ``initialize`` has other options."""
         self.say(
-            "ampcompat: initialize was called with {} after {}. Earlier models keep what they were initialized with; casts "
-            "around functions hold for the whole process.".format(policy.opt_level, before.opt_level)
+            "ampcompat: initialize was called with {} after {}. Models that were initialized earlier keep their "
+            "options; casts around functions apply to the whole process.".format(policy.opt_level, before.opt_level)
         )
 
     def scaler_counts(self, found, used):
         """Print that a checkpoint has more or fewer loss scalers than are in use."""
-        rest = "the rest of it is left out" if found > used else "the others start afresh"
+        rest = "the others in the checkpoint are ignored" if found > used else "the others keep their initial state"
         self.say("Warning: the amp state dict has {} loss scalers, and {} are in use: {}.".format(found, used, rest))

@@ -196,7 +196,7 @@ def test_a_group_given_twice_is_refused_and_changes_nothing(setting):
 
 
 @each_setting
-def test_an_optimizer_that_amp_has_not_seen_is_adopted(setting, capsys):
+def test_an_optimizer_that_was_not_initialized_is_initialized_in_scale_loss(setting, capsys):
     with session_of(setting, verbosity=1):
         model = Product(1.0).to(setting.high)
         initialize(setting, model, loss_scale=128.0)
