@@ -47,7 +47,7 @@ def _active_modes():
     return [mode for mode in thread_context.function_modes() if isinstance(mode, HalfMode)]
 
 
-def is_active_modes():
+def is_active():
     """Return whether a ``HalfMode`` is active in this thread."""
     return bool(_active_modes())
 

@@ -15,21 +15,28 @@ from ..optimizers.masters import kept_where_equal
 
 
 class MasterTable:
-    """Finds the master of a half param. Both are held weakly."""
+    """Finds the master of a half param. A master lives as long as its param, whether or not an optimizer still has it.
+
+    So the float32 values that a checkpoint, or a new optimizer, takes do not depend on when an old one is freed.
+    """
 
     def __init__(self):
-        self._masters = {}  # id(param) -> (weak param, weak master)
+        self._masters = {}  # id(param) -> (weak param, master)
 
     def add(self, pairs):
-        """Add (model, master) pairs; a pair is removed when one of the two dies."""
+        """Add (model, master) pairs; a pair is removed when the model's param dies."""
         for model, master in pairs:
             forget = functools.partial(self._masters.pop, id(model))  # ``pop`` gets the reference as default
-            self._masters[id(model)] = (weakref.ref(model, forget), weakref.ref(master, forget))
+            self._masters[id(model)] = (weakref.ref(model, forget), master)
 
     def find(self, param):
         """Return the master of ``param``, or None."""
         model, master = self._masters.get(id(param), (None, None))
-        return master() if model is not None and model() is param else None
+        return master if model is not None and model() is param else None
+
+    def clear(self):
+        """Forget all pairs."""
+        self._masters.clear()
 
     def __deepcopy__(self, memo):
         return MasterTable()

@@ -41,14 +41,14 @@ class BackwardPass:
         self.observers = session.observers
         self.delay_unscale = delay_unscale
         self.delay_overflow_check = delay_overflow_check
-        self._high = session.policy.dtypes.high
+        self.high = session.policy.dtypes.high
         self._casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
         self._other_adapters = ()  # to find out whether the pass leaves scaled gradients in their params
         if len(session.adapters) > len(adapters):
             self._other_adapters = [each for each in session.adapters if is_watched(each) and each not in adapters]
         if delay_unscale == WHERE_EQUAL:
-            self.delay_unscale = not _leaves_half_gradients(adapters, self._high)
+            self.delay_unscale = not _leaves_half_gradients(adapters, self.high)
             self.delay_overflow_check = True
         self.scale = None
         self.overflow_check = None
@@ -70,7 +70,7 @@ class BackwardPass:
                     if adapter.holds_scaled_gradients() and not is_same(self.scale, adapter.pending_scale):
                         self._ddp_wrappers.move_to_masters([adapter])
                     adapter.before_backward(self.scaler, self.scale, seen, are_local)
-        loss = self.loss if self.loss.dtype is self._high else self.loss.to(self._high)
+        loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         scaled_loss = loss if is_one(self.scale) else loss * _on_device_of(self.scale, loss)
         for adapter in self.adapters:
             adapter.open_passes.add(self)

@@ -115,7 +115,7 @@ class Session:
         calls = [(scaler.sync, ()) for scaler in self.scalers]
         calls += [(observer.closed, (self,)) for observer in self.observers]
         calls += [(self.forward_token.close, ()), (self.process_casts.close, ()), (self.patches.undo, ())]
-        calls += [(self.policies.clear, ()), (state.leave, (self,))]
+        calls += [(self.policies.clear, ()), (self.masters.clear, ()), (state.leave, (self,))]
         run_all(calls)
 
     @property

@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
         self.seen = []
 
     def block(self, x):
-        self.seen.append(half_emulation_mode.is_in_force())
+        self.seen.append(half_emulation_mode.is_active())
         hidden = self.recurrent(x)[0]
         return hidden @ hidden.transpose(1, 2) @ hidden
 
@@ -101,7 +101,7 @@ def test_its_forward_is_emulated_and_nothing_else_is(way, setting, monkeypatch):
     with torch.no_grad():
         output = model(batch())
     assert inner(model).seen == [setting == "on"] and output.dtype is LOW
-    assert not half_emulation_mode.is_in_force()
+    assert not half_emulation_mode.is_active()
 
 
 @each_way
@@ -164,7 +164,7 @@ def test_a_class_is_put_back_when_its_last_network_is_gone():
 def test_a_network_on_another_device_is_not_touched_by_the_mode(way):
     class Seen(torch.nn.Linear):
         def forward(self, x):
-            modes.append(half_emulation_mode.is_in_force())
+            modes.append(half_emulation_mode.is_active())
             return x
 
     modes = []

@@ -1,5 +1,7 @@
 """A second ``initialize`` after a layer of the model was replaced: the new layer joins at the level of the others."""
 
+import gc
+
 import pytest
 import torch
 from networks import differing, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
@@ -77,6 +79,7 @@ def test_it_trains_as_a_model_that_had_the_head_from_the_beginning(setting):
         if again:
             model[3] = new_head(setting)
             optimizer = sgd(model.parameters())
+            gc.collect()  # the first optimizer is freed now or later; its masters' values are kept in either case
             initialize(setting, model, optimizer, loss_scale=8.0)
         for _ in range(4):
             train_step(model, optimizer, make_batch(setting))

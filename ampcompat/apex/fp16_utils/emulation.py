@@ -73,7 +73,7 @@ class EmulatedForward(forwards.ForwardCasts):
     def run(self, forward, model, args, kwargs):
         """Call ``forward(model, *args, **kwargs)`` with emulation, unless it is active already."""
         mode = None if self._mode is None else self._mode.context()
-        if mode is None or half_emulation_mode.is_in_force() or not _is_on_cpu(model):
+        if mode is None or half_emulation_mode.is_active() or not _is_on_cpu(model):
             return forward(model, *args, **kwargs)
         with _recomputing, mode:
             return forward(model, *args, **kwargs)
