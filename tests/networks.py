@@ -87,13 +87,19 @@ REAL = [
 ]
 STANDING_IN = [_param("O1", "patched", STAND_IN), _param("O2", "auto", STAND_IN), _param("O3", "auto", STAND_IN)]
 
-each_setting = pytest.mark.parametrize("setting", REAL + STANDING_IN)
+SETTINGS = REAL + STANDING_IN
+
+each_setting = pytest.mark.parametrize("setting", SETTINGS)
+
+
+def settings_of(*levels):
+    """Return the settings at these levels, as params."""
+    return [param for param in SETTINGS if param.values[0].level in levels]
 
 
 def settings_at(*levels):
     """Return a mark: the settings at these levels only."""
-    chosen = [param for param in REAL + STANDING_IN if param.values[0].level in levels]
-    return pytest.mark.parametrize("setting", chosen)
+    return pytest.mark.parametrize("setting", settings_of(*levels))
 
 
 @contextlib.contextmanager

@@ -11,8 +11,10 @@ from networks import (
     make_network,
     session_of,
     settings_at,
+    settings_of,
     train_step,
 )
+from pairing import paired
 
 from ampcompat import amp
 
@@ -101,10 +103,13 @@ def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
         assert amp.step_was_skipped(optimizer)
 
 
-@settings_at("O0", "O1", "O2")
-@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}], ids=str)
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-@pytest.mark.parametrize("scheduled", [False, True])
+@paired(
+    "setting, options, name, scheduled",
+    settings_of("O0", "O1", "O2"),
+    [{"fused": True}, {"foreach": True}, {"foreach": False}],
+    ["SGD", "Adam"],
+    [False, True],
+)
 def test_fused_and_foreach_optimizers_skip_as_others_do(setting, name, options, scheduled, capsys):
     def make_optimizer(params):
         return getattr(torch.optim, name)(params, lr=2.0**-4, **options)
