@@ -365,3 +365,21 @@ def test_train_step_learns_with_tied_weights(setting):
         batch = torch.arange(5), torch.arange(5).flip(0)
         losses = [train_step(model, optimizer, batch) for _ in range(10)]
         assert losses[-1] < losses[0] and model.head.weight is model.embed.weight
+
+
+@settings_at("O2", "O3", "O5")
+def test_the_count_of_steps_of_a_single_number_is_not_rounded(setting):
+    with session_of(setting):
+        model = torch.nn.Module()
+        model.factor = torch.nn.Parameter(torch.ones((), dtype=setting.high))
+        optimizer = torch.optim.Adam(model.parameters())
+        model.factor.grad = torch.ones_like(model.factor)
+        optimizer.step()
+        state = optimizer.state[model.factor]
+        if not isinstance(state["step"], torch.Tensor):
+            pytest.skip("this torch counts steps in a Python int")
+        state["step"].fill_(2049.0)  # which float16 and bfloat16 do not have
+        initialize(setting, model, optimizer)
+        (state,) = optimizer.state.values()
+        assert state["step"].item() == 2049.0
+        assert state["exp_avg"].dtype is (setting.high if setting.has_masters else setting.low)
