@@ -1,6 +1,6 @@
 """Seed faults in a copy of the package and see whether the tests catch them.
 
-    python tests/mutations.py                 all faults of seeded_faults.py
+    python tests/mutations.py                 all faults of seeded_faults.py and seeded_cast_faults.py
     python tests/mutations.py --only NAME     those whose name contains NAME
     python tests/mutations.py --list          their names, files and tests
 
@@ -16,8 +16,10 @@ import shutil
 import sys
 import tempfile
 
-from seeded_faults import FAULTS
+from seeded_cast_faults import FAULTS_OF_CASTS
+from seeded_faults import FAULTS_OF_TRAINING
 
+FAULTS = FAULTS_OF_TRAINING + FAULTS_OF_CASTS
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COPIED = ("ampcompat", "tests", "setup.cfg", "examples")
 PASSED, FAILED = 0, 1  # of pytest's exit codes
@@ -33,7 +35,9 @@ def stale(faults):
     """Return a sentence for each fault whose text does not occur exactly once."""
     return [
         "{}: the text {!r} occurs {} times in ampcompat/{}, expected once: change its row in "
-        "tests/seeded_faults.py".format(fault.name, fault.text, occurrences(fault), fault.file)
+        "tests/seeded_faults.py or tests/seeded_cast_faults.py".format(
+            fault.name, fault.text, occurrences(fault), fault.file
+        )
         for fault in faults
         if occurrences(fault) != 1
     ]
@@ -56,7 +60,8 @@ def _pytest(folder, files, log):
         os.dup2(descriptor, stream)
     os.environ["PYTHONPATH"] = folder
     sys.path[:] = [folder] + [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != ROOT / "tests"]
-    sys.modules.pop("seeded_faults", None)
+    for name in ("seeded_faults", "seeded_cast_faults"):
+        sys.modules.pop(name, None)
     sys.dont_write_bytecode = True
     import pytest
 

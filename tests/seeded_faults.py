@@ -1,4 +1,6 @@
-"""The faults that ``mutations.py`` seeds: each a line of the package, what is written instead, and who must notice.
+"""Faults of the loss scale, of skipped steps, of gradients and masters, for ``mutations.py``.
+
+Each is a line of the package, what is written instead, and the tests that must notice.
 
 The text must occur exactly once in its file. Keep it short: a line that is changed for a good reason needs its row
 changed too, and ``test_mutations.py`` says so.
@@ -20,9 +22,7 @@ class Fault(NamedTuple):
 SCALER, OVERFLOW = "loss_scaling/scaler.py", "loss_scaling/overflow.py"
 ADAPTER, STEP = "optimizers/adapter.py", "optimizers/step.py"
 PAIRS, MASTERS = "optimizers/master_pairs.py", "optimizers/masters.py"
-WEIGHTS, FORWARD, STATE_DICT = "models/weights.py", "models/forward.py", "models/state_dict.py"
-CACHE, WRAPPERS, ARGUMENTS = "casting/weight_cache.py", "casting/wrappers.py", "casting/argument_casts.py"
-SESSION, PASS = "training/session.py", "training/backward_pass.py"
+PASS = "training/backward_pass.py"
 
 AUTOMATON = "contract/test_scale_automaton.py"
 ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
@@ -30,12 +30,10 @@ BLOCKS = "contract/test_scale_loss.py"
 LOSSES = "contract/test_losses_and_optimizers.py"
 WRITTEN = "contract/test_written_weights.py"
 CLOSING = "training/test_closing.py"
-CASTS = "casting/test_conformance.py"
-CACHED = "casting/test_weight_cache.py"
 RESUMED = "checkpoints/test_resume_orders.py"
 OPTIMIZER = "contract/test_optimizer_calls.py"
 
-FAULTS = [
+FAULTS_OF_TRAINING = [
     # -- the loss scale ------------------------------------------------------------------------------------------------
     Fault(
         "scale on the device not clamped",
@@ -152,8 +150,8 @@ FAULTS = [
     Fault(
         "earlier gradients not scaled",
         ADAPTER,
-        "        tensor_lists.multiply_(tensor_lists.grouped([param.grad",
-        "        list([param.grad",
+        "grouped([param.grad for param in held",
+        "grouped([param.grad for param in held[:0]",
         "contract/test_plain_backward.py contract/test_accumulation.py",
     ),
     Fault(
@@ -227,136 +225,5 @@ FAULTS = [
         '                    group["params"][index] = pair.model\n',
         "",
         CLOSING,
-    ),
-    # -- models --------------------------------------------------------------------------------------------------------
-    Fault(
-        "keep_batchnorm_fp32 ignored",
-        SESSION,
-        "if policy.keep_batchnorm_fp32 else []",
-        "if not policy else []",
-        "contract/test_initialize.py",
-    ),
-    Fault(
-        "keep_fp32 ignored",
-        SESSION,
-        "cast.cast(modules, inner + norms)",
-        "cast.cast(modules, norms)",
-        "contract/test_kept_layers.py",
-    ),
-    Fault(
-        "missed restore of the weights' dtype",
-        WEIGHTS,
-        "patches.defer_for(reference(), _give_back, reference, dtype, {})",
-        "pass",
-        CLOSING,
-    ),
-    Fault(
-        "missed restore after a failed initialize",
-        WEIGHTS,
-        "run_all([(_give_back,",
-        "len([(_give_back,",
-        "contract/test_data_safety.py",
-    ),
-    Fault(
-        "inputs of forward not cast",
-        FORWARD,
-        "cast_floating(value, self.input_dtype) for value in args",
-        "value for value in args",
-        "contract/test_forward_casts.py",
-    ),
-    Fault(
-        "output of forward not cast",
-        FORWARD,
-        "output if self.output_dtype is None else",
-        "output if True else",
-        "contract/test_forward_casts.py",
-    ),
-    Fault(
-        "hook of the state dict not removed",
-        STATE_DICT,
-        "patches.defer_for(module, module._register_state_dict_hook(widen).remove)",
-        "module._register_state_dict_hook(widen)",
-        CLOSING,
-    ),
-    Fault(
-        "half checkpoint",
-        STATE_DICT,
-        "return kept_where_equal(master.detach(), value)",
-        "return value.to(self.dtype)",
-        RESUMED,
-    ),
-    Fault(
-        "loaded values rounded on the way to the master",
-        STATE_DICT,
-        "master.copy_(value)",
-        "master.copy_(value.half())",
-        RESUMED,
-    ),
-    # -- casts ---------------------------------------------------------------------------------------------------------
-    Fault("stale cast", CACHE, "if version != weight._version or pointer", "if pointer", CACHED),
-    Fault("cache not invalidated", CACHE, "            if mine in entry.makers:\n", "            if False:\n", CACHED),
-    Fault(
-        "cast without gradient reused with gradients",
-        CACHE,
-        "mode = True if _grad_is_enabled() else _mode_without_grad()\n        found",
-        "mode = False\n        found",
-        CACHED,
-    ),
-    Fault(
-        "swapped dtypes",
-        ARGUMENTS,
-        "return value.to(self.high) if value.dtype in self.narrow",
-        "return value.to(self.low) if value.dtype in self.narrow",
-        CASTS,
-    ),
-    Fault(
-        "promotion to the narrowest dtype",
-        ARGUMENTS,
-        "BYTES[dtype] > BYTES[result]",
-        "BYTES[dtype] < BYTES[result]",
-        CASTS,
-    ),
-    Fault(
-        "emulated half not rounded",
-        "casting/half_emulation.py",
-        "return _cast(value, low) if value.is_floating_point() else value",
-        "return value",
-        "casting/test_half_emulation.py",
-    ),
-    Fault(
-        "casts stay on in an optimizer's step",
-        "training/process_casts.py",
-        "        self._paused.__enter__()\n",
-        "        pass\n",
-        "contract/test_optimizer_calls.py casting/test_regions.py",
-    ),
-    Fault(
-        "wrong dtype of a level",
-        "opt_levels.py",
-        "cast_model_type=torch.bfloat16",
-        "cast_model_type=torch.float16",
-        "contract/test_initialize.py",
-    ),
-    # -- what holds it together ----------------------------------------------------------------------------------------
-    Fault(
-        "patches undone in the wrong order",
-        "patching.py",
-        "for entry in reversed(entries)",
-        "for entry in entries",
-        "test_patching.py",
-    ),
-    Fault(
-        "inherited attribute not deleted by undo",
-        "patching.py",
-        "    elif name in vars(owner):\n        delattr(owner, name)\n",
-        "",
-        "test_patching.py",
-    ),
-    Fault(
-        "integer tensors cast",
-        "nested.py",
-        "return tensor.is_floating_point() if sources is None",
-        "return True if sources is None",
-        "test_nested.py",
     ),
 ]

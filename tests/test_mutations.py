@@ -4,7 +4,7 @@ import ast
 import pathlib
 
 import mutations
-from seeded_faults import FAULTS
+from mutations import FAULTS
 
 TESTS = pathlib.Path(__file__).parent
 PACKAGE = mutations.ROOT / "ampcompat"
