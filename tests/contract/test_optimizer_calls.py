@@ -4,7 +4,10 @@ import pytest
 import torch
 from networks import (
     INPUT,
+    MOMENTUM,
+    RATE,
     Product,
+    ProductReference,
     each_setting,
     initialize,
     make_batch,
@@ -365,6 +368,25 @@ def test_train_step_learns_with_tied_weights(setting):
         batch = torch.arange(5), torch.arange(5).flip(0)
         losses = [train_step(model, optimizer, batch) for _ in range(10)]
         assert losses[-1] < losses[0] and model.head.weight is model.embed.weight
+
+
+@each_setting
+def test_zero_grad_of_the_model_instead_of_the_optimizer_is_enough(setting):
+    def make_optimizer(params):
+        return torch.optim.SGD(params, lr=RATE, momentum=MOMENTUM)
+
+    with session_of(setting):
+        model, optimizer = begin(setting, make_optimizer)
+        reference = ProductReference(setting, model)
+        for _ in range(3):
+            model.zero_grad()
+            backward(setting, model, optimizer)
+            optimizer.step()
+            reference.zero_grad()
+            reference.backward(X)
+            reference.step()
+        weights = [weight.detach().double() for weight in amp.master_params(optimizer)]
+        assert torch.equal(weights[0], reference.a) and torch.equal(weights[1], reference.b)
 
 
 @settings_at("O2", "O3", "O5")
