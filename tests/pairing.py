@@ -39,7 +39,7 @@ def paired(names, *axes):
     """Return a mark like ``pytest.mark.parametrize(names, ...)`` with the pairs of the values of these axes."""
     axes = [[_param(value) for value in axis] for axis in axes]
     run = [[param for param in axis if not _is_skipped(param)] for axis in axes]
-    cases = pairs(*run)
+    cases = pairs(*run) if all(run) else []
     for index, axis in enumerate(axes):
         others = [[param] for param in (other[0] for other in axes)]
         for param in filter(_is_skipped, axis):

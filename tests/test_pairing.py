@@ -36,3 +36,8 @@ def test_ids_and_values_are_those_of_the_params_and_a_skipped_one_is_one_case():
         ("one-a", (1, "a")),
     ]
     assert [bool(case.marks) for case in cases] == [False] * 4 + [True]
+
+
+def test_an_axis_of_skipped_values_leaves_skipped_cases_only():
+    skipped = [pytest.param(number, marks=pytest.mark.skip(reason="it is missing")) for number in (1, 2)]
+    assert [case.id for case in paired("first, second", skipped, "ab").args[1]] == ["1-a", "2-a"]
