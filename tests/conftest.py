@@ -16,6 +16,31 @@ from ampcompat.training import state
 
 ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
+#: They start first. With ``-n auto --dist loadfile`` no worker is left alone with one of them at the end.
+LONG_FILES = (
+    "checkpoints/test_killed_runs.py",
+    "examples/test_imagenet.py",
+    "cli/test_ab_command.py",
+    "cli/test_run_device.py",
+    "distributed/test_savers_together.py",
+    "casting/test_compiled_casts.py",
+    "casting/test_conformance.py",
+    "cli/test_run_command.py",
+    "examples/test_examples.py",
+    "apex/test_parallel_syncbn.py",
+)
+
+
+def pytest_configure(config):
+    """Keep pytest-xdist from starting the files with the most tests first, which are not the longest."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    """Put the long files first."""
+    items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONG_FILES))
+
 
 @pytest.fixture(autouse=True)
 def torch_is_left_untouched():

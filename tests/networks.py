@@ -87,13 +87,21 @@ REAL = [
 ]
 STANDING_IN = [_param("O1", "patched", STAND_IN), _param("O2", "auto", STAND_IN), _param("O3", "auto", STAND_IN)]
 
-each_setting = pytest.mark.parametrize("setting", REAL + STANDING_IN)
+SETTINGS = REAL + STANDING_IN  # for tests that pair them with other axes
+#: Where torch computes in half on a CPU, float32 and float64 stand in for it in the paired tests only.
+_EACH = SETTINGS if half_kernels.stand_in() else REAL
+
+each_setting = pytest.mark.parametrize("setting", _EACH)
+
+
+def settings_of(*levels):
+    """Return all settings at these levels, as params for tests that pair them with other axes."""
+    return [param for param in SETTINGS if param.values[0].level in levels]
 
 
 def settings_at(*levels):
     """Return a mark: the settings at these levels only."""
-    chosen = [param for param in REAL + STANDING_IN if param.values[0].level in levels]
-    return pytest.mark.parametrize("setting", chosen)
+    return pytest.mark.parametrize("setting", [param for param in _EACH if param.values[0].level in levels])
 
 
 @contextlib.contextmanager
@@ -185,8 +193,8 @@ class Product(torch.nn.Module):
         return torch.mv(torch.diag(x), self.a) * torch.mv(ones, self.b)
 
 
-#: Rounding a, b to a low dtype and these products are all that is inexact in a step of ``Product``. Losses need a factor of
-#: 2**-3 at most: scaled by 2**16 they must fit into float16.
+#: Rounding a, b to a low dtype and these products are all that is inexact in a step of ``Product``. Losses need a factor
+#: of 2**-3 at most: scaled by 2**16 they must fit into float16.
 RATE, MOMENTUM = 2.0**-2, 2.0**-1
 INPUT = torch.tensor([1.0, -0.5])
 

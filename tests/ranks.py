@@ -1,9 +1,10 @@
 """Run a function in several processes that form a gloo group, and return the result of each.
 
-The processes meet through a file, since a free port may be taken between the test for it and its use. Each rank is a
-new interpreter.
+The processes meet through a file, since a free port may be taken between the test for it and its use. Ranks are forked
+from a server process that has imported torch and trained nothing: importing torch again would take most of their time.
 """
 
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -12,17 +13,31 @@ import traceback
 import half_kernels
 import torch
 
+#: What the server imports. ``torch._dynamo`` is what torch's optimizers and wrappers import when they are first used.
+PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ampcompat.amp", "ampcompat.apex.parallel"]
+
 
 def run(function, *args, **options):
     """Return ``[function(rank, *args)]`` of ``world_size`` (2) processes; an error in one is an error here."""
     world_size = options.pop("world_size", 2)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (function, args, world_size, folder)
-        torch.multiprocessing.spawn(_rank, arguments, nprocs=world_size)
+        _start((function, args, world_size, folder, dict(os.environ)), world_size)
         return [torch.load(os.path.join(folder, str(rank))) for rank in range(world_size)]
 
 
-def _rank(rank, function, args, world_size, folder):
+def _start(arguments, world_size):
+    """Run ``_rank`` with these arguments in ``world_size`` processes and wait for them."""
+    start = getattr(torch.multiprocessing, "start_processes", None)
+    if start is None or "forkserver" not in multiprocessing.get_all_start_methods():  # torch 1.3, Windows
+        torch.multiprocessing.spawn(_rank, arguments, nprocs=world_size)
+        return
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    start(_rank, arguments, nprocs=world_size, start_method="forkserver")
+
+
+def _rank(rank, function, args, world_size, folder, environment):
+    os.environ.clear()  # the server's, which has been there since the first test that used it
+    os.environ.update(environment)
     torch.set_num_threads(1)
     os.environ.update(half_kernels.stand_in())
     # A machine with a host name that it cannot resolve is still a machine with a loopback device.

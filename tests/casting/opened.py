@@ -16,6 +16,7 @@ from ampcompat.torch_compat import features
 
 PAIRS = {"float16": HALF, "bfloat16": BFLOAT16, "stand-in": STAND_IN}
 FACTS = features.read()
+ROWS = rules.rows()  # made once: it takes as long as opening a backend
 
 
 def _works(name, pair):
@@ -46,7 +47,7 @@ each_native = pytest.mark.parametrize("setting", NATIVE or [NO_NATIVE], ids=sett
 def opened(setting, registrations=(), lists=None, **options):
     """Open the backend of a setting; yield it."""
     name, pair = setting
-    rows = rules.merge(rules.rows(), lists, registrations)
+    rows = rules.merge(ROWS, lists, registrations)
     backend = BACKENDS[name](PAIRS[pair], rows, **options)
     with PatchStack() as patches:
         backend.open(patches)

@@ -9,7 +9,8 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import PAIRS, each_setting, opened
+from opened import PAIRS, SETTINGS, each_setting, opened
+from pairing import paired
 
 from ampcompat.casting.memory_aliases import Aliases
 from ampcompat.casting.weight_cache import CastingThread, WeightCache
@@ -121,9 +122,7 @@ def through_a_view_of_data(model):
 CHANGES = [step, load, clamp, swap_data, copy_into_data, in_place, through_detach, replaced, through_a_view_of_data]
 
 
-@each_setting
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@paired("setting, change, grad", SETTINGS, [pytest.param(each, id=each.__name__) for each in CHANGES], [True, False])
 def test_no_cast_outlives_a_change_of_the_weight(setting, change, grad):
     model, x = make_linear(setting), make_input(setting)
     with opened(setting) as backend:

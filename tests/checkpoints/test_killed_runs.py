@@ -1,5 +1,6 @@
 """kill -9 in the middle of training: started again, a run ends where an undisturbed one ends, to the bit."""
 
+import functools
 import os
 import random
 import re
@@ -17,7 +18,17 @@ EXAMPLE = os.path.join(ROOT, "examples", "resume.py")
 
 
 def arguments(level, path):
-    return RUN + (EXAMPLE, "--opt-level", level, "--checkpoint", str(path), "--steps", str(STEPS), "--every", "7")
+    return RUN + (
+        EXAMPLE,
+        "--opt-level",
+        level,
+        "--checkpoint",
+        str(path),
+        "--steps",
+        str(STEPS),
+        "--every",
+        str(EVERY),
+    )
 
 
 def killed(level, path, step):
@@ -65,21 +76,34 @@ def differing(first, second, name=""):
     return [] if first == second else [name]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return a function: level -> (what an undisturbed run printed, its last checkpoint), run once per level."""
+
+    @functools.lru_cache(maxsize=None)
+    def run(level):
+        path = tmp_path_factory.mktemp(level) / "whole.pt"
+        return finished(level, path), numbered(torch.load(str(path)))
+
+    return run
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-@pytest.mark.parametrize("each", ["O1", "O2"])
-def test_a_killed_run_ends_where_an_undisturbed_one_ends(each, tmp_path):
-    whole = finished(each, tmp_path / "whole.pt")
-    steps = [random.randrange(1, 60), random.randrange(60, 200)]
-    said = [killed(each, tmp_path / "killed.pt", step) for step in steps] + [finished(each, tmp_path / "killed.pt")]
-    assert "resumed after step" in said[-1], steps
+@pytest.mark.parametrize("each, kills", [("O1", [(60, 200)]), ("O2", [(1, 60), (60, 200)])])
+def test_a_killed_run_ends_where_an_undisturbed_one_ends(each, kills, undisturbed, tmp_path):
+    whole, expected = undisturbed(each)
+    steps = [random.randrange(*between) for between in kills]
+    for step in steps:
+        killed(each, tmp_path / "killed.pt", step)
+    said = finished(each, tmp_path / "killed.pt")
+    first = int(re.search(r"resumed after step (\d+)", said).group(1))
     last = [line for line in whole.splitlines() if line.startswith("step")]
-    resumed = int(re.search(r"resumed after step (\d+)", said[-1]).group(1))
-    assert [line for line in said[-1].splitlines() if line.startswith("step")] == last[resumed:], steps
-    ends = [numbered(torch.load(str(tmp_path / name))) for name in ("whole.pt", "killed.pt")]
-    assert ends[0]["step"] == STEPS
-    assert differing(*ends) == [], steps
+    assert [line for line in said.splitlines() if line.startswith("step")] == last[first:], steps
+    found = numbered(torch.load(str(tmp_path / "killed.pt")))
+    assert found["step"] == STEPS
+    assert differing(found, expected) == [], steps
 
 
-def test_the_example_learns(tmp_path):
-    losses = [float(loss) for loss in re.findall(r"loss (\S+)", finished("O2", tmp_path / "run.pt"))]
+def test_the_example_learns(undisturbed):
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", undisturbed("O2")[0])]
     assert sum(losses[-20:]) < 0.5 * sum(losses[:20])

@@ -6,8 +6,9 @@ import pathlib
 import textwrap
 
 import pytest
-from processes import ROOT, RUN, environment, python
+from processes import ROOT, RUN, environment, error_line, python, run_in_process
 
+from ampcompat.cli import main
 from ampcompat.cli import run as run_command
 from ampcompat.opt_levels import OPT_LEVELS
 
@@ -98,25 +99,27 @@ def test_exit_codes_and_tracebacks_are_the_scripts_own(script, source):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_line_and_exit_code_two(script, tmp_path, arguments, says):
-    script("print('it ran')")
-    done = python(*(RUN + tuple(arguments)), cwd=str(tmp_path))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("ampcompat run: error: ")
-    assert says in done.stderr
+def test_a_wrong_command_line_is_one_line_and_exit_code_two(script, tmp_path, arguments, says, capsys, monkeypatch):
+    script("")
+    monkeypatch.chdir(tmp_path)
+    line = error_line(capsys, monkeypatch, "run", *arguments)
+    assert line.startswith("ampcompat run: error: ") and says in line
 
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["--no-such-option"]])
-def test_an_unknown_command_is_one_line_and_exit_code_two(arguments):
-    done = python("-m", "ampcompat", *arguments)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and arguments[0] in done.stderr
+def test_an_unknown_command_is_one_line_and_exit_code_two(arguments, capsys, monkeypatch):
+    assert arguments[0] in error_line(capsys, monkeypatch, *arguments)
 
 
-def test_without_a_command_it_prints_the_help():
-    done = python("-m", "ampcompat")
-    assert done.returncode == 0 and "run a script written for Apex" in done.stdout
+def test_a_wrong_command_line_is_an_exit_code_and_no_traceback_to_the_shell(script):
+    done = python(*(RUN + ("--opt-level", "01", script("print('it ran')"))))
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "the capital letter O, not the number zero" in done.stderr
+
+
+def test_without_a_command_it_prints_the_help(capsys):
+    assert main([]) == 0
+    assert "run a script written for Apex" in capsys.readouterr().out
 
 
 def test_isolated_python_is_an_error_because_it_ignores_pythonpath(script):
@@ -127,7 +130,7 @@ def test_isolated_python_is_an_error_because_it_ignores_pythonpath(script):
 
 
 def test_a_checkout_in_the_current_folder_is_enough(script):
-    path = script("import apex, sys; print(apex.__file__, 'torch' in sys.modules); from apex import amp")
+    path = script("import apex, sys, ampcompat; print(apex.__file__, 'torch' in sys.modules)")
     env = environment()
     del env["PYTHONPATH"]
     done = python(*(RUN + (path,)), cwd=ROOT, env=env)
@@ -180,7 +183,7 @@ def test_child_processes_import_apex_and_unpickle_classes_of_main(script):
     assert done.stdout == "all found\n", done.stderr
 
 
-def test_spawned_data_workers_and_torch_processes_import_amp(script):
+def test_spawned_data_workers_import_amp(script):
     path = script(
         """
         import os
@@ -193,17 +196,12 @@ def test_spawned_data_workers_and_torch_processes_import_amp(script):
                 return 4
 
             def __getitem__(self, index):
-                return torch.tensor([float(index)]), os.environ["AMPCOMPAT_OPT_LEVEL"]
-
-        def work(rank, queue):
-            queue.put(amp.initialize.__module__)
+                return torch.tensor([float(index)]), os.environ["AMPCOMPAT_OPT_LEVEL"], amp.initialize.__module__
 
         if __name__ == "__main__":
             batches = list(DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
             assert batches[0][0].sum() == 6 and batches[0][1] == ("O1",) * 4
-            queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
-            torch.multiprocessing.spawn(work, args=(queue,), nprocs=1)
-            assert queue.get() == amp.initialize.__module__
+            assert batches[0][2] == (amp.initialize.__module__,) * 4
             print("all found")
         """
     )
@@ -236,7 +234,7 @@ def test_it_runs_under_torchrun(script):
     assert done.stdout.count("Selected optimization level O5") == 1  # notices are for rank 0
 
 
-def test_options_override_the_script(script):
+def test_options_override_the_script(script, capsys, monkeypatch):
     path = script(
         """
         import torch
@@ -246,11 +244,12 @@ def test_options_override_the_script(script):
         print(amp._amp_state.opt_properties.opt_level, amp._amp_state.verbosity, model.weight.dtype)
         """
     )
-    done = python(*(RUN + ("--opt-level", "O2", "--backend", "patched", "--verbosity", "0", path)))
-    assert done.stdout == "O2 0 torch.float16\n", done.stderr
+    monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)
+    run_in_process(monkeypatch, "--opt-level", "O2", "--backend", "patched", "--verbosity", "0", path)
+    assert capsys.readouterr().out == "O2 0 torch.float16\n"
 
 
-def test_other_dtypes_run_every_level_on_any_torch(script):
+def test_other_dtypes_run_every_level_on_any_torch(script, capsys, monkeypatch):
     path = script(
         """
         import torch
@@ -261,8 +260,8 @@ def test_other_dtypes_run_every_level_on_any_torch(script):
         print(model[0].weight.dtype, model[1].weight.dtype, {param.dtype for param in amp.master_params(optimizer)})
         """
     )
-    done = python(*(RUN + ("--dtypes", "float32,float64", path)))
-    assert done.stdout == "torch.float32 torch.float64 {torch.float64}\n", done.stderr
+    run_in_process(monkeypatch, "--dtypes", "float32,float64", path)
+    assert capsys.readouterr().out == "torch.float32 torch.float64 {torch.float64}\n"
 
 
 def test_an_error_in_the_script_has_the_scripts_traceback(script):
@@ -284,17 +283,19 @@ def test_its_levels_are_those_of_opt_levels():
     assert run_command.LEVELS == tuple(OPT_LEVELS)
 
 
-def test_info_prints_the_backend_of_each_level_that_casts():
-    done = python("-W", "error", "-m", "ampcompat", "info", "--table")
-    assert done.returncode == 0, done.stderr
+def test_info_prints_the_backend_of_each_level_that_casts(capsys):
+    assert main(["info", "--table"]) == 0
+    printed = capsys.readouterr().out
     for expected in ("torch ", "O1 (float16)", "O4 (bfloat16)", "because", "torch.nn.functional"):
-        assert expected in done.stdout
+        assert expected in printed
 
 
 @pytest.mark.parametrize("stated", ["auto", "off"])
-def test_info_says_for_each_half_dtype_whether_the_cpu_emulates_it_and_why(stated):
-    done = python("-W", "error", "-m", "ampcompat", "info", env=environment(AMPCOMPAT_HALF_MATH=stated))
-    lines = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in done.stdout.splitlines()}
+def test_info_says_for_each_half_dtype_whether_the_cpu_emulates_it_and_why(stated, capsys, monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_HALF_MATH", stated)
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    lines = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in printed.splitlines()}
     emulated = "emulated (computed in float32, inputs and results rounded), because"
     own = "torch's own kernels, because"
     assert lines["float16 on this CPU"].startswith(emulated if stated == "auto" else own)

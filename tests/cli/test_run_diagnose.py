@@ -2,7 +2,9 @@
 
 import half_kernels
 import pytest
-from processes import RUN, environment, python
+from processes import RUN, environment, python, run_in_process
+
+import ampcompat
 
 SCRIPT = """
 import torch
@@ -21,21 +23,38 @@ print("the script ends")
 """
 
 
-@pytest.mark.parametrize("scale, happened", [("dynamic", "was skipped."), (1.0, "went through with inf or nan")])
-def test_a_script_is_diagnosed_without_a_change(tmp_path, scale, happened):
+@pytest.fixture(params=["dynamic", 1.0])
+def path(request, tmp_path):
+    """Return the path of the script with a loss scale."""
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(scale=scale))
-    done = python(*(RUN + ("--diagnose", path)), env=environment(**half_kernels.stand_in()))
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.partition("the script ends")
+    path.write_text(SCRIPT.format(scale=request.param))
+    return path
+
+
+def check(printed, happened):
+    said = printed.partition("the script ends")
     (line,) = [line for line in "".join(said).splitlines() if line.startswith("ampcompat: step 2 (loss scaler 0)")]
     assert happened in line and "The loss was nan although" in line
     assert "ampcompat: of 4 backward passes 1 is explained above. Unscaled gradients by magnitude" in said[2]
     assert "loss" in said[2].splitlines()[-1]
 
 
-def test_without_the_option_nothing_is_printed(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(scale="dynamic"))
-    done = python(*(RUN + (path,)), env=environment(**half_kernels.stand_in()))
-    assert "ampcompat:" not in done.stdout
+@pytest.mark.parametrize("path", ["dynamic"], indirect=True)
+def test_a_script_is_diagnosed_without_a_change_until_its_process_ends(path):
+    done = python(*(RUN + ("--diagnose", path)), env=environment(**half_kernels.stand_in()))
+    assert done.returncode == 0, done.stderr
+    check(done.stdout, "was skipped.")
+
+
+@pytest.mark.parametrize("path", [1.0], indirect=True)
+def test_with_a_static_scale_it_says_that_the_step_was_done(path, capsys, monkeypatch):
+    run_in_process(monkeypatch, "--diagnose", path)
+    ampcompat.reset()
+    check(capsys.readouterr().out, "went through with inf or nan")
+
+
+def test_without_the_option_nothing_is_printed(path, capsys, monkeypatch):
+    run_in_process(monkeypatch, path)
+    ampcompat.reset()
+    printed = capsys.readouterr().out
+    assert "the script ends" in printed and "ampcompat:" not in printed

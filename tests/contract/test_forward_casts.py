@@ -7,7 +7,8 @@ import half_kernels
 import numpy
 import pytest
 import torch
-from networks import initialize, session_of, settings_at
+from networks import initialize, session_of, settings_at, settings_of
+from pairing import paired
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")
 at_weights_levels = settings_at(*WEIGHTS_LEVELS)
@@ -135,9 +136,7 @@ CONTAINERS = {
 }
 
 
-@at_weights_levels
-@pytest.mark.parametrize("container", list(CONTAINERS))
-@pytest.mark.parametrize("by", ["position", "keyword"])
+@paired("setting, container, by", settings_of(*WEIGHTS_LEVELS), CONTAINERS, ["position", "keyword"])
 def test_floating_tensors_are_cast_in_and_out_and_types_are_kept(setting, container, by):
     build, tensor_in = CONTAINERS[container]
     with session_of(setting):

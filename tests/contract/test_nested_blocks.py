@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
+from networks import INPUT, SETTINGS, Product, ProductReference, each_setting, initialize, session_of, settings_at
+from pairing import paired
 
 from ampcompat import amp
 
@@ -34,10 +35,9 @@ class Lab:
         self.reference.zero_grad()
 
 
-@each_setting
-@pytest.mark.parametrize("inside, behind", ORDERS)
-@pytest.mark.parametrize("before", [False, True])
-def test_nested_blocks_give_the_sum(setting, inside, behind, before):
+@paired("setting, order, before", SETTINGS, ORDERS, [False, True])
+def test_nested_blocks_give_the_sum(setting, order, before):
+    inside, behind = order
     with session_of(setting):
         lab = Lab(setting)
         # Half gradients of two losses add up in half within a block, as they do in .grad anywhere.

@@ -4,15 +4,20 @@ import pytest
 import torch
 from networks import (
     INPUT,
+    MOMENTUM,
+    RATE,
     Product,
+    ProductReference,
     each_setting,
     initialize,
     make_batch,
     make_network,
     session_of,
     settings_at,
+    settings_of,
     train_step,
 )
+from pairing import paired
 
 from ampcompat import amp
 
@@ -101,10 +106,13 @@ def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
         assert amp.step_was_skipped(optimizer)
 
 
-@settings_at("O0", "O1", "O2")
-@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}], ids=str)
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-@pytest.mark.parametrize("scheduled", [False, True])
+@paired(
+    "setting, options, name, scheduled",
+    settings_of("O0", "O1", "O2"),
+    [{"fused": True}, {"foreach": True}, {"foreach": False}],
+    ["SGD", "Adam"],
+    [False, True],
+)
 def test_fused_and_foreach_optimizers_skip_as_others_do(setting, name, options, scheduled, capsys):
     def make_optimizer(params):
         return getattr(torch.optim, name)(params, lr=2.0**-4, **options)
@@ -360,3 +368,40 @@ def test_train_step_learns_with_tied_weights(setting):
         batch = torch.arange(5), torch.arange(5).flip(0)
         losses = [train_step(model, optimizer, batch) for _ in range(10)]
         assert losses[-1] < losses[0] and model.head.weight is model.embed.weight
+
+
+@each_setting
+def test_zero_grad_of_the_model_instead_of_the_optimizer_is_enough(setting):
+    def make_optimizer(params):
+        return torch.optim.SGD(params, lr=RATE, momentum=MOMENTUM)
+
+    with session_of(setting):
+        model, optimizer = begin(setting, make_optimizer)
+        reference = ProductReference(setting, model)
+        for _ in range(3):
+            model.zero_grad()
+            backward(setting, model, optimizer)
+            optimizer.step()
+            reference.zero_grad()
+            reference.backward(X)
+            reference.step()
+        weights = [weight.detach().double() for weight in amp.master_params(optimizer)]
+        assert torch.equal(weights[0], reference.a) and torch.equal(weights[1], reference.b)
+
+
+@settings_at("O2", "O3", "O5")
+def test_the_count_of_steps_of_a_single_number_is_not_rounded(setting):
+    with session_of(setting):
+        model = torch.nn.Module()
+        model.factor = torch.nn.Parameter(torch.ones((), dtype=setting.high))
+        optimizer = torch.optim.Adam(model.parameters())
+        model.factor.grad = torch.ones_like(model.factor)
+        optimizer.step()
+        state = optimizer.state[model.factor]
+        if not isinstance(state["step"], torch.Tensor):
+            pytest.skip("this torch counts steps in a Python int")
+        state["step"].fill_(2049.0)  # which float16 and bfloat16 do not have
+        initialize(setting, model, optimizer)
+        (state,) = optimizer.state.values()
+        assert state["step"].item() == 2049.0
+        assert state["exp_avg"].dtype is (setting.high if setting.has_masters else setting.low)

@@ -8,6 +8,7 @@ import precision
 import pytest
 import torch
 from networks import (
+    SETTINGS,
     differing,
     each_setting,
     initialize,
@@ -18,6 +19,7 @@ from networks import (
     train_step,
     weights_of,
 )
+from pairing import paired
 
 from ampcompat import amp
 
@@ -78,9 +80,7 @@ def uninterrupted(setting, make_optimizer):
         return checkpoint, portrait(model, optimizer)
 
 
-@each_setting
-@pytest.mark.parametrize("name", list(OPTIMIZERS))
-@pytest.mark.parametrize("order", ORDERS)
+@paired("setting, name, order", SETTINGS, OPTIMIZERS, ORDERS)
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(setting, name, order):
     checkpoint, expected = uninterrupted(setting, OPTIMIZERS[name])
     with session_of(setting):

@@ -8,7 +8,8 @@ import inspect
 
 import pytest
 import torch
-from networks import each_setting, initialize, make_batch, make_network, session_of, train_step
+from networks import SETTINGS, each_setting, initialize, make_batch, make_network, session_of, train_step
+from pairing import paired
 
 from ampcompat import amp
 
@@ -42,10 +43,7 @@ def plain_rates(make_scheduler, count):
     return rates
 
 
-@each_setting
-@pytest.mark.parametrize("name", list(SCHEDULERS))
-@pytest.mark.parametrize("made", ["before", "after"])
-@pytest.mark.parametrize("skipped", [None, 0, 2])
+@paired("setting, name, made, skipped", SETTINGS, SCHEDULERS, ["before", "after"], [None, 0, 2])
 def test_rates_are_those_without_amp(setting, name, made, skipped):
     with session_of(setting):
         model, batch = make_network(setting), make_batch(setting)

@@ -3,21 +3,20 @@
 import os
 import re
 
-import half_kernels
 import pytest
 import torch
-from processes import ROOT, RUN, environment, python
+from processes import ROOT, run_in_process
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 if not hasattr(torch, "autocast"):
     pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)
 
 
-def test_the_digits_are_learnt_with_little_memory():
+def test_the_digits_are_learnt_with_little_memory(monkeypatch, capsys):
     script = os.path.join(ROOT, "examples", "memory_savers.py")
     options = ("--opt-level", "O2", "--accumulate", "4", "--checkpoint", "--epochs", "3")
-    done = python(*(RUN + (script,) + options), env=environment(**half_kernels.stand_in("O2")))
-    assert done.returncode == 0, done.stderr
-    losses = [float(found) for found in re.findall(r"loss ([0-9.]+|nan|inf)", done.stdout)]
+    run_in_process(monkeypatch, script, *options)
+    printed = capsys.readouterr().out
+    losses = [float(found) for found in re.findall(r"loss ([0-9.]+|nan|inf)", printed)]
     assert len(losses) == 3 and losses[-1] < 0.3 * losses[0]
-    assert float(re.search(r"test accuracy: ([0-9.]+)", done.stdout).group(1)) >= 90.0
+    assert float(re.search(r"test accuracy: ([0-9.]+)", printed).group(1)) >= 90.0

@@ -132,3 +132,18 @@ def test_at_the_latest_it_comes_when_the_run_ends(tmp_path, ends):
         "stepped",
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32.0",
     ]
+
+
+@pytest.mark.parametrize("overflowed, bound", [(False, 2.0**17), (True, 2.0**15)], ids=["growing", "backing off"])
+def test_the_scale_on_the_device_stays_within_its_bounds_before_the_host_reads_it(overflowed, bound):
+    options = {"growth_interval": 1, "min_loss_scale": 2.0**15, "max_loss_scale": 2.0**17, "verbosity": 0}
+    model, optimizer = make("O1", **options)
+    factors = []
+    for _ in range(4):
+        loss = model(torch.full((1, 3), 2.0**-12)).float().sum() * 2.0**-12
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            factors.append(scaled_loss.detach() / loss.detach())
+            (scaled_loss * (float("inf") if overflowed else 1.0)).backward()
+        optimizer.step()
+    assert [factor.item() for factor in factors] == [2.0**16, bound, bound, bound]
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == bound

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from networks import make_batch, make_network
+from precision import HIGH, low_of
 from processes import python
 
 import ampcompat
@@ -112,6 +113,23 @@ def test_a_step_of_closing_that_raises_keeps_no_other_from_being_done(level, bre
                 session, model, optimizer = begin(level)
                 break_it(session, monkeypatch)
     assert_all_is_put_back(model, optimizer, *plain)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_weights_without_an_optimizer_are_float32_again_and_state_dicts_torchs_own(level):
+    model = make_network().to(HIGH)
+    optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    with ampcompat.session(level, verbosity=0):
+        amp.initialize(model, optimizer)
+        assert model[0].weight.dtype is low_of(level)
+    for name, value in model.state_dict().items():
+        assert value.dtype is values[name].dtype
+        wanted = values[name].to(low_of(level)).to(value.dtype) if value.is_floating_point() else values[name]
+        assert torch.equal(value, wanted) or torch.equal(value, values[name])  # what stayed float32 is not rounded
+    model.to(low_of(level))
+    dtypes = {value.dtype for value in model.state_dict().values() if value.is_floating_point()}
+    assert dtypes == {low_of(level)}  # no hook that makes float32 of it is left
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])

@@ -1,0 +1,144 @@
+"""Faults of models, of casts and of what restores them, for ``mutations.py``: see ``seeded_faults``."""
+
+from seeded_faults import CLOSING, RESUMED, Fault
+
+WEIGHTS, FORWARD, STATE_DICT = "models/weights.py", "models/forward.py", "models/state_dict.py"
+CACHE, ARGUMENTS = "casting/weight_cache.py", "casting/argument_casts.py"
+SESSION = "training/session.py"
+
+CASTS = "casting/test_conformance.py"
+CACHED = "casting/test_weight_cache.py"
+
+FAULTS_OF_CASTS = [
+    # -- models --------------------------------------------------------------------------------------------------------
+    Fault(
+        "keep_batchnorm_fp32 ignored",
+        SESSION,
+        "if policy.keep_batchnorm_fp32 else []",
+        "if not policy else []",
+        "contract/test_initialize.py",
+    ),
+    Fault(
+        "keep_fp32 ignored",
+        SESSION,
+        "cast.cast(modules, inner + norms)",
+        "cast.cast(modules, norms)",
+        "contract/test_kept_layers.py",
+    ),
+    Fault(
+        "missed restore of the weights' dtype",
+        WEIGHTS,
+        "patches.defer_for(reference(), _give_back, reference, dtype, {})",
+        "pass",
+        CLOSING,
+    ),
+    Fault(
+        "missed restore after a failed initialize",
+        WEIGHTS,
+        "run_all([(_give_back,",
+        "len([(_give_back,",
+        "contract/test_data_safety.py",
+    ),
+    Fault(
+        "inputs of forward not cast",
+        FORWARD,
+        "cast_floating(value, self.input_dtype) for value in args",
+        "value for value in args",
+        "contract/test_forward_casts.py",
+    ),
+    Fault(
+        "output of forward not cast",
+        FORWARD,
+        "output if self.output_dtype is None else",
+        "output if True else",
+        "contract/test_forward_casts.py",
+    ),
+    Fault(
+        "hook of the state dict not removed",
+        STATE_DICT,
+        "patches.defer_for(module, module._register_state_dict_hook(widen).remove)",
+        "module._register_state_dict_hook(widen)",
+        CLOSING,
+    ),
+    Fault(
+        "half checkpoint",
+        STATE_DICT,
+        "return kept_where_equal(master.detach(), value)",
+        "return value.to(self.dtype)",
+        RESUMED,
+    ),
+    Fault(
+        "loaded values rounded on the way to the master",
+        STATE_DICT,
+        "master.copy_(value)",
+        "master.copy_(value.half())",
+        RESUMED,
+    ),
+    # -- casts ---------------------------------------------------------------------------------------------------------
+    Fault("stale cast", CACHE, "if version != weight._version or pointer", "if pointer", CACHED),
+    Fault("cache not invalidated", CACHE, "            if mine in entry.makers:\n", "            if False:\n", CACHED),
+    Fault(
+        "cast without gradient reused with gradients",
+        CACHE,
+        "mode = True if _grad_is_enabled() else _mode_without_grad()\n        found",
+        "mode = False\n        found",
+        CACHED,
+    ),
+    Fault(
+        "swapped dtypes",
+        ARGUMENTS,
+        "return value.to(self.high) if value.dtype in self.narrow",
+        "return value.to(self.low) if value.dtype in self.narrow",
+        CASTS,
+    ),
+    Fault(
+        "promotion to the narrowest dtype",
+        ARGUMENTS,
+        "BYTES[dtype] > BYTES[result]",
+        "BYTES[dtype] < BYTES[result]",
+        CASTS,
+    ),
+    Fault(
+        "emulated half not rounded",
+        "casting/half_emulation.py",
+        "return _cast(value, low) if value.is_floating_point() else value",
+        "return value",
+        "casting/test_half_emulation.py",
+    ),
+    Fault(
+        "casts stay on in an optimizer's step",
+        "training/process_casts.py",
+        "        self._paused.__enter__()\n",
+        "        pass\n",
+        "contract/test_optimizer_calls.py casting/test_regions.py",
+    ),
+    Fault(
+        "wrong dtype of a level",
+        "opt_levels.py",
+        "cast_model_type=torch.bfloat16",
+        "cast_model_type=torch.float16",
+        "contract/test_initialize.py",
+    ),
+    # -- what holds it together ----------------------------------------------------------------------------------------
+    Fault(
+        "patches undone in the wrong order",
+        "patching.py",
+        "for entry in reversed(entries)",
+        "for entry in entries",
+        "test_patching.py",
+    ),
+    Fault(
+        "inherited attribute not deleted by undo",
+        "patching.py",
+        "    elif name in vars(owner):\n        delattr(owner, name)\n",
+        "",
+        "test_patching.py",
+    ),
+    Fault(
+        "integer tensors cast",
+        "nested.py",
+        "return tensor.is_floating_point() if sources is None",
+        "return True if sources is None",
+        "test_nested.py",
+    ),
+]

@@ -1,0 +1,229 @@
+"""Faults of the loss scale, of skipped steps, of gradients and masters, for ``mutations.py``.
+
+Each is a line of the package, what is written instead, and the tests that must notice.
+
+The text must occur exactly once in its file. Keep it short: a line that is changed for a good reason needs its row
+changed too, and ``test_mutations.py`` says so.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """One fault: ``replacement`` in place of ``text`` in ``file``, and the test files of which one must fail."""
+
+    name: str
+    file: str
+    text: str
+    replacement: str
+    tests: str
+
+
+SCALER, OVERFLOW = "loss_scaling/scaler.py", "loss_scaling/overflow.py"
+ADAPTER, STEP = "optimizers/adapter.py", "optimizers/step.py"
+PAIRS, MASTERS = "optimizers/master_pairs.py", "optimizers/masters.py"
+PASS = "training/backward_pass.py"
+
+AUTOMATON = "contract/test_scale_automaton.py"
+ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
+BLOCKS = "contract/test_scale_loss.py"
+LOSSES = "contract/test_losses_and_optimizers.py"
+WRITTEN = "contract/test_written_weights.py"
+CLOSING = "training/test_closing.py"
+RESUMED = "checkpoints/test_resume_orders.py"
+OPTIMIZER = "contract/test_optimizer_calls.py"
+
+FAULTS_OF_TRAINING = [
+    # -- the loss scale ------------------------------------------------------------------------------------------------
+    Fault(
+        "scale on the device not clamped",
+        SCALER,
+        "scale.clamp_(self._floor(), self._max_loss_scale)",
+        "scale",
+        ON_DEVICE,
+    ),
+    Fault(
+        "growth interval off by one",
+        SCALER,
+        "_good_steps == self._scale_seq_len",
+        "_good_steps > self._scale_seq_len",
+        AUTOMATON,
+    ),
+    Fault(
+        "lower bound of the scale ignored",
+        SCALER,
+        "max(self._floor(), self._scale * self._backoff_factor)",
+        "self._scale * self._backoff_factor",
+        AUTOMATON,
+    ),
+    Fault(
+        "upper bound of the scale ignored",
+        SCALER,
+        "min(self._max_loss_scale, self._scale * self._growth_factor)",
+        "self._scale * self._growth_factor",
+        AUTOMATON,
+    ),
+    Fault(
+        "first scale above the upper bound",
+        SCALER,
+        "min(max_loss_scale, init_scale)",
+        "init_scale",
+        "contract/test_initialize.py",
+    ),
+    Fault(
+        "backoff and growth factor swapped",
+        SCALER,
+        "self._scale * self._backoff_factor",
+        "self._scale * self._growth_factor",
+        AUTOMATON,
+    ),
+    Fault(
+        "hysteresis ignored",
+        SCALER,
+        "self._patience <= 0",
+        "True",
+        "diagnostics/test_skip_limit.py loss_scaling/test_hysteresis.py",
+    ),
+    Fault(
+        "hysteresis not renewed by growth",
+        SCALER,
+        "            self._patience = self._hysteresis\n",
+        "",
+        "loss_scaling/test_hysteresis.py",
+    ),
+    Fault("wrong unscale factor", SCALER, "factor = 1.0 / scale", "factor = 0.5 / scale", BLOCKS),
+    Fault("overflow flag never read as set", SCALER, "flag.tolist() != 0.0", "flag.tolist() > 1.0", BLOCKS),
+    Fault(
+        "good steps not loaded",
+        SCALER,
+        'state_dict["loss_scale"], state_dict["unskipped"]',
+        'state_dict["loss_scale"], 0',
+        RESUMED,
+    ),
+    # -- skipped steps -------------------------------------------------------------------------------------------------
+    Fault(
+        "missed skip",
+        OVERFLOW,
+        "for verdict in self._heeded) if self._heeded else False",
+        "for verdict in self._heeded[:0])",
+        BLOCKS,
+    ),
+    Fault(
+        "every later step skipped too",
+        OVERFLOW,
+        "taken, self._waiting = self._waiting, []",
+        "taken = self._waiting",
+        BLOCKS,
+    ),
+    Fault(
+        "postponed overflow check forgotten",
+        OVERFLOW,
+        "            judgement.give()\n",
+        "            pass\n",
+        "contract/test_nested_blocks.py distributed/test_unsynced.py",
+    ),
+    Fault("missed skip of a closure", STEP, "            raise _Skip(loss)\n", "            pass\n", BLOCKS),
+    Fault(
+        "flag of the fused step not given",
+        STEP,
+        "optimizer.grad_scale, optimizer.found_inf = None, flag",
+        "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
+        ON_DEVICE,
+    ),
+    Fault(
+        "ranks reduce the flag by minimum",
+        "loss_scaling/process_group.py",
+        "ReduceOp.MAX",
+        "ReduceOp.MIN",
+        "distributed/test_process_group.py",
+    ),
+    # -- gradients -----------------------------------------------------------------------------------------------------
+    Fault("loss not scaled", PASS, "loss * _beside(self.scale, loss)", "loss * 1.0", BLOCKS),
+    Fault("delay_unscale ignored", PASS, "elif self.delay_unscale:", "elif False:", BLOCKS),
+    Fault(
+        "gradients left scaled after an error",
+        PASS,
+        "            self._unscale(adapters)\n            self.scaler.clear",
+        "            self.scaler.clear",
+        "contract/test_data_safety.py",
+    ),
+    Fault(
+        "earlier gradients not scaled",
+        ADAPTER,
+        "grouped([param.grad for param in held",
+        "grouped([param.grad for param in held[:0]",
+        "contract/test_plain_backward.py contract/test_accumulation.py",
+    ),
+    Fault(
+        "gradients set aside are lost",
+        ADAPTER,
+        "param.grad = grad if param.grad is None else param.grad.add_(grad)",
+        "pass",
+        LOSSES + " contract/test_accumulation.py",
+    ),
+    Fault(
+        "half gradients kept by zero_grad",
+        ADAPTER,
+        "if set_to_none or pair.model.grad is None:",
+        "if set_to_none and pair.model.grad is None:",
+        OPTIMIZER + " contract/test_plain_backward.py",
+    ),
+    Fault(
+        "loss not divided by the group's size",
+        "training/accumulation.py",
+        "share / self.size",
+        "share",
+        "contract/test_accumulation.py",
+    ),
+    Fault(
+        "only the first tensor checked for inf",
+        "tensor_lists.py",
+        "        if not all_finite(tensor):",
+        "        if tensor is tensors[0] and not all_finite(tensor):",
+        "test_tensor_lists.py",
+    ),
+    # -- master weights ------------------------------------------------------------------------------------------------
+    Fault(
+        "masters not rounded into the model",
+        ADAPTER,
+        "            self.settle_masters()\n            self.masters_to_models()\n",
+        "            self.settle_masters()\n",
+        LOSSES,
+    ),
+    Fault(
+        "gradients of masters kept after a step",
+        ADAPTER,
+        "                master.grad = None\n",
+        "                pass\n",
+        OPTIMIZER + " " + LOSSES,
+    ),
+    Fault(
+        "master not refreshed",
+        "optimizers/gradient_buffers.py",
+        "if versions == self._versions and not writes:",
+        "if True:",
+        WRITTEN,
+    ),
+    Fault(
+        "write through data not noted",
+        "optimizers/written_params.py",
+        "            self._note(param, alias)\n",
+        "",
+        WRITTEN,
+    ),
+    Fault("master loses its low bits", MASTERS, "== value, master, value)", "== value, value, value)", RESUMED),
+    Fault(
+        "count of steps cast like the weights",
+        MASTERS,
+        'if name == "step" or not isinstance',
+        "if not isinstance",
+        OPTIMIZER,
+    ),
+    Fault(
+        "masters stay in the optimizer after the session",
+        PAIRS,
+        '                    group["params"][index] = pair.model\n',
+        "",
+        CLOSING,
+    ),
+]
