@@ -1,10 +1,12 @@
 """``memory_report`` measures the memory of a training step, ``estimate`` predicts it; both work without amp too."""
 
+from __future__ import annotations
+
 import functools
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MethodType
-from typing import List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
 
@@ -52,7 +54,7 @@ class Estimate:
     footprint: footprint.Footprint
 
     @classmethod
-    def of(cls, found, level):
+    def of(cls, found: footprint.Footprint, level: str) -> Estimate:
         """Return the ``Estimate`` of a ``Footprint``."""
         full = found.full
         return cls(
@@ -69,11 +71,11 @@ class Estimate:
             footprint=found,
         )
 
-    def record(self):
+    def record(self) -> Dict[str, Any]:
         """Return the fields of ``abtest.Memory`` as a dict."""
         return self.footprint.record()
 
-    def table(self):
+    def table(self) -> str:
         """Return a table of the kinds, and a sentence on each difference from the formula."""
         columns = [("formula", self.footprint.kinds, True), ("predicted", self.footprint.full, True)]
         head = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
@@ -106,11 +108,11 @@ class MemoryReport:
     usage: MemoryUsage
     explanations: List[str]
 
-    def record(self):
+    def record(self) -> Dict[str, Any]:
         """Return the fields of ``abtest.Memory`` as a dict."""
         return self.usage.record()
 
-    def table(self):
+    def table(self) -> str:
         """Return a table of the kinds, measured and predicted, and a sentence on each difference."""
         columns = [("at the peak", self.at_peak, True), ("at its own peak", self.peak_by_kind, False)]
         if self.predicted is not None:
@@ -123,7 +125,11 @@ class MemoryReport:
 
 
 @hide_internal_frames
-def memory_report(model, optimizer, step):
+def memory_report(
+    model: Union[torch.nn.Module, Sequence[torch.nn.Module]],
+    optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]],
+    step: Callable[[], Any],
+) -> MemoryReport:
     """Measure the memory of one training step by kind, and predict it.
 
     Args:
@@ -232,7 +238,14 @@ def _checked_list(given, accepts, name, expected):
 
 
 @hide_internal_frames
-def estimate(model, optimizer_class, level="O1", dtypes=None, keep_fp32=None, **options):
+def estimate(
+    model: torch.nn.Module,
+    optimizer_class: Callable[[List[torch.nn.Parameter]], torch.optim.Optimizer],
+    level: str = "O1",
+    dtypes: Optional[opt_levels.DtypePair] = None,
+    keep_fp32: Any = None,
+    **options: Any,
+) -> Estimate:
     """Predict the memory of training before anything is allocated.
 
     Args:

@@ -3,31 +3,39 @@
 Options of a session override the arguments of the script's ``amp.initialize``, as those of the command line do.
 """
 
+from __future__ import annotations
+
 from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Sequence, Union
+
+import torch
 
 from . import opt_levels
-from .diagnostics.gradient_histogram import GradientCounter
+from .diagnostics.gradient_histogram import GradientCounter, Histogram
 from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
 from .errors import AmpError, AmpTypeError
+from .observer import Observer
 from .patching import run_after
 from .training import state
-from .training.session import new_session
+from .training.session import Session, new_session
 from .training.state import current
 
 __all__ = ["current", "gradient_histogram", "reset", "session"]
 
+GradientSource = Union[torch.nn.Module, torch.optim.Optimizer]
+
 
 @contextmanager
 def session(
-    opt_level=None,
-    backend=None,
-    dtypes=None,
-    verbosity=None,
-    allow_banned=False,
-    observers=(),
-    diagnose=False,
-    **options,
-):
+    opt_level: Optional[str] = None,
+    backend: Optional[str] = None,
+    dtypes: Optional[opt_levels.DtypePair] = None,
+    verbosity: Optional[int] = None,
+    allow_banned: bool = False,
+    observers: Sequence[Observer] = (),
+    diagnose: bool = False,
+    **options: Any,
+) -> Iterator[Session]:
     """Open a session for a block; afterwards torch, models and optimizers are plain float32 ones again.
 
     Every ``amp.initialize`` in the block belongs to it. At the end torch's functions, autocast flags, ``forward`` and
@@ -66,7 +74,7 @@ def session(
     opened.close()
 
 
-def reset():
+def reset() -> None:
     """Close every open session: everything is as if ``amp`` had never been initialized.
 
     All of them are closed even if one raises; the first error is raised at the end. Functions that were
@@ -75,7 +83,7 @@ def reset():
     state.close_all()
 
 
-def gradient_histogram(source=None):
+def gradient_histogram(source: Union[GradientSource, List[GradientSource], None] = None) -> Histogram:
     """Count gradients by powers of two, to see whether training in half needs a loss scale.
 
     Args:
