@@ -3,5 +3,5 @@
 set -euo pipefail
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
-mkdocs build --strict --quiet --site-dir "$site"
+NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir "$site"
 echo "built $(find "$site" -name '*.html' | wc -l) pages"
