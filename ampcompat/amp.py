@@ -1,7 +1,7 @@
-"""Apex's ``amp``, with its names, signatures and defaults. The functions call the current session.
+"""The API of ``apex.amp``: the same names, signatures and defaults.
 
 ``from apex import amp`` (under ``python -m ampcompat run`` or after ``install``) and ``from ampcompat import amp`` are
-the same functions on the same session.
+the same functions.
 
 A training step, at any level and on any device:
 
@@ -161,46 +161,47 @@ def initialize(
     """Prepare models and optimizers for mixed-precision training, in place.
 
     Args:
-        models: a float32 ``torch.nn.Module`` on any device, or a list of them, not yet wrapped for data parallelism.
+        models: a float32 ``torch.nn.Module`` on any device, or a list of them, not yet wrapped in
+            DistributedDataParallel.
         optimizers: an optimizer, a list of them, or None.
         enabled: if False, all functions of ``amp`` do nothing afterwards.
-        opt_level: "O0" (float32), "O1" (casts around functions), "O2" (half weights, float32 masters), "O3" (half),
-            "O4" and "O5" (O1 and O2 with bfloat16).
-        cast_model_type: dtype of the weights instead of the level's.
-        patch_torch_functions: whether functions cast their inputs, instead of the level's value.
-        keep_batchnorm_fp32: True, False, "True" or "False", instead of the level's value.
-        master_weights: whether the optimizer gets float32 masters of half params, instead of the level's value.
-        loss_scale: a positive number, a string of one, or "dynamic", instead of the level's.
-        cast_model_outputs: dtype that the models' floating outputs are cast to, at any level.
-        num_losses: the number of losses that are passed to ``scale_loss``, each with its own scaler.
+        opt_level: "O0" (float32), "O1" (autocast to float16), "O2" (float16 weights, float32 master weights), "O3"
+            (float16), "O4" and "O5" (O1 and O2 with bfloat16). The options that follow replace those of the level.
+        cast_model_type: the dtype of the weights.
+        patch_torch_functions: whether torch's functions cast their inputs.
+        keep_batchnorm_fp32: True or False (or "True", "False"): whether batch norm keeps float32 weights.
+        master_weights: whether the optimizer updates float32 master weights of half params.
+        loss_scale: a positive number, a string of one, or "dynamic".
+        cast_model_outputs: the dtype that floating outputs of the models are cast to.
+        num_losses: the number of losses that are passed to ``scale_loss``, each with its own loss scale.
         verbosity: 0 prints nothing.
-        min_loss_scale: dynamic scales stay at or above it.
-        max_loss_scale: dynamic scales stay at or below it.
-        patch_torch_functions_type: dtype that functions cast to at O1 and O4, instead of the level's.
+        min_loss_scale: the lower bound of a dynamic loss scale.
+        max_loss_scale: the upper bound of a dynamic loss scale.
+        patch_torch_functions_type: the low-precision dtype that functions cast to at O1 and O4.
         keep_fp32: module types, modules, name patterns (``fnmatch``) or predicates ``f(name, module)``. Layers that
             match keep float32 weights and compute in float32.
-        init_scale: the first dynamic scale; Apex's 2**16 if None.
-        growth_factor: what a dynamic scale is multiplied by to grow; 2 if None.
-        backoff_factor: what it is multiplied by after an overflow; 0.5 if None.
-        growth_interval: good steps in a row before it grows; 2000 if None.
-        hysteresis: number of overflows since its last growth after which it is lowered; 1 if None.
-        skip_static_overflow: skip steps that overflow under a static scale too; Apex never did.
-        max_skips: after so many skipped steps in a row print once why lowering the scale does not help.
-        raise_on_max_skips: raise ``FloatingPointError`` (and ``RuntimeError``) there instead.
+        init_scale: the initial dynamic loss scale; 2**16 if None.
+        growth_factor: factor by which the loss scale grows; 2 if None.
+        backoff_factor: factor by which it is multiplied after an overflow; 0.5 if None.
+        growth_interval: number of steps in a row without overflow after which it grows; 2000 if None.
+        hysteresis: number of overflows since the last growth after which it is reduced; 1 if None.
+        skip_static_overflow: skip steps that overflow under a static loss scale too; Apex did not.
+        max_skips: number of skipped steps in a row after which the reason is printed, once.
+        raise_on_max_skips: raise ``GradientOverflowError``, a ``FloatingPointError`` and ``RuntimeError``, instead.
         process_group: True (all ranks) or a ``torch.distributed`` group whose ranks all skip a step if the gradients of
             one of them overflow. Needed where gradients differ between ranks, as with sharded params; all-reduced
-            gradients have the inf on every rank. Every rank of the group must leave ``scale_loss`` equally often.
+            gradients overflow on every rank. Every rank of the group must call ``scale_loss`` equally often.
         diagnose: for every skipped step print where inf or nan came first, how large the values were before, and what
-            to try. Costs a few small operations per module and step, and no synchronization until a step is skipped.
-            See ``ampcompat.gradient_histogram`` too.
+            to try. Adds a few small operations per module and step, and no synchronization unless a step is skipped.
+            See also ``ampcompat.gradient_histogram``.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
 
     Raises:
-        RuntimeError: an unknown opt level, an override that makes no sense for it, a model that is half or wrapped, an
-            optimizer that was initialized before. Nothing is changed then.
-        TypeError: models or optimizers of other types.
+        RuntimeError: the opt level is unknown, an option is invalid for it, a model has half weights or is wrapped, or
+            an optimizer was initialized before. Models, optimizers and torch are unchanged then.
+        TypeError: models or optimizers are of other types.
     """
     stated = dict(locals())
     if not enabled:
@@ -230,20 +231,20 @@ def scale_loss(
 ) -> ContextManager[torch.Tensor]:
     """Return a context manager that yields ``loss.float() * scale`` and unscales the gradients on exit.
 
-    On exit the gradients of the optimizers' params are divided by the scale (into float32 masters where there are any)
-    and added to those of earlier passes; the scale of ``loss_id`` is updated; after an overflow the next ``step()`` of
-    each optimizer is skipped.
+    On exit the gradients are divided by the scale (into the float32 master weights where there are any), added to those
+    of earlier backward passes, and checked for inf and nan. The loss scale is updated, and after an overflow the next
+    ``step()`` of each optimizer is skipped.
 
     Args:
-        loss: a floating tensor.
-        optimizers: the optimizer, or the list of optimizers, whose params the backward pass reaches.
-        loss_id: which of the ``num_losses`` scalers.
-        model: not used, as in Apex.
-        delay_unscale: leave the gradients scaled; a later ``scale_loss`` without this option unscales the sum.
-        delay_overflow_check: unscale, but leave the scale unchanged and do not skip the next step.
+        loss: a floating-point tensor.
+        optimizers: the optimizer, or the list of optimizers, of the params that get gradients.
+        loss_id: the number of the loss, below ``num_losses``; each loss has its own scale.
+        model: ignored, as in Apex.
+        delay_unscale: keep the gradients scaled; a later ``scale_loss`` without this option unscales the sum.
+        delay_overflow_check: unscale, but do not update the loss scale and do not skip the next step.
 
     Raises:
-        RuntimeError: before ``initialize``, or for a ``loss_id`` that has no scaler.
+        RuntimeError: ``initialize`` was not called, or ``loss_id`` is not below its ``num_losses``.
         TypeError: ``loss`` is not a tensor, or ``optimizers`` are not optimizers.
     """
     session = initialized_session("amp.scale_loss")
@@ -270,16 +271,16 @@ def accumulate(
             if accumulation.step():  # steps and clears the gradients when it is due
                 scheduler.step()
 
-    Each loss is divided by the number of iterations that really share its step. With 102 iterations and 4 steps the
-    last two losses are divided by 2. Counting goes from 0 to ``total`` and restarts there, so ``total`` is the length
-    of an epoch, or of the whole training.
+    Each loss is divided by the number of iterations that share its step: with 102 iterations and ``steps=4`` the last
+    two losses are divided by 2. Counting restarts after ``total`` iterations, so ``total`` is the length of an epoch,
+    or of the whole training.
 
     Args:
         optimizers: an optimizer or a list of them.
         steps: iterations per optimizer step.
-        total: the number of iterations; None if unknown; then ``accumulation.finish()`` ends the last group.
-        start: where to resume: ``accumulation.iteration`` of the run that was interrupted. Gradients of an incomplete
-            group are lost, and the losses of the rest of that group are divided by the number of iterations left in it.
+        total: the number of iterations, or None if unknown; call ``accumulation.finish()`` at the end then.
+        start: ``accumulation.iteration`` of a run to resume. Gradients accumulated before the interruption are lost;
+            the losses up to the next step are divided by the number of iterations that remain until it.
 
     Raises:
         TypeError, RuntimeError: an invalid argument; the message names what was expected.
@@ -288,7 +289,7 @@ def accumulate(
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Iterate over the params in ``optimizer.param_groups``: the float32 masters. Clip their gradients."""
+    """Iterate over the params in ``optimizer.param_groups``, which are the float32 master weights. Clip their gradients."""
     return plain_backward.master_params(optimizer)
 
 
@@ -315,10 +316,10 @@ def state_dict(destination: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
 def load_state_dict(state_dict: Dict[str, Any]) -> None:
     """Restore the loss scalers from what ``state_dict`` returned, here or in Apex.
 
-    Fewer or more scalers than are in use are tolerated with a warning.
+    A state with fewer or more loss scalers than are in use loads with a warning.
 
     Raises:
-        RuntimeError: before ``initialize``, or for keys that no loss scaler has; the message names them.
+        RuntimeError: ``initialize`` was not called, or the state has unknown keys; the message names them.
     """
     initialized_session("amp.load_state_dict").load_state_dict(state_dict)
 

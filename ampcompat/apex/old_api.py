@@ -21,13 +21,13 @@ def init(
     allow_banned: bool = False,
     patch_type: torch.dtype = torch.float16,
 ) -> Handle:
-    """Cast functions as O1 does, without models or optimizers, and return a handle; its ``_deactivate()`` undoes that.
+    """Cast torch's functions as O1 does, without models or optimizers; ``_deactivate()`` of the result undoes that.
 
     Args:
         enabled: False returns a handle that does nothing.
         loss_scale, enable_caching, verbose: accepted; the loss is scaled by ``amp.scale_loss`` after ``initialize``.
-        allow_banned: functions that are unsafe in half run in float32 instead of raising.
-        patch_type: what functions cast to, as in AMD's fork: ``torch.float16``, or ``torch.bfloat16`` as O4 does.
+        allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
+        patch_type: the dtype that functions cast to, as in AMD's fork: ``torch.float16``, or ``torch.bfloat16`` as at O4.
     """
     if not enabled:
         disable(0)

@@ -39,7 +39,7 @@ def test_its_figures_are_those_of_the_results():
     figures = module.figures()
     for line in figures:
         assert line in README.splitlines(), "run `python benchmarks/readme_figures.py` and copy its rows"
-    least, most = re.search(r"O1: (\S+) to \S+, O2: \S+ to (\S+) of the time", figures[0]).groups()
+    least, most = re.search(r"\| (\S+) to \S+ \| \S+ to (\S+) \|", figures[0]).groups()
     assert "takes {} to {} of the time".format(least, most) in README
 
 
