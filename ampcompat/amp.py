@@ -289,7 +289,7 @@ def accumulate(
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Iterate over the params in ``optimizer.param_groups``, which are the float32 master weights. Clip their gradients."""
+    """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Clip their gradients."""
     return plain_backward.master_params(optimizer)
 
 

@@ -38,8 +38,9 @@ def session(
 ) -> Iterator[Session]:
     """Return a context manager in which mixed precision is active; everything is restored on exit.
 
-    Every ``amp.initialize`` in the block belongs to this session. On exit torch's functions, autocast flags, ``forward``
-    and the optimizers' methods are restored; half weights become float32 again, with the values of their master weights.
+    Every ``amp.initialize`` in the block belongs to this session. On exit torch's functions, autocast flags,
+    ``forward`` and the optimizers' methods are restored; half weights become float32 again, with the values of their
+    master weights.
 
     Args:
         opt_level: "O0" … "O5", overrides the argument of ``amp.initialize``; None does not.

@@ -27,7 +27,7 @@ def init(
         enabled: False returns a handle that does nothing.
         loss_scale, enable_caching, verbose: accepted; the loss is scaled by ``amp.scale_loss`` after ``initialize``.
         allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
-        patch_type: the dtype that functions cast to, as in AMD's fork: ``torch.float16``, or ``torch.bfloat16`` as at O4.
+        patch_type: the dtype that functions cast to, as in AMD's fork: ``torch.float16`` or ``torch.bfloat16``.
     """
     if not enabled:
         disable(0)
