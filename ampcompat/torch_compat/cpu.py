@@ -37,7 +37,7 @@ def _lacking_for_bfloat16():
     if capabilities is None:
         return "this torch does not tell which units the CPU has"
     if not capabilities().get("amx_bf16"):
-        return "torch reports no AMX units, and other bfloat16 units are slower than float32 in some forward or backward passes"
+        return "torch reports no AMX units; without them bfloat16 is slower than float32 in many layers"
     if not torch.backends.mkldnn.is_available():
         return "this torch was built without oneDNN, which is what uses the AMX units of this CPU"
     name, limit = _isa_limit()
