@@ -15,6 +15,7 @@ from .errors import AmpError, AmpTypeError, hide_internal_frames
 from .memory import estimate as footprint
 from .memory import report
 from .memory.bytes_by_kind import BytesByKind, MemoryUsage
+from .memory.estimate import Footprint
 from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
@@ -51,10 +52,10 @@ class Estimate:
     formula: int
     total: int
     explanations: List[str]
-    footprint: footprint.Footprint
+    footprint: Footprint
 
     @classmethod
-    def of(cls, found: footprint.Footprint, level: str) -> Estimate:
+    def of(cls, found: Footprint, level: str) -> Estimate:
         """Return the ``Estimate`` of a ``Footprint``."""
         full = found.full
         return cls(
@@ -161,7 +162,7 @@ def memory_report(
     usage = _measured(session, models, optimizers, step)
     policy = session.policy if session is not None else None
     level = "float32 without amp" if policy is None else policy.opt_level
-    with session.process_casts.paused() if session is not None else nullcontext():
+    with session.casts.paused() if session is not None else nullcontext():
         found, sentences = _predicted(models, optimizers, policy)
     if _was_skipped(optimizers):
         sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
@@ -272,5 +273,5 @@ def estimate(
     _, policy = opt_levels.resolve(level, options, None, dtypes)
     kept = [] if keep_fp32 is None else list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
     session = state.current()
-    with session.process_casts.paused() if session is not None else nullcontext():
+    with session.casts.paused() if session is not None else nullcontext():
         return Estimate.of(footprint.before_initialize(model, optimizer_class, policy, kept), policy.opt_level)
