@@ -16,5 +16,6 @@ def test_memory_is_estimated_and_measured_where_amp_is_disabled():
             loss.backward()
         optimizer.step()
 
-    assert ampcompat.estimate(model, torch.optim.Adam, "O0").formula == 36 * 16
+    predicted = ampcompat.estimate(model, lambda params: torch.optim.SGD(params, lr=0.1), "O0")
+    assert predicted.total == 36 * (4 + 4)  # params and gradients
     assert ampcompat.memory_report(model, optimizer, step).level == "float32 without amp"
