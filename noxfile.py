@@ -53,6 +53,14 @@ def clients(session, leg, folder):
 
 
 @nox.session(python="3.11")
+@nox.parametrize("leg", ["lint", "docs", "package"], ids=["lint", "docs", "package"])
+def tools(session, leg):
+    """A leg of .ci/run that runs a tool: ``nox -s "tools(lint)"``."""
+    session.install("-r", ".ci/requirements-{}.txt".format(leg))
+    session.run("bash", ".ci/{}.sh".format(leg), external=True)
+
+
+@nox.session(python="3.11")
 def examples(session):
     """Train both examples at every level, in full."""
     session.install("torch==2.13.0", ".[examples]")

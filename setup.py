@@ -17,7 +17,10 @@ def read(*path):
 VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"), re.MULTILINE).group(1)
 EXAMPLES = ["scikit-learn"]
 REPORT = ["matplotlib"]
-TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES + REPORT
+MYPY = ["mypy; python_version >= '3.9'"]
+TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + MYPY + EXAMPLES + REPORT
+DOCS = ["mkdocs-material>=9,<10", "mkdocstrings[python]>=1,<2"]
+LINT = ["ruff==0.17.6"]
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
@@ -28,9 +31,23 @@ setup(
     long_description_content_type="text/markdown",
     author="ampcompat contributors",
     license="BSD-3-Clause",
+    keywords="pytorch apex amp mixed-precision float16 bfloat16 loss-scaling",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+    ]
+    + ["Programming Language :: Python :: 3.{}".format(minor) for minor in range(7, 14)]
+    + [
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     packages=find_packages(include=["ampcompat", "ampcompat.*"]),
     # The alias is data, not a package of ours: it may be importable as `apex` only where a user installs it.
-    package_data={"ampcompat.apex": ALIAS, "ampcompat.cuda_redirect": ["site/*.py"]},
+    package_data={"ampcompat": ["py.typed"], "ampcompat.apex": ALIAS, "ampcompat.cuda_redirect": ["site/*.py"]},
     python_requires=">=3.7",
     # The oldest torch that the test suite runs on; the newest, 2.15, is no upper bound: `ampcompat info` tells.
     install_requires=["torch>=1.3.1", "packaging"],
@@ -38,7 +55,9 @@ setup(
         "examples": EXAMPLES,
         "report": REPORT,
         "test": TEST,
-        "dev": TEST + ["nox"],
+        "docs": DOCS,
+        "lint": LINT,
+        "dev": TEST + LINT + DOCS + ["nox", "pre-commit", "build"],
     },
     entry_points={"console_scripts": ["ampcompat = ampcompat.cli:main"]},
     zip_safe=False,

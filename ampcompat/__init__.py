@@ -4,11 +4,21 @@ Importing it changes nothing and does not import torch; that happens when one of
 ``docs/architecture.md`` describes the packages.
 """
 
+from __future__ import annotations
+
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["amp", "current", "estimate", "gradient_histogram", "memory_report", "reset", "session"]
+
+#: True for type checkers, which see the imports that ``__getattr__`` makes. Importing ``typing`` would cost more than
+#: the rest of this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import amp
+    from .memory_tools import estimate, memory_report
+    from .sessions import current, gradient_histogram, reset, session
 
 _MODULES = {
     "amp": None,
@@ -20,16 +30,17 @@ _MODULES = {
     "estimate": "memory_tools",
 }
 
+if not TYPE_CHECKING:  # type checkers know all names, and report others
 
-def __getattr__(name):
-    """Import the module of a public name when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    module = importlib.import_module("." + (_MODULES[name] or name), __name__)
-    found = module if _MODULES[name] is None else getattr(module, name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        """Import the module of a public name when it is first used."""
+        if name not in _MODULES:
+            raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+        module = importlib.import_module("." + (_MODULES[name] or name), __name__)
+        found = module if _MODULES[name] is None else getattr(module, name)
+        globals()[name] = found
+        return found
 
 
-def __dir__():
-    return sorted(set(globals()) | set(__all__))
+def __dir__() -> list[str]:
+    return sorted(__all__ + ["__version__"])

@@ -1,7 +1,7 @@
-"""Apex's ``amp``, with its names, signatures and defaults. The functions call the current session.
+"""The API of ``apex.amp``: the same names, signatures and defaults.
 
 ``from apex import amp`` (under ``python -m ampcompat run`` or after ``install``) and ``from ampcompat import amp`` are
-the same functions on the same session.
+the same functions.
 
 A training step, at any level and on any device:
 
@@ -14,23 +14,54 @@ A training step, at any level and on any device:
         optimizer.step()
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+    overload,
+)
 
 import torch
 
+from .apex.old_api import init
 from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .apex.state_view import AmpStateModule
 from .diagnostics.overflow_diagnosis import add_diagnosis
 from .diagnostics.skip_limit import set_skip_limit
-from .errors import AmpError, hide_internal_frames
-from .op_table import rules
-from .opt_levels import level_named
+from .errors import hide_internal_frames
 from .optimizers import plain_backward
-from .training import registrations, state
+from .training import state
 from .training.accumulation import Accumulation
+from .training.current_session import disable, enter, initialized_session
 from .training.disabled import DisabledSession
+from .training.registrations import (
+    bfloat16_function,
+    float_function,
+    half_function,
+    promote_function,
+    register_bfloat16_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
 from .training.request import make_request
 from .training.session import new_session
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # every type checker has it; it is not imported when this runs
+
+    from .training.initialize_options import InitializeOptions, KeptFloat32
 
 __all__ = [
     "O0",
@@ -66,84 +97,115 @@ _amp_state = AmpStateModule("ampcompat.amp._amp_state")
 #: The op table as Apex's lists. What is appended or removed before ``initialize`` takes effect.
 lists = state.lists
 
+Models = TypeVar("Models", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
+Optimizers = TypeVar("Optimizers", bound=Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]])
+
+
+def __dir__() -> List[str]:
+    """List the API and nothing else."""
+    return sorted(__all__)
+
+
+@overload
+def initialize(
+    models: Models,
+    optimizers: None = None,
+    enabled: bool = True,
+    opt_level: str = "O1",
+    **options: Unpack[InitializeOptions],
+) -> Models:
+    """Without optimizers: return the models."""
+
+
+@overload
+def initialize(
+    models: Models,
+    optimizers: Optimizers,
+    enabled: bool = True,
+    opt_level: str = "O1",
+    **options: Unpack[InitializeOptions],
+) -> Tuple[Models, Optimizers]:
+    """With optimizers: return both."""
+
 
 @hide_internal_frames
 def initialize(
-    models,
-    optimizers=None,
-    enabled=True,
-    opt_level="O1",
-    cast_model_type=None,
-    patch_torch_functions=None,
-    keep_batchnorm_fp32=None,
-    master_weights=None,
-    loss_scale=None,
-    cast_model_outputs=None,
-    num_losses=1,
-    verbosity=1,
-    min_loss_scale=None,
-    max_loss_scale=2.0**24,
+    models: Any,
+    optimizers: Any = None,
+    enabled: bool = True,
+    opt_level: str = "O1",
+    cast_model_type: Optional[torch.dtype] = None,
+    patch_torch_functions: Optional[bool] = None,
+    keep_batchnorm_fp32: Union[bool, str, None] = None,
+    master_weights: Optional[bool] = None,
+    loss_scale: Union[float, str, None] = None,
+    cast_model_outputs: Optional[torch.dtype] = None,
+    num_losses: int = 1,
+    verbosity: int = 1,
+    min_loss_scale: Optional[float] = None,
+    max_loss_scale: float = 2.0**24,
     *,
-    patch_torch_functions_type=None,
-    keep_fp32=None,
-    init_scale=None,
-    growth_factor=None,
-    backoff_factor=None,
-    growth_interval=None,
-    hysteresis=None,
-    skip_static_overflow=False,
-    max_skips=50,
-    raise_on_max_skips=False,
-    process_group=None,
-    diagnose=False,
-):
+    patch_torch_functions_type: Optional[torch.dtype] = None,
+    keep_fp32: Optional[KeptFloat32] = None,
+    init_scale: Optional[float] = None,
+    growth_factor: Optional[float] = None,
+    backoff_factor: Optional[float] = None,
+    growth_interval: Optional[int] = None,
+    hysteresis: Optional[int] = None,
+    skip_static_overflow: bool = False,
+    max_skips: int = 50,
+    raise_on_max_skips: bool = False,
+    process_group: Any = None,
+    diagnose: bool = False,
+) -> Any:
     """Prepare models and optimizers for mixed-precision training, in place.
 
     Args:
-        models: a float32 ``torch.nn.Module`` on any device, or a list of them, not yet wrapped for data parallelism.
+        models: a float32 ``torch.nn.Module`` on any device, or a list of them, not yet wrapped in
+            DistributedDataParallel.
         optimizers: an optimizer, a list of them, or None.
         enabled: if False, all functions of ``amp`` do nothing afterwards.
-        opt_level: "O0" (float32), "O1" (casts around functions), "O2" (half weights, float32 masters), "O3" (half),
-            "O4" and "O5" (O1 and O2 with bfloat16).
-        cast_model_type: dtype of the weights instead of the level's.
-        patch_torch_functions: whether functions cast their inputs, instead of the level's value.
-        keep_batchnorm_fp32: True, False, "True" or "False", instead of the level's value.
-        master_weights: whether the optimizer gets float32 masters of half params, instead of the level's value.
-        loss_scale: a positive number, a string of one, or "dynamic", instead of the level's.
-        cast_model_outputs: dtype that the models' floating outputs are cast to, at any level.
-        num_losses: the number of losses that are passed to ``scale_loss``, each with its own scaler.
+        opt_level: "O0" (float32), "O1" (autocast to float16), "O2" (float16 weights, float32 master weights), "O3"
+            (float16), "O4" and "O5" (O1 and O2 with bfloat16). The options that follow replace those of the level.
+        cast_model_type: the dtype of the weights.
+        patch_torch_functions: whether torch's functions cast their inputs.
+        keep_batchnorm_fp32: True or False (or "True", "False"): whether batch norm keeps float32 weights.
+        master_weights: whether the optimizer updates float32 master weights of half params.
+        loss_scale: a positive number, a string of one, or "dynamic".
+        cast_model_outputs: the dtype that floating outputs of the models are cast to.
+        num_losses: the number of losses that are passed to ``scale_loss``, each with its own loss scale.
         verbosity: 0 prints nothing.
-        min_loss_scale: dynamic scales stay at or above it.
-        max_loss_scale: dynamic scales stay at or below it.
-        patch_torch_functions_type: dtype that functions cast to at O1 and O4, instead of the level's.
+        min_loss_scale: the lower bound of a dynamic loss scale.
+        max_loss_scale: the upper bound of a dynamic loss scale.
+        patch_torch_functions_type: the low-precision dtype that functions cast to at O1 and O4.
         keep_fp32: module types, modules, name patterns (``fnmatch``) or predicates ``f(name, module)``. Layers that
             match keep float32 weights and compute in float32.
-        init_scale: the first dynamic scale; Apex's 2**16 if None.
-        growth_factor: what a dynamic scale is multiplied by to grow; 2 if None.
-        backoff_factor: what it is multiplied by after an overflow; 0.5 if None.
-        growth_interval: good steps in a row before it grows; 2000 if None.
-        hysteresis: number of overflows since its last growth after which it is lowered; 1 if None.
-        skip_static_overflow: skip steps that overflow under a static scale too; Apex never did.
-        max_skips: after so many skipped steps in a row print once why lowering the scale does not help.
-        raise_on_max_skips: raise ``FloatingPointError`` (and ``RuntimeError``) there instead.
+        init_scale: the initial dynamic loss scale; 2**16 if None.
+        growth_factor: factor by which the loss scale grows; 2 if None.
+        backoff_factor: factor by which it is multiplied after an overflow; 0.5 if None.
+        growth_interval: number of steps in a row without overflow after which it grows; 2000 if None.
+        hysteresis: number of overflows since the last growth after which it is reduced; 1 if None.
+        skip_static_overflow: skip steps that overflow under a static loss scale too; Apex did not.
+        max_skips: number of skipped steps in a row after which the reason is printed, once.
+        raise_on_max_skips: raise ``GradientOverflowError``, a ``FloatingPointError`` and ``RuntimeError``, instead.
         process_group: True (all ranks) or a ``torch.distributed`` group whose ranks all skip a step if the gradients of
             one of them overflow. Needed where gradients differ between ranks, as with sharded params; all-reduced
-            gradients have the inf on every rank. Every rank of the group must leave ``scale_loss`` equally often.
+            gradients overflow on every rank. Every rank of the group must call ``scale_loss`` equally often.
         diagnose: for every skipped step print where inf or nan came first, how large the values were before, and what
-            to try. Costs a few small operations per module and step, and no synchronization until a step is skipped.
-            See ``ampcompat.gradient_histogram`` too.
+            to try. Adds a few small operations per module and step, and no synchronization unless a step is skipped.
+            See also ``ampcompat.gradient_histogram``.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
 
     Raises:
-        RuntimeError: an unknown opt level, an override that makes no sense for it, a model that is half or wrapped, an
-            optimizer that was initialized before. Nothing is changed then.
-        TypeError: models or optimizers of other types.
+        RuntimeError: the opt level is unknown, an option is invalid for it, a model has half weights or is wrapped, or
+            an optimizer was initialized before. Models, optimizers and torch are unchanged then.
+        TypeError: models or optimizers are of other types.
     """
     stated = dict(locals())
     if not enabled:
-        _disable(verbosity)
+        disable(verbosity)
         return models if optimizers is None else (models, optimizers)
     session = state.current()
     if session is None or not session.enabled:
@@ -154,64 +216,48 @@ def initialize(
     if request.diagnose or is_diagnosed_run:
         add_diagnosis(session, prints_summary=is_diagnosed_run)
     set_skip_limit(session, *request.skip_limit)
-    _enter(session)
+    enter(session)
     return request.return_value
 
 
-def _enter(session):
-    """Make ``session`` the current one; close a disabled one before it."""
-    current = state.current()
-    if current is not session:
-        if current is not None:
-            current.close()
-        state.sessions.append(session)
-
-
-def _disable(verbosity):
-    session = state.current()
-    if session is None:
-        state.sessions.append(DisabledSession(verbosity))
-    elif session.enabled:
-        session.notices.say(
-            "ampcompat: initialize(enabled=False) leaves its models alone; what was initialized before stays enabled."
-        )
-
-
-def _session(caller):
-    session = state.current()
-    if session is None or (session.enabled and session.policy is None):
-        raise AmpError(
-            "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
-            "opt_level=...) first.".format(caller)
-        )
-    return session
-
-
 @hide_internal_frames
-def scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False, delay_overflow_check=False):
+def scale_loss(
+    loss: torch.Tensor,
+    optimizers: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]],
+    loss_id: int = 0,
+    model: Optional[torch.nn.Module] = None,
+    delay_unscale: bool = False,
+    delay_overflow_check: bool = False,
+) -> ContextManager[torch.Tensor]:
     """Return a context manager that yields ``loss.float() * scale`` and unscales the gradients on exit.
 
-    On exit the gradients of the optimizers' params are divided by the scale (into float32 masters where there are any)
-    and added to those of earlier passes; the scale of ``loss_id`` is updated; after an overflow the next ``step()`` of
-    each optimizer is skipped.
+    On exit the gradients are divided by the scale (into the float32 master weights where there are any), added to those
+    of earlier backward passes, and checked for inf and nan. The loss scale is updated, and after an overflow the next
+    ``step()`` of each optimizer is skipped.
 
     Args:
-        loss: a floating tensor.
-        optimizers: the optimizer, or the list of optimizers, whose params the backward pass reaches.
-        loss_id: which of the ``num_losses`` scalers.
-        model: not used, as in Apex.
-        delay_unscale: leave the gradients scaled; a later ``scale_loss`` without this option unscales the sum.
-        delay_overflow_check: unscale, but leave the scale unchanged and do not skip the next step.
+        loss: a floating-point tensor.
+        optimizers: the optimizer, or the list of optimizers, of the params that get gradients.
+        loss_id: the number of the loss, below ``num_losses``; each loss has its own scale.
+        model: ignored, as in Apex.
+        delay_unscale: keep the gradients scaled; a later ``scale_loss`` without this option unscales the sum.
+        delay_overflow_check: unscale, but do not update the loss scale and do not skip the next step.
 
     Raises:
-        RuntimeError: before ``initialize``, or for a ``loss_id`` that has no scaler.
+        RuntimeError: ``initialize`` was not called, or ``loss_id`` is not below its ``num_losses``.
         TypeError: ``loss`` is not a tensor, or ``optimizers`` are not optimizers.
     """
-    return _session("amp.scale_loss").scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
+    session = initialized_session("amp.scale_loss")
+    return session.scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
 
 @hide_internal_frames
-def accumulate(optimizers, steps, total=None, start=0):
+def accumulate(
+    optimizers: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]],
+    steps: int,
+    total: Optional[int] = None,
+    start: int = 0,
+) -> Accumulation:
     """Return an object for gradient accumulation: several iterations share one optimizer step, as one large batch.
 
         accumulation = amp.accumulate(optimizer, steps=4, total=len(loader))
@@ -225,35 +271,35 @@ def accumulate(optimizers, steps, total=None, start=0):
             if accumulation.step():  # steps and clears the gradients when it is due
                 scheduler.step()
 
-    Each loss is divided by the number of iterations that really share its step. With 102 iterations and 4 steps the
-    last two losses are divided by 2. Counting goes from 0 to ``total`` and restarts there, so ``total`` is the length
-    of an epoch, or of the whole training.
+    Each loss is divided by the number of iterations that share its step: with 102 iterations and ``steps=4`` the last
+    two losses are divided by 2. Counting restarts after ``total`` iterations, so ``total`` is the length of an epoch,
+    or of the whole training.
 
     Args:
         optimizers: an optimizer or a list of them.
         steps: iterations per optimizer step.
-        total: the number of iterations; None if unknown; then ``accumulation.finish()`` ends the last group.
-        start: where to resume: ``accumulation.iteration`` of the run that was interrupted. Gradients of an incomplete
-            group are lost, and the losses of the rest of that group are divided by the number of iterations left in it.
+        total: the number of iterations, or None if unknown; call ``accumulation.finish()`` at the end then.
+        start: ``accumulation.iteration`` of a run to resume. Gradients accumulated before the interruption are lost;
+            the losses up to the next step are divided by the number of iterations that remain until it.
 
     Raises:
         TypeError, RuntimeError: an invalid argument; the message names what was expected.
     """
-    return Accumulation(lambda: _session("amp.accumulate"), optimizers, steps, total, start)
+    return Accumulation(lambda: initialized_session("amp.accumulate"), optimizers, steps, total, start)
 
 
-def master_params(optimizer):
-    """Iterate over the params in ``optimizer.param_groups``: the float32 masters. Clip their gradients."""
+def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Clip their gradients."""
     return plain_backward.master_params(optimizer)
 
 
-def step_was_skipped(optimizer):
+def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether the optimizer's last ``step()`` was skipped because of an overflow."""
     adapter = getattr(optimizer, "_amp_stash", None)
     return adapter is not None and adapter.skips.was_last_skipped()
 
 
-def state_dict(destination=None):
+def state_dict(destination: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
     """Return ``{"loss_scaler0": {"loss_scale": float, "unskipped": int}, …}``; empty where amp is disabled.
 
     Args:
@@ -267,101 +313,18 @@ def state_dict(destination=None):
 
 
 @hide_internal_frames
-def load_state_dict(state_dict):
+def load_state_dict(state_dict: Dict[str, Any]) -> None:
     """Restore the loss scalers from what ``state_dict`` returned, here or in Apex.
 
-    Fewer or more scalers than are in use are tolerated with a warning.
+    A state with fewer or more loss scalers than are in use loads with a warning.
 
     Raises:
-        RuntimeError: before ``initialize``, or for keys that no loss scaler has; the message names them.
+        RuntimeError: ``initialize`` was not called, or the state has unknown keys; the message names them.
     """
-    _session("amp.load_state_dict").load_state_dict(state_dict)
+    initialized_session("amp.load_state_dict").load_state_dict(state_dict)
 
 
-def disable_casts():
+def disable_casts() -> ContextManager[None]:
     """Return a context manager in which functions do not cast their inputs, in this thread; it can be nested."""
     session = state.current()
     return DisabledSession().casts.paused() if session is None else session.casts.paused()
-
-
-# -- the user's own functions ------------------------------------------------------------------------------------------
-
-
-def half_function(fn):
-    """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to half."""
-    return registrations.cast_when_active(fn, rules.HALF)
-
-
-def float_function(fn):
-    """Decorate ``fn``: while casts are active, its half tensor arguments are cast to float32."""
-    return registrations.cast_when_active(fn, rules.FLOAT)
-
-
-def promote_function(fn):
-    """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to the widest among them."""
-    return registrations.cast_when_active(fn, rules.PROMOTE)
-
-
-#: The name in AMD's fork. Here it casts to the session's low-precision dtype, as ``half_function`` does.
-bfloat16_function = half_function
-
-
-@hide_internal_frames
-def register_half_function(module, name):
-    """Let ``module.name`` cast its floating tensor arguments to half while casts are active.
-
-    Args:
-        module: a module or a class.
-        name: the name of a function, a method, a static method.
-
-    Raises:
-        ValueError: ``module`` has no such name.
-    """
-    registrations.register(module, name, rules.HALF)
-
-
-@hide_internal_frames
-def register_float_function(module, name):
-    """Let ``module.name`` cast its half tensor arguments to float32; otherwise as ``register_half_function``."""
-    registrations.register(module, name, rules.FLOAT)
-
-
-@hide_internal_frames
-def register_promote_function(module, name):
-    """Let ``module.name`` cast its arguments to the widest among them; otherwise as ``register_half_function``."""
-    registrations.register(module, name, rules.PROMOTE)
-
-
-register_bfloat16_function = register_half_function
-
-
-# -- the API of before 2019 --------------------------------------------------------------------------------------------
-
-
-def init(
-    enabled=True,
-    loss_scale="dynamic",
-    enable_caching=True,
-    verbose=False,
-    allow_banned=False,
-    patch_type=torch.float16,
-):
-    """Cast functions as O1 does, without models or optimizers, and return a handle; its ``_deactivate()`` undoes that.
-
-    Args:
-        enabled: False returns a handle that does nothing.
-        loss_scale, enable_caching, verbose: accepted; the loss is scaled by ``amp.scale_loss`` after ``initialize``.
-        allow_banned: functions that are unsafe in half run in float32 instead of raising.
-        patch_type: what functions cast to, as in AMD's fork: ``torch.float16``, or ``torch.bfloat16`` as O4 does.
-    """
-    if not enabled:
-        _disable(0)
-        return state.current().handle
-    session = state.current()
-    if session is None or not session.enabled:
-        session = new_session()
-    session.process_casts.allow_banned = session.process_casts.allow_banned or allow_banned
-    level = "O4" if patch_type is torch.bfloat16 else "O1"
-    session.process_casts.open(level_named(level, session.dtypes).dtypes)
-    _enter(session)
-    return session.handle

@@ -1,11 +1,16 @@
 """Exceptions that ampcompat raises on purpose.
 
-Each is also a ``RuntimeError``, which scripts written for Apex catch, and each specific one is the built-in that a Python
-programmer would expect.
+Each is also a ``RuntimeError``, which scripts written for Apex catch, and each specific one is the built-in that a
+Python programmer would expect.
 """
+
+from __future__ import annotations
 
 import functools
 import inspect
+from typing import Any, Callable, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class AmpError(RuntimeError):
@@ -28,7 +33,7 @@ class GradientOverflowError(AmpError, FloatingPointError):
     """Gradients were inf or nan where the step could not be skipped, or the user asked to be stopped."""
 
 
-def hide_internal_frames(function):
+def hide_internal_frames(function: Function) -> Function:
     """Decorate a public function: the traceback of an ``AmpError`` ends at the user's line, without our frames."""
 
     @functools.wraps(function)
@@ -38,7 +43,6 @@ def hide_internal_frames(function):
         except AmpError as error:
             raise error.with_traceback(None) from error.__cause__
 
-    wrapper.__signature__ = inspect.signature(
-        function
-    )  # for inspect.getfullargspec, which does not look through wrappers
-    return wrapper
+    # For inspect.getfullargspec, which does not look through wrappers.
+    wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return wrapper  # type: ignore[return-value]

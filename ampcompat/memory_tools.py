@@ -1,10 +1,12 @@
 """``memory_report`` measures the memory of a training step, ``estimate`` predicts it; both work without amp too."""
 
+from __future__ import annotations
+
 import functools
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MethodType
-from typing import List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
 
@@ -13,6 +15,7 @@ from .errors import AmpError, AmpTypeError, hide_internal_frames
 from .memory import estimate as footprint
 from .memory import report
 from .memory.bytes_by_kind import BytesByKind, MemoryUsage
+from .memory.estimate import Footprint
 from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
@@ -50,10 +53,10 @@ class Estimate:
     formula: int
     total: int
     explanations: List[str]
-    footprint: footprint.Footprint
+    footprint: Footprint
 
     @classmethod
-    def of(cls, found, level):
+    def of(cls, found: Footprint, level: str) -> Estimate:
         """Return the ``Estimate`` of a ``Footprint``."""
         full = found.full
         return cls(
@@ -70,11 +73,11 @@ class Estimate:
             footprint=found,
         )
 
-    def record(self):
+    def record(self) -> Dict[str, Any]:
         """Return the fields of ``abtest.Memory`` as a dict."""
         return self.footprint.record()
 
-    def table(self):
+    def table(self) -> str:
         """Return a table of the kinds, and a sentence on each difference from the formula."""
         columns = [("formula", self.footprint.kinds, True), ("predicted", self.footprint.full, True)]
         head = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
@@ -107,11 +110,11 @@ class MemoryReport:
     usage: MemoryUsage
     explanations: List[str]
 
-    def record(self):
+    def record(self) -> Dict[str, Any]:
         """Return the fields of ``abtest.Memory`` as a dict."""
         return self.usage.record()
 
-    def table(self):
+    def table(self) -> str:
         """Return a table of the kinds, measured and predicted, and a sentence on each difference."""
         columns = [("at the peak", self.at_peak, True), ("at its own peak", self.peak_by_kind, False)]
         if self.predicted is not None:
@@ -124,7 +127,11 @@ class MemoryReport:
 
 
 @hide_internal_frames
-def memory_report(model, optimizer, step):
+def memory_report(
+    model: Union[torch.nn.Module, Sequence[torch.nn.Module]],
+    optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]],
+    step: Callable[[], Any],
+) -> MemoryReport:
     """Measure the memory of one training step by kind, and predict it.
 
     Args:
@@ -156,7 +163,7 @@ def memory_report(model, optimizer, step):
     usage = _measured(session, models, optimizers, step)
     policy = session.policy if session is not None else None
     level = "float32 without amp" if policy is None else policy.opt_level
-    with session.process_casts.paused() if session is not None else nullcontext():
+    with session.casts.paused() if session is not None else nullcontext():
         found, sentences = _predicted(models, optimizers, policy)
     if _was_skipped(optimizers):
         sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
@@ -233,7 +240,14 @@ def _checked_list(given, accepts, name, expected):
 
 
 @hide_internal_frames
-def estimate(model, optimizer_class, level="O1", dtypes=None, keep_fp32=None, **options):
+def estimate(
+    model: torch.nn.Module,
+    optimizer_class: Callable[[List[torch.nn.Parameter]], torch.optim.Optimizer],
+    level: str = "O1",
+    dtypes: Optional[opt_levels.DtypePair] = None,
+    keep_fp32: Any = None,
+    **options: Any,
+) -> Estimate:
     """Predict the memory of training before anything is allocated.
 
     Args:
@@ -260,5 +274,5 @@ def estimate(model, optimizer_class, level="O1", dtypes=None, keep_fp32=None, **
     _, policy = opt_levels.resolve(level, options, None, dtypes)
     kept = [] if keep_fp32 is None else list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
     session = state.current()
-    with session.process_casts.paused() if session is not None else nullcontext():
+    with session.casts.paused() if session is not None else nullcontext():
         return Estimate.of(footprint.before_initialize(model, optimizer_class, policy, kept), policy.opt_level)

@@ -1,46 +1,54 @@
-"""Functions beyond Apex's API: open a session for a block, get the current one, close all, count gradients.
+"""Functions that Apex did not have: sessions, and histograms of gradients.
 
-Options of a session override the arguments of the script's ``amp.initialize``, as those of the command line do.
+Options of a session override the arguments of ``amp.initialize``, as those of the command line do.
 """
 
+from __future__ import annotations
+
 from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Sequence, Union
+
+import torch
 
 from . import opt_levels
-from .diagnostics.gradient_histogram import GradientCounter
+from .diagnostics.gradient_histogram import GradientCounter, Histogram
 from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
 from .errors import AmpError, AmpTypeError
+from .observer import Observer
 from .patching import run_after
 from .training import state
-from .training.session import new_session
+from .training.session import Session, new_session
 from .training.state import current
 
 __all__ = ["current", "gradient_histogram", "reset", "session"]
 
+GradientSource = Union[torch.nn.Module, torch.optim.Optimizer]
+
 
 @contextmanager
 def session(
-    opt_level=None,
-    backend=None,
-    dtypes=None,
-    verbosity=None,
-    allow_banned=False,
-    observers=(),
-    diagnose=False,
-    **options,
-):
-    """Open a session for a block; afterwards torch, models and optimizers are plain float32 ones again.
+    opt_level: Optional[str] = None,
+    backend: Optional[str] = None,
+    dtypes: Optional[opt_levels.DtypePair] = None,
+    verbosity: Optional[int] = None,
+    allow_banned: bool = False,
+    observers: Sequence[Observer] = (),
+    diagnose: bool = False,
+    **options: Any,
+) -> Iterator[Session]:
+    """Return a context manager in which mixed precision is active; everything is restored on exit.
 
-    Every ``amp.initialize`` in the block belongs to it. At the end torch's functions, autocast flags, ``forward`` and
-    the optimizers' methods are as they were before; weights that were half are float32 again, with their masters'
-    values.
+    Every ``amp.initialize`` in the block belongs to this session. On exit torch's functions, autocast flags,
+    ``forward`` and the optimizers' methods are restored; half weights become float32 again, with the values of their
+    master weights.
 
     Args:
-        opt_level: "O0" … "O5", overrides that of the script; None leaves it to the script.
+        opt_level: "O0" … "O5", overrides the argument of ``amp.initialize``; None does not.
         backend: the cast backend at O1 and O4: "auto", "native" or "patched".
         dtypes: an ``opt_levels.DtypePair`` (low, high) instead of the level's own.
-        verbosity: 0 prints nothing; None leaves it to the script.
-        allow_banned: functions that are unsafe in half run in float32 instead of raising.
-        observers: ``observer.Observer`` objects, whose callbacks are called.
+        verbosity: 0 prints nothing; overrides the argument of ``amp.initialize``; None does not.
+        allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
+        observers: ``observer.Observer`` objects whose callbacks are called.
         diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
@@ -48,7 +56,7 @@ def session(
         The ``training.session.Session``.
 
     Raises:
-        AmpError: a session is open already; an unknown level; an option that makes no sense for the level.
+        AmpError: a session is open already, the level is unknown, or an option is invalid for the level.
     """
     if state.current() is not None:
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
@@ -66,22 +74,22 @@ def session(
     opened.close()
 
 
-def reset():
-    """Close every open session: everything is as if ``amp`` had never been initialized.
+def reset() -> None:
+    """Close every open session: torch, models and optimizers are as before ``amp.initialize``.
 
-    All of them are closed even if one raises; the first error is raised at the end. Functions that were
-    registered with ``amp.register_*_function`` stay registered for the next ``initialize``.
+    If closing one of them raises an error, the others are closed first. Functions that were registered with
+    ``amp.register_*_function`` stay registered for the next ``initialize``.
     """
     state.close_all()
 
 
-def gradient_histogram(source=None):
+def gradient_histogram(source: Union[GradientSource, List[GradientSource], None] = None) -> Histogram:
     """Count gradients by powers of two, to see whether training in half needs a loss scale.
 
     Args:
-        source: a model, an optimizer, or a list of them: every value of their gradients, unscaled. Call it between the
-            end of ``scale_loss`` and ``optimizer.step()``. None: what ``diagnose`` has counted since
-            ``amp.initialize``, a sample of every tenth pass.
+        source: a model, an optimizer, or a list of them, whose unscaled gradients are counted. Call it after the
+            ``scale_loss`` block and before ``optimizer.step()``. None: what ``diagnose`` has counted since
+            ``amp.initialize``, a sample of every tenth backward pass.
 
     Returns:
         A ``diagnostics.gradient_histogram.Histogram``: ``table()`` and ``summary()`` are text; ``underflow_fraction()``
@@ -91,7 +99,7 @@ def gradient_histogram(source=None):
 
     Raises:
         AmpTypeError: ``source`` is of another type.
-        AmpError: there are no gradients, or they are still scaled, or nothing was counted.
+        AmpError: there are no gradients, they are still scaled, or nothing was counted.
     """
     if source is None:
         return _counted().histogram()

@@ -3,8 +3,8 @@
 Prints medians of interleaved rounds, each in a fresh interpreter:
 
     import      `import torch` against `import torch; from ampcompat import amp`, measured inside the interpreter
-    run         `python script.py` against `python -m ampcompat run script.py`, whole processes, for a script that imports
-                nothing (the worst case for the ratio)
+    run         `python script.py` against `python -m ampcompat run script.py`, whole processes, for a script that
+                imports nothing (the worst case for the ratio)
 
     python benchmarks/start_up.py [--rounds 15]
 """

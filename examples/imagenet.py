@@ -23,11 +23,11 @@ import torch.utils.data.distributed
 
 try:
     from apex import amp, optimizers  # noqa: F401
-    from apex.fp16_utils import *  # noqa: F401,F403: as scripts of the time did
+    from apex.fp16_utils import *  # noqa: F401, F403 - as scripts of the time did
     from apex.multi_tensor_apply import multi_tensor_applier  # noqa: F401
     from apex.parallel import DistributedDataParallel as DDP
 except ImportError:
-    raise ImportError("This example needs apex: run it with `python -m ampcompat run`.")
+    raise ImportError("This example needs apex: run it with `python -m ampcompat run`.") from None
 
 
 def parse():

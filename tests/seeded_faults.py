@@ -104,8 +104,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "missed skip",
         OVERFLOW,
-        "for verdict in self._heeded) if self._heeded else False",
-        "for verdict in self._heeded[:0])",
+        "for verdict in self._used_checks) if self._used_checks else False",
+        "for verdict in self._used_checks[:0])",
         BLOCKS,
     ),
     Fault(
@@ -186,8 +186,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "masters not rounded into the model",
         ADAPTER,
-        "            self.settle_masters()\n            self.masters_to_models()\n",
-        "            self.settle_masters()\n",
+        "            self.mark_masters_synced()\n            self.masters_to_models()\n",
+        "            self.mark_masters_synced()\n",
         LOSSES,
     ),
     Fault(

@@ -47,20 +47,20 @@ def choose(facts, wanted=AUTO, dtypes=None):
     if wanted == "native" and objection:
         raise AmpValueError("The native backend cannot be used here: {}. Use auto or patched.".format(objection))
     if wanted != "patched" and not objection:
-        reason = "torch {} has autocast in {} for {}".format(facts.version, dtypes.low, " and ".join(facts.devices))
-        rejected = {"patched": "it casts only what Python calls; native also reaches what C++ calls inside"}
-        return Choice(BACKENDS["native"], "native", reason if wanted == AUTO else "it was asked for", rejected)
-    reason = "it was asked for" if wanted == "patched" else "it runs on any torch, and native does not fit"
-    return Choice(PatchedBackend, "patched", reason, {"native": objection or "patched was asked for"})
+        reason = "torch {} supports autocast to {} on {}".format(facts.version, dtypes.low, " and ".join(facts.devices))
+        rejected = {"patched": "it casts only functions called from Python; native also casts those called from C++"}
+        return Choice(BACKENDS["native"], "native", reason if wanted == AUTO else "it was requested", rejected)
+    reason = "it was requested" if wanted == "patched" else "it works with any torch, and native does not work here"
+    return Choice(PatchedBackend, "patched", reason, {"native": objection or "patched was requested"})
 
 
 def _objection_to_native(facts, dtypes):
     """Return the reason why torch's autocast cannot be used for these dtypes on these devices, or None."""
     if dtypes.high is not torch.float32:
-        return "autocast keeps float32 for the rest, not {}".format(dtypes.high)
+        return "autocast computes in float32 outside of its half functions, not in {}".format(dtypes.high)
     if not facts.autocast_devices:
         return "torch {} has no torch.autocast".format(facts.version)
     for device in facts.devices:
         if dtypes.low not in facts.autocast_devices.get(device, ()):
-            return "autocast of torch {} does not take {} on {}".format(facts.version, dtypes.low, device)
+            return "autocast of torch {} does not support {} on {}".format(facts.version, dtypes.low, device)
     return None

@@ -3,14 +3,20 @@
 ``paused``, ``entered`` and ``region`` act on the calling thread; ``open`` acts on the whole process.
 """
 
+from __future__ import annotations
+
 import abc
 from contextlib import contextmanager
+from typing import Any, Callable, Collection, ContextManager, Iterable, Iterator, Optional, TypeVar
 
+from ..patching import PatchStack
 from .thread_state import NULL_CONTEXT
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def do_nothing():
-    """Do nothing."""
+
+def do_nothing() -> None:
+    """Do do_nothing."""
 
 
 class CastBackend(abc.ABC):
@@ -22,10 +28,10 @@ class CastBackend(abc.ABC):
     """
 
     #: The name by which users select it.
-    name = "abstract"
+    name: str = "abstract"
 
     @abc.abstractmethod
-    def open(self, patches, on_move=do_nothing):
+    def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing) -> None:
         """Turn the casts on for the whole process.
 
         Args:
@@ -34,22 +40,22 @@ class CastBackend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def active(self):
+    def active(self) -> bool:
         """Return whether a function called now, in this thread, would be cast."""
 
     @abc.abstractmethod
-    def paused(self):
+    def paused(self) -> ContextManager[None]:
         """Return a context manager with casts off in this thread: nestable, restored when the body raises."""
 
     @abc.abstractmethod
-    def entered(self):
+    def entered(self) -> ContextManager[None]:
         """Return a context manager with casts on in this thread, unless the thread has paused them.
 
         Initialized models enter it in ``forward``, so that every thread computes as the main thread does.
         """
 
     @abc.abstractmethod
-    def set_devices(self, types):
+    def set_devices(self, types: Optional[Collection[str]]) -> None:
         """Cast only tensors on these device types, whether open or not. Without this call all are cast.
 
         Args:
@@ -57,19 +63,19 @@ class CastBackend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def limit_to_regions(self):
+    def limit_to_regions(self) -> None:
         """Limit the casts to threads that are in a ``region``. Call it before ``open``."""
 
     @abc.abstractmethod
-    def region(self):
+    def region(self) -> ContextManager[None]:
         """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
 
     @abc.abstractmethod
-    def bind_casts(self, function):
+    def bind_casts(self, function: Function) -> Function:
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
 
     @abc.abstractmethod
-    def clear_cache(self, weights=list):
+    def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
         """Drop the cached casts that this thread has made, and those of some weights, whichever thread made them.
 
         Args:
@@ -77,7 +83,7 @@ class CastBackend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def wrap(self, function, rule):
+    def wrap(self, function: Function, rule: str) -> Function:
         """Return ``function``, made to cast its arguments by ``rule`` (see ``op_table.rules``) while casts are active.
 
         Args:
@@ -91,37 +97,37 @@ class NoCasts(CastBackend):
 
     name = "none"
 
-    def open(self, patches, on_move=do_nothing):
-        """Change nothing."""
+    def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing) -> None:
+        """Change do_nothing."""
 
-    def active(self):
+    def active(self) -> bool:
         """Return False."""
         return False
 
     @contextmanager
-    def paused(self):
-        """Change nothing."""
+    def paused(self) -> Iterator[None]:
+        """Change do_nothing."""
         yield
 
     entered = paused
 
-    def set_devices(self, types):
-        """Change nothing."""
+    def set_devices(self, types: Optional[Collection[str]]) -> None:
+        """Change do_nothing."""
 
-    def limit_to_regions(self):
-        """Change nothing."""
+    def limit_to_regions(self) -> None:
+        """Change do_nothing."""
 
-    def region(self):
-        """Change nothing."""
+    def region(self) -> ContextManager[None]:
+        """Change do_nothing."""
         return NULL_CONTEXT
 
-    def bind_casts(self, function):
+    def bind_casts(self, function: Function) -> Function:
         """Return ``function`` itself."""
         return function
 
-    def clear_cache(self, weights=list):
-        """Change nothing."""
+    def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
+        """Change do_nothing."""
 
-    def wrap(self, function, rule):
+    def wrap(self, function: Function, rule: str) -> Function:
         """Return ``function`` itself."""
         return function

@@ -17,20 +17,24 @@ from .argument_parser import LineParser
 COMMANDS = {
     "run": ("run", "run a script written for Apex, unmodified"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
-    "report": ("report", "show reports of `ab --json`: as tables, a page, an image"),
-    "install": ("install", "make `import apex` import ampcompat's in this Python environment"),
+    "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
+    "install": ("install", "make `import apex` import ampcompat in this Python environment"),
     "uninstall": ("install", "undo `install`"),
-    "info": ("info", "print what this torch supports, and which backend it gets"),
+    "info": ("info", "print what the installed torch supports, and which functions O1 and O4 cast"),
 }
 
 
 def main(arguments=None):
     """Run one command and return its exit code."""
-    parser = LineParser(prog="ampcompat", description="Apex's amp on any PyTorch.", epilog=_command_list())
+    parser = LineParser(
+        prog="ampcompat", description="NVIDIA Apex's amp for any PyTorch and any device.", epilog=_command_list()
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # keeps the lines of the epilog
     parser.add_argument("--version", action="version", version="ampcompat " + __version__)
     parser.add_argument("command", nargs="?", choices=sorted(COMMANDS), metavar="COMMAND", help="see below")
-    parser.add_argument("arguments", nargs="...", metavar="...", help="its arguments; COMMAND --help lists them")
+    parser.add_argument(
+        "arguments", nargs="...", metavar="...", help="arguments of the command; COMMAND --help lists them"
+    )
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()

@@ -16,7 +16,7 @@ def add_option(parser):
         "--device",
         choices=startup.DEVICES,
         metavar="DEVICE",
-        help="cpu, mps or xpu: redirect CUDA to this device",
+        help="cpu, mps or xpu: run a script written for CUDA on this device",
     )
 
 

@@ -1,4 +1,4 @@
-"""``info``: what the installed torch supports, which backend each casting level gets, and why.
+"""``info``: what the installed torch supports, which cast backend O1 and O4 use with it, and why.
 
 The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. NullContext is changed.
 """
@@ -10,25 +10,44 @@ import torch
 
 from .. import __version__, casting
 from ..apex import nvidia_apex
-from ..casting import half_emulation
+from ..casting import half_emulation, patch_targets
 from ..errors import AmpError
 from ..op_table import rules
 from ..opt_levels import OPT_LEVELS
 from ..torch_compat import features, private_api
 from .argument_parser import LineParser
 
+#: What each rule of the op table does.
+RULES = {
+    rules.HALF: "inputs are cast to float16 (O1) or bfloat16 (O4)",
+    rules.FLOAT: "inputs are cast to float32",
+    rules.PROMOTE: "inputs are cast to the widest dtype among them",
+    rules.SEQUENCE: "the tensors of a list are cast to the widest dtype among them",
+    rules.BANNED: "raises an error for float16 inputs (O1) or bfloat16 inputs (O4)",
+    rules.FLOAT_IN_PLACE: "in-place form of `float`: computed in float32, the tensor keeps its dtype",
+    rules.FOLLOW_SELF: "in-place form of `half` and `promote`: the other inputs are cast to the tensor's dtype",
+    rules.PASSTHROUGH: "no casts, also not in the functions that it calls",
+    rules.FLOAT32_INSIDE: "on a CPU computed in float32; the result has the dtype of the input",
+}
+
 
 def info(arguments):
     """Print the features of torch, and the op table if requested."""
-    parser = LineParser(prog="ampcompat info", description="Say what this torch can do, and which backend it gets.")
-    parser.add_argument("--table", action="store_true", help="print the op table of O1 and O4 too")
-    parser.add_argument("--backend", default="auto", choices=("auto", "native", "patched"), help="as for `run`")
+    parser = LineParser(
+        prog="ampcompat info",
+        description="Print the versions, devices and features of the installed torch, and the cast backend that O1 and "
+        "O4 use with it.",
+    )
+    parser.add_argument("--table", action="store_true", help="also print which functions O1 and O4 cast, and how")
+    parser.add_argument(
+        "--backend", default="auto", choices=("auto", "native", "patched"), help="print the choice for this --backend"
+    )
     stated = parser.parse_args(arguments)
     facts = features.read()
     for line in _facts(facts) + _tested() + _choices(facts, stated.backend):
         print(line)
     if stated.table:
-        for line in _table(rules.rows()):
+        for line in _table():
             print(line)
     return 0
 
@@ -40,7 +59,7 @@ def _facts(facts):
     for low in (torch.float16, torch.bfloat16):
         lines.append("{:22} : {}".format("{} on this CPU".format(_readable((low,))), half_emulation.describe(low)))
     if not features.has_function_modes():
-        lines.append("{:22}   but at O1 and O4 only: for models in half that takes torch 2.0".format(""))
+        lines.append("{:22}   at O1 and O4 only: emulation at O2, O3 and O5 needs torch 2.0".format(""))
     lines.append("{:22} : {}".format(half_emulation.VARIABLE, half_emulation.setting()))
     other = nvidia_apex.other_apex(sys.path[1:])
     return lines + ["{:22} : {}".format("other apex", nvidia_apex.about(other) if other else "none")]
@@ -66,7 +85,7 @@ def _readable(value):
 
 
 def _choices(facts, wanted):
-    """Describe for each level with function casts which backend it gets, why, and why not the others."""
+    """Describe for each level that casts functions which backend it uses, why, and why not the others."""
     lines = []
     for level in (row for row in OPT_LEVELS.values() if row.patch_torch_functions):
         label = "{} ({})".format(level.opt_level, _readable((level.dtypes.low,)))
@@ -80,7 +99,12 @@ def _choices(facts, wanted):
     return lines
 
 
-def _table(rows):
-    yield "{:14} {:20} {:34} {}".format("rule", "owner", "name", "why")
-    for row in rows:
-        yield "{:14} {:20} {:34} {}".format(row.rule, row.owner, row.name, row.reason)
+def _table():
+    """Yield the lines of the op table: what the rules do, then each function of the installed torch that has one."""
+    yield ""
+    for rule, meaning in RULES.items():
+        yield "{:14} : {}".format(rule, meaning)
+    yield ""
+    yield "{:14} {:54} {}".format("rule", "function", "reason")
+    for _, row in patch_targets.place(rules.rows()):
+        yield "{:14} {:54} {}".format(row.rule, "{}.{}".format(row.owner, row.name), row.reason)

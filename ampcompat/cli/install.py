@@ -20,7 +20,9 @@ LINE = "import sys; {0} in sys.path or sys.path.insert(0, {0})\n"
 
 def install(arguments):
     """Write the ``.pth``; an error if NVIDIA Apex with ``amp`` is installed."""
-    parser = _parser("install", "Make `import apex` import ampcompat's in every script of this Python environment.")
+    parser = _parser(
+        "install", "Make `import apex` import ampcompat in every script of this Python environment, by one .pth file."
+    )
     parser.parse_args(arguments)
     other = nvidia_apex.other_apex(_site_folders())
     if other and nvidia_apex.has_submodule(other, "amp"):
@@ -31,7 +33,7 @@ def install(arguments):
             file.write(LINE.format(ascii(nvidia_apex.SITE)))
     except OSError as error:
         parser.error("cannot write {}: {}.".format(path, error.strerror))
-    print("`import apex` now imports ampcompat's: wrote {}".format(path))
+    print("`import apex` now imports ampcompat: wrote {}".format(path))
     if other:
         print(nvidia_apex.about(other))
     return 0
@@ -49,7 +51,7 @@ def uninstall(arguments):
         os.remove(path)
     except OSError as error:
         parser.error("cannot remove {}: {}.".format(path, error.strerror))
-    print("`import apex` no longer imports ampcompat's: removed {}".format(path))
+    print("`import apex` no longer imports ampcompat: removed {}".format(path))
     return 0
 
 

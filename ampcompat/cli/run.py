@@ -41,25 +41,29 @@ def _parser():
         prog="ampcompat run",
         usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
         "[--diagnose] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
-        description="Run a script that imports apex. What follows SCRIPT or MODULE are its arguments.",
+        description="Run an unmodified script that imports apex. Arguments after SCRIPT or MODULE are passed to it.",
     )
-    parser.add_argument("--opt-level", type=parse_level, metavar="LEVEL", help="O0 to O5, instead of the script's own")
-    parser.add_argument("--backend", choices=BACKENDS, metavar="NAME", help="what casts: auto, native or patched")
-    parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 prints nothing, 1 what Apex prints")
+    parser.add_argument(
+        "--opt-level", type=parse_level, metavar="LEVEL", help="O0 to O5; overrides the opt_level of the script"
+    )
+    parser.add_argument(
+        "--backend", choices=BACKENDS, metavar="NAME", help="cast backend of O1 and O4: auto, native or patched"
+    )
+    parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 prints nothing, 1 prints what Apex prints")
     parser.add_argument(
         "--dtypes",
         type=parse_dtypes,
         metavar="LOW,HIGH",
-        help="for old torch and tests: float32,float64 lets any level run where this torch cannot compute in half",
+        help="for torch without half kernels on a CPU: float32,float64 uses float32 in place of half",
     )
     parser.add_argument(
         "--diagnose",
         action="store_const",
         const=1,
-        help="print why steps are skipped, and a histogram of gradients at the end",
+        help="print why steps are skipped, and at the end a histogram of the gradients",
     )
     device_option.add_option(parser)
-    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
+    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
 

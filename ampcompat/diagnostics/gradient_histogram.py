@@ -4,8 +4,10 @@ float16 represents absolute values from 2**-24 (subnormal; with all its bits fro
 gradients to the right in this histogram (Micikevicius et al. 2018, section 3.2, shows one).
 """
 
+from __future__ import annotations
+
 import math
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Optional
 
 import torch
 
@@ -43,11 +45,11 @@ class Histogram(NamedTuple):
     overflows: int = 0
 
     @property
-    def nonzero(self):
+    def nonzero(self) -> int:
         """The number of values that are finite and not 0."""
         return sum(self.counts.values())
 
-    def underflow_fraction(self, scale=1.0):
+    def underflow_fraction(self, scale: float = 1.0) -> float:
         """Return the fraction of nonzero values under 2**-24, which float16 flushes to 0, after scaling.
 
         Args:
@@ -56,11 +58,11 @@ class Histogram(NamedTuple):
         shift = math.floor(math.log2(scale))
         return self._fraction(-math.inf, SUBNORMAL - shift)
 
-    def subnormal_fraction(self):
+    def subnormal_fraction(self) -> float:
         """Return the fraction of nonzero values from 2**-24 up to 2**-14, which float16 represents with fewer bits."""
         return self._fraction(SUBNORMAL, NORMAL)
 
-    def overflow_fraction(self):
+    def overflow_fraction(self) -> float:
         """Return the fraction of nonzero values over 65504, without scaling."""
         return self.overflows / self.nonzero if self.nonzero else 0.0
 
@@ -68,15 +70,15 @@ class Histogram(NamedTuple):
         inside = sum(count for exponent, count in self.counts.items() if start <= exponent < end)
         return inside / self.nonzero if self.nonzero else 0.0
 
-    def min_lossless_scale(self):
+    def min_lossless_scale(self) -> Optional[float]:
         """Return the smallest power of two that scales every value to at least 2**-24; None without values."""
         return 2.0 ** max(SUBNORMAL - min(self.counts), 0) if self.counts else None
 
-    def max_safe_scale(self):
+    def max_safe_scale(self) -> Optional[float]:
         """Return the largest power of two that scales no value over 65504; None without values."""
         return 2.0 ** (TOO_LARGE - 2 - max(self.counts)) if self.counts else None
 
-    def summary(self):
+    def summary(self) -> str:
         """Return in a sentence or two whether loss scaling is needed."""
         if not self.counts:
             return "All gradients were 0."
@@ -101,7 +103,7 @@ class Histogram(NamedTuple):
             start, _power(most), _percent(self.underflow_fraction(most))
         )
 
-    def table(self, title="Gradients by magnitude"):
+    def table(self, title: str = "Gradients by magnitude") -> str:
         """Return the histogram and its summary as text."""
         total = self.nonzero + self.zeros
         lines = ["{}: {:,} values, {} of them 0".format(title, total, _percent(self.zeros / max(total, 1)))]

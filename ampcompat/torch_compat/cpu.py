@@ -21,11 +21,14 @@ def emulation(dtype):
     with AVX512-BF16 alone up to 3.2 times (LSTM backward 1.8, RNN backward 2.6), without any units 2 to 40 times.
     """
     if dtype is torch.float16:
-        return True, "torch's float16 kernels for a CPU are many times slower than float32, in backward above all"
+        return (
+            True,
+            "torch's float16 kernels for CPUs are many times slower than float32, especially in backward passes",
+        )
     if dtype is torch.bfloat16:
         lacking = _lacking_for_bfloat16()
         return lacking is not None, lacking or "torch reports AMX units for bfloat16"
-    return False, "it is no half dtype"
+    return False, "it is not a 16-bit dtype"
 
 
 def _lacking_for_bfloat16():
@@ -34,12 +37,12 @@ def _lacking_for_bfloat16():
     if capabilities is None:
         return "this torch does not tell which units the CPU has"
     if not capabilities().get("amx_bf16"):
-        return "torch reports no AMX units for bfloat16, and no others are fast in every product, forward and backward"
+        return "torch reports no AMX units; without them bfloat16 is slower than float32 in many layers"
     if not torch.backends.mkldnn.is_available():
-        return "this torch was built without oneDNN, which alone uses the AMX units of this CPU"
+        return "this torch was built without oneDNN, which is what uses the AMX units of this CPU"
     name, limit = _isa_limit()
     if limit.upper() not in ("", "ALL", "DEFAULT") and "AMX" not in limit.upper():
-        return "{}={} keeps oneDNN from the AMX units of this CPU".format(name, limit)
+        return "{}={} prevents oneDNN from using the AMX units of this CPU".format(name, limit)
     return None
 
 

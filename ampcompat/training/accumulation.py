@@ -8,7 +8,10 @@ skips the group's step, and the loss scale grows after a number of steps, as it 
     0 1 2 3     4 5 6 7     8 9             started at 6:   6 7     8 9
 """
 
+from __future__ import annotations
+
 from contextlib import ExitStack, contextmanager
+from typing import Iterator
 
 import torch
 
@@ -54,11 +57,11 @@ class Accumulation:
     # -- the current iteration within its group ------------------------------------------------------------------------
 
     @property
-    def size(self):
+    def size(self) -> int:
         """The number of iterations in the current group: what its losses are divided by."""
         return self._group_end() - self._first
 
-    def is_due(self):
+    def is_due(self) -> bool:
         """Return whether the current iteration, which ``step()`` ends, is the last of its group."""
         return self.iteration + 1 == self._group_end()
 
@@ -68,7 +71,7 @@ class Accumulation:
     # -- one iteration -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def scale_loss(self, loss, loss_id=0):
+    def scale_loss(self, loss: torch.Tensor, loss_id: int = 0) -> Iterator[torch.Tensor]:
         """Return a context that yields the loss, divided by the group's ``size`` and scaled; see ``amp.scale_loss``.
 
         Args:
@@ -85,7 +88,7 @@ class Accumulation:
             yield scaled_loss
         self._has_unchecked = delays
 
-    def no_sync(self, *models):
+    def no_sync(self, *models: torch.nn.Module) -> ExitStack:
         """Return a context for forward and backward in which gradients are all-reduced only when a step is due.
 
         Args:
@@ -98,7 +101,7 @@ class Accumulation:
                 self._is_local = True
         return contexts
 
-    def step(self):
+    def step(self) -> bool:
         """End an iteration; if it was due, step the optimizers and clear their gradients.
 
         Returns:
@@ -112,7 +115,7 @@ class Accumulation:
         self._finish()
         return True
 
-    def finish(self):
+    def finish(self) -> bool:
         """Step on an incomplete group, at the end of the data, if ``total`` was not given.
 
         Returns:

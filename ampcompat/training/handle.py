@@ -3,6 +3,8 @@
 Methods that are no longer supported raise an error that names their replacement.
 """
 
+from __future__ import annotations
+
 from ..errors import AmpError
 from . import state
 
@@ -13,7 +15,7 @@ class Handle:
     def __init__(self, session):
         self._session = session
 
-    def is_active(self):
+    def is_active(self) -> bool:
         """Return whether casts are active in this thread."""
         return self._session.casts.active()
 
@@ -35,7 +37,7 @@ class Handle:
             session.close()
 
     @property
-    def has_cache(self):
+    def has_cache(self) -> bool:
         """Casts of weights are always cached."""
         return True
 

@@ -4,10 +4,16 @@ A decorated function checks at each call whether casts are active. A registered 
 ``training.state`` keeps the registrations, and ``ProcessCasts.open`` merges them with the op table.
 """
 
-import functools
+from __future__ import annotations
 
-from ..errors import AmpTypeError, AmpValueError
+import functools
+from typing import Any, Callable, TypeVar
+
+from ..errors import AmpTypeError, AmpValueError, hide_internal_frames
+from ..op_table import rules
 from . import state
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def cast_when_active(function, rule):
@@ -42,3 +48,54 @@ def register(owner, name, rule):
     session = state.current()
     if session is not None and session.enabled:
         session.process_casts.reopen()
+
+
+# -- the public functions: amp.half_function and the others ----------------------------------------------------------
+
+
+def half_function(fn: Function) -> Function:
+    """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to half."""
+    return cast_when_active(fn, rules.HALF)
+
+
+def float_function(fn: Function) -> Function:
+    """Decorate ``fn``: while casts are active, its half tensor arguments are cast to float32."""
+    return cast_when_active(fn, rules.FLOAT)
+
+
+def promote_function(fn: Function) -> Function:
+    """Decorate ``fn``: while casts are active, its floating tensor arguments are cast to the widest among them."""
+    return cast_when_active(fn, rules.PROMOTE)
+
+
+#: The name in AMD's fork. Here it casts to the session's low-precision dtype, as ``half_function`` does.
+bfloat16_function = half_function
+
+
+@hide_internal_frames
+def register_half_function(module: Any, name: str) -> None:
+    """Let ``module.name`` cast its floating tensor arguments to half while casts are active.
+
+    Args:
+        module: a module or a class.
+        name: the name of a function, a method, a static method.
+
+    Raises:
+        ValueError: ``module`` has no such name.
+    """
+    register(module, name, rules.HALF)
+
+
+@hide_internal_frames
+def register_float_function(module: Any, name: str) -> None:
+    """Let ``module.name`` cast its half tensor arguments to float32; otherwise as ``register_half_function``."""
+    register(module, name, rules.FLOAT)
+
+
+@hide_internal_frames
+def register_promote_function(module: Any, name: str) -> None:
+    """Let ``module.name`` cast its arguments to the widest among them; otherwise as ``register_half_function``."""
+    register(module, name, rules.PROMOTE)
+
+
+register_bfloat16_function = register_half_function

@@ -4,11 +4,18 @@ These are the only mutable module-level values of the package. They are shared b
 command line are environment variables, so that spawned workers get them too.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
+from typing import TYPE_CHECKING, Optional, Union
 
 from ..errors import AmpError
 from ..patching import run_all
+
+if TYPE_CHECKING:
+    from .disabled import DisabledSession
+    from .session import Session
 
 #: Open sessions, newest last. ``amp`` uses the newest.
 sessions = []
@@ -41,7 +48,7 @@ def __getattr__(name):
     return globals().setdefault("lists", OverrideLists())
 
 
-def current():
+def current() -> Optional[Union[Session, DisabledSession]]:
     """Return the newest open session, or None."""
     return sessions[-1] if sessions else None
 

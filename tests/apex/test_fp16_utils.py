@@ -116,7 +116,7 @@ def test_a_loop_over_master_lists_is_sgd_on_float_masters(flat):
 def test_a_param_without_gradient_leaves_its_master_without_one():
     params, masters = fp16_utils.prep_param_lists(torch.nn.Linear(2, 1).to(LOW))
     params[0].grad = torch.ones_like(params[0])
-    for param, master in zip(params, masters):
+    for master in masters:
         master.grad = torch.zeros_like(master)
     fp16_utils.model_grads_to_master_grads(params, masters)
     assert torch.equal(masters[0].grad, torch.ones_like(masters[0])) and masters[1].grad is None

@@ -1,6 +1,5 @@
-"""The wheel, the source archive, and the examples and commands of the README."""
+"""The wheel, the source archive, the legs of CI, and the commands of the README."""
 
-import collections
 import glob
 import os
 import re
@@ -11,11 +10,9 @@ import zipfile
 
 import pytest
 import torch
-from half_kernels import trains_in
 from processes import ROOT, python
 
 import ampcompat
-from ampcompat import amp
 from ampcompat.opt_levels import OPT_LEVELS
 
 ALIAS = os.path.join("ampcompat", "apex", "site")
@@ -27,8 +24,8 @@ def read(*path):
 
 
 def readme_commands():
-    """Return the README's indented command lines that install something."""
-    return [line[4:] for line in read("README.md").splitlines() if line.startswith("    pip install")]
+    """Return the README's indented command lines that install a torch and something else."""
+    return [line[4:] for line in read("README.md").splitlines() if line.startswith("    pip install torch")]
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +73,37 @@ def test_the_wheel_holds_nothing_else(distributions):
     }
 
 
-def test_the_source_archive_holds_examples_tests_and_licence(distributions):
-    expected = {"LICENSE", "README.md", "CHANGELOG.md", "examples/digits_cnn.py", "tests/processes.py", "noxfile.py"}
-    expected |= {name for name in files_under("docs")}
+def test_the_source_archive_holds_every_file_that_git_tracks(distributions):
+    expected = {"LICENSE", "README.md", "CHANGELOG.md", "noxfile.py", ".ci/run", "tests/clients/table.txt"}
     assert expected - distributions[1] == set()
+    git = shutil.which("git") and subprocess.run(["git", "ls-files"], cwd=ROOT, stdout=subprocess.PIPE)
+    if not git or git.returncode or not git.stdout:
+        pytest.skip("this is not a git checkout")
+    tracked = {name for name in git.stdout.decode().splitlines() if os.path.exists(os.path.join(ROOT, name))}
+    assert tracked - distributions[1] == set()
+
+
+def test_the_requirements_of_ci_are_those_of_the_extras():
+    setup, hooks = read("setup.py"), read(".pre-commit-config.yaml")
+    for extra in ("LINT", "DOCS"):
+        lines = read(".ci", "requirements-{}.txt".format(extra.lower())).splitlines()
+        names = [line for line in lines if not line.startswith("#")]
+        assert "{} = {}\n".format(extra, str(names).replace("'", '"')) in setup
+    ruff = re.search(r"ruff==(\S+)", read(".ci", "requirements-lint.txt")).group(1)
+    assert "rev: v{}\n".format(ruff) in hooks
+
+
+def test_the_workflow_runs_every_leg():
+    named = re.findall(r"\{leg: ([\w.-]+),", read(".github", "workflows", "ci.yml"))
+    legs = re.search(r'^ALL="(.+) \$\(sed', read(".ci", "run"), re.MULTILINE).group(1).split()
+    table = [line.split()[0] for line in read("tests", "clients", "table.txt").splitlines() if line[:1] != "#"]
+    assert sorted(named) == sorted(legs + table)
+
+
+def test_the_version_is_the_newest_release_of_the_changelog_and_the_citation():
+    releases = re.findall(r"^## (\d\S+) \((\d{4}-\d\d-\d\d)\)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert releases[0][0] == ampcompat.__version__
+    assert 'version: {}\ndate-released: "{}"'.format(*releases[0]) in read("CITATION.cff")
 
 
 def test_the_readme_is_short_and_names_the_two_commands():
@@ -96,34 +120,13 @@ def test_ci_runs_the_readmes_second_command():
     assert command.splitlines() == [readme_commands()[1]]
     # It has no command of its own, but for the packages of clients.
     installing = [line for line in script.splitlines() if "pip install" in line]
-    assert all("sed -n" in line or "-r $folder/requirements.txt" in line for line in installing) and "eval" in script
+    given = ("sed -n", "-r $folder/requirements.txt", "-r $requirements")
+    assert all(any(each in line for each in given) for line in installing) and "eval" in script
 
 
 def test_ci_says_which_legs_there_are():
     done = subprocess.run(["bash", os.path.join(ROOT, ".ci", "run"), "nowhere"], stderr=subprocess.PIPE)
     assert done.returncode == 2 and b"main" in done.stderr
-
-
-@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
-def test_the_readmes_example_runs():
-    source = re.search(r"```python\n(.*?)```", read("README.md"), re.DOTALL).group(1)
-    names = {}
-    exec(source, names)
-    assert torch.isfinite(names["loss"])
-    assert names["model"].weight.dtype is torch.float16
-
-
-@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
-def test_the_readmes_keywords_are_taken():
-    _, source = re.findall(r"```python\n(.*?)```", read("README.md"), re.DOTALL)
-    layers = [("body", torch.nn.Linear(2, 2)), ("norm", torch.nn.LayerNorm(2)), ("head", torch.nn.Linear(2, 1))]
-    model = torch.nn.Sequential(collections.OrderedDict(layers))
-    names = {"torch": torch, "ampcompat": ampcompat, "amp": amp, "model": model}
-    names["inputs"] = torch.ones(4, 2)
-    names["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
-    exec(source, names)
-    low, high = torch.float16, torch.float32
-    assert [param.dtype for param in model.parameters()] == [low] * 2 + [high] * 4
 
 
 def test_the_readmes_levels_are_those_of_the_table():

@@ -1,6 +1,6 @@
 """Training loops of every shape against a float64 loop of plain torch.
 
-The networks are linear in what is trained and the gradients are fed by hand-picked values, so that what remains is rounding.
+The networks are linear in their params, and gradients come from hand-picked values, so all errors are rounding errors.
 """
 
 import pytest
@@ -157,7 +157,7 @@ def test_one_optimizer_over_two_models(setting):
 
 
 class TrustRatio:
-    """A wrapper in the manner of LARC: no subclass of Optimizer, it rescales gradients and steps the one that it wraps."""
+    """A wrapper like LARC: not a subclass of Optimizer; it rescales gradients and calls ``step`` of the wrapped one."""
 
     def __init__(self, optimizer, factor=0.5):
         self.optim = optimizer

@@ -291,7 +291,7 @@ def test_two_optimizers_of_one_loss_have_one_finding():
     with ampcompat.session("O1", observers=[diagnosis], verbosity=0):
         optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.first, model.last)]
         amp.initialize(model, optimizers)
-        for step in range(3):
+        for _ in range(3):
             with amp.scale_loss(model(torch.ones(2, 3)).sum() * float("inf"), optimizers) as scaled_loss:
                 scaled_loss.backward()
             for optimizer in optimizers:

@@ -46,8 +46,9 @@ def test_every_page_has_an_example():
     assert [page for page in PAGES if not blocks(page)] == []
 
 
-def test_the_readme_leads_to_every_page():
-    assert {"docs/" + page for page in PAGES} - set(links(read("README.md"))) == set()
+def test_the_readme_and_the_site_lead_to_every_page():
+    assert {"docs/" + page for page in PAGES if page != "index.md"} - set(links(read("README.md"))) == set()
+    assert [page for page in PAGES if ": {}\n".format(page) not in read("mkdocs.yml")] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -27,8 +27,8 @@ CONTRACT = [
     (
         "torch",
         "float",
-        "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod std "
-        "sum var renorm",
+        "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod "
+        "std sum var renorm",
     ),
     ("torch.Tensor", "float", "__pow__ __rpow__ cpu"),
     ("torch.Tensor", "float_in_place", "__ipow__"),
@@ -41,8 +41,8 @@ CONTRACT = [
 
 # From torch's documentation of CUDA autocast ("CUDA Ops that can autocast to ..."), torch 2.x.
 DOCUMENTED = {
-    "half": "__matmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d GRUCell linear LSTMCell matmul mm mv prelu RNNCell",
+    "half": "__matmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d "
+    "conv_transpose1d conv_transpose2d conv_transpose3d GRUCell linear LSTMCell matmul mm mv prelu RNNCell",
     "float": "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh "
     "cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm "
     "hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss "

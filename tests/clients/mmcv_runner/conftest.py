@@ -1,7 +1,7 @@
 """Let mmcv be imported beside a torch for CPUs.
 
-mmcv imports torchvision for its list of pretrained models and for nothing else here, and those builds of torchvision that are
-easily had need a torch with CUDA. Where there is none that works, an empty module takes its place.
+mmcv imports torchvision only for its list of pretrained models, and most builds of torchvision need a torch with CUDA.
+If there is none that works, an empty module takes its place.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""catalyst 21: its ``APEXEngine`` under its SupervisedRunner, and resuming from the checkpoint that its callback wrote."""
+"""catalyst 21: its ``APEXEngine`` under its SupervisedRunner, and resuming from its callback's checkpoint."""
 
 import client_modules
 import client_training

@@ -1,7 +1,7 @@
 """PyTorch Lightning 1.9: its Apex plugin under its Trainer.
 
-The plugin refuses CPUs and, since 1.9, to resume. So CUDA is redirected here, and a run is resumed by the hooks that Lightning
-gives the user, from the checkpoint that Lightning wrote: what the plugin wrote of amp is in there.
+The plugin refuses CPUs and, since 1.9, to resume. So CUDA is redirected here, and a run is resumed by the hooks that
+Lightning gives the user, from the checkpoint that Lightning wrote, which contains the state of amp.
 """
 
 import importlib

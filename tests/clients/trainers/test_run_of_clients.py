@@ -1,4 +1,4 @@
-"""``run --device cpu``: scripts of clients that insist on CUDA, in a process of their own, unchanged but for the first line."""
+"""``run --device cpu``: scripts of clients that need CUDA, each in a process of its own."""
 
 import os
 
@@ -35,8 +35,8 @@ class Module(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 data = torch.utils.data.TensorDataset(torch.randn(8, 6), torch.arange(8) % 3)
-trainer = pl.Trainer(accelerator="gpu", devices=1, precision=16, amp_backend="apex", amp_level=sys.argv[1], max_epochs=1,
-                     logger=False, enable_checkpointing=False, enable_progress_bar=False)
+trainer = pl.Trainer(accelerator="gpu", devices=1, precision=16, amp_backend="apex", amp_level=sys.argv[1],
+                     max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
 trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=4))
 print("steps:", trainer.global_step)
 """,
@@ -48,8 +48,9 @@ config = transformers.BertConfig(vocab_size=32, hidden_size=16, num_hidden_layer
 model = transformers.BertForSequenceClassification(config)
 model.bert.pooler.register_forward_hook(lambda module, inputs, output: print("computed in", output.dtype))
 words = torch.randint(0, 32, (8, 8))
-arguments = transformers.TrainingArguments(sys.argv[2], fp16=True, half_precision_backend="apex", fp16_opt_level=sys.argv[1],
-                                           per_device_train_batch_size=4, num_train_epochs=1, save_strategy="no",
+arguments = transformers.TrainingArguments(sys.argv[2], fp16=True, half_precision_backend="apex",
+                                           fp16_opt_level=sys.argv[1], per_device_train_batch_size=4,
+                                           num_train_epochs=1, save_strategy="no",
                                            report_to=[], disable_tqdm=True)
 rows = [{"input_ids": row, "labels": row[0] % 3} for row in words]
 trainer = transformers.Trainer(model, arguments, train_dataset=rows)

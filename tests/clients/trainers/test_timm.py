@@ -1,4 +1,4 @@
-"""timm: its ``ApexScaler`` in a loop like that of its training script, clipping included, and its ``CheckpointSaver``."""
+"""timm: its ``ApexScaler`` in a loop like that of its training script, with clipping, and its ``CheckpointSaver``."""
 
 import importlib
 

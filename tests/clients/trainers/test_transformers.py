@@ -1,8 +1,8 @@
 """Hugging Face transformers 4.57, the last with an Apex backend: its Trainer, and resuming from its checkpoint.
 
-4.57 forgets to tell accelerate of the Apex backend, so that accelerate runs every forward pass under torch's autocast as well
-(4.56 did not): the bare loop does the same here. Its checkpoints do not hold amp's state, and a run that skips no step does
-not miss it.
+4.57 does not tell accelerate about the Apex backend, so accelerate runs every forward pass under torch's autocast too
+(4.56 did not). The reference loop does the same here. Its checkpoints do not contain the state of amp, which makes no
+difference in a run that skips no step.
 """
 
 import contextlib
