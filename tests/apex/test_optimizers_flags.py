@@ -115,7 +115,7 @@ def test_where_torch_lacks_the_operation_the_flag_is_read(make, formula, options
 
 @needs_flags
 def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
-    monkeypatch.setattr(fused_adam, "takes", lambda *rows: False)
+    monkeypatch.setattr(fused_adam, "supports", lambda *rows: False)
     test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], dtype=torch.float32)
 
 
@@ -126,13 +126,13 @@ def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
     st.booleans(),
 )
 @hypothesis.settings(deadline=None, max_examples=60)
-def test_blending_under_a_flag_is_blending_or_nothing(values, weight, share, forbidden):
+def test_blending_under_a_flag_is_blending_or_nothing(values, weight, grad_weight, is_skipped):
     old = torch.tensor(values)
-    news = torch.full_like(old, float("nan")) if forbidden else old.flip(0) * 0.5 + 1.0
+    values = torch.full_like(old, float("nan")) if is_skipped else old.flip(0) * 0.5 + 1.0
     (average,) = averages = [old.clone()]
-    foreach_ops.blend_(averages, weight, [news], share, torch.full((), float(forbidden)))
-    right = old.double() if forbidden else weight * old.double() + share * news.double()
-    room = 0.0 if forbidden else 4 * torch.finfo(torch.float32).eps * 8
+    foreach_ops.update_average_(averages, weight, [values], grad_weight, torch.full((), float(is_skipped)))
+    right = old.double() if is_skipped else weight * old.double() + grad_weight * values.double()
+    room = 0.0 if is_skipped else 4 * torch.finfo(torch.float32).eps * 8
     assert float((average.double() - right).abs().max()) <= room
 
 
