@@ -129,7 +129,7 @@ def sync_batch_norm_forward(target, original):
     @functools.wraps(original)
     def forward(self, input):
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if not (self.training and distributed and target.holds(input)):
+        if not (self.training and distributed and target.is_on_target(input)):
             return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
         from ..apex.parallel.sync_batchnorm import SyncBatchNorm
 
