@@ -263,7 +263,7 @@ def test_a_resumed_run_equals_one_that_went_on(dtype):
     other.load_state_dict(saved[1])
     train(model, optimizer, 3)
     train(resumed, other, 3)
-    assert all(torch.equal(one, twin) for one, twin in zip(model.parameters(), resumed.parameters()))
+    assert all(torch.equal(one, clone) for one, clone in zip(model.parameters(), resumed.parameters()))
 
 
 def as_of_2018(optimizer, flat):
@@ -294,7 +294,7 @@ def test_checkpoints_of_that_time_load(dtype, flat):
     optimizer.cur_scale = 512.0
     train(model, optimizer, 2)
     train(resumed, other, 2)
-    assert all(torch.equal(one, twin) for one, twin in zip(model.parameters(), resumed.parameters()))
+    assert all(torch.equal(one, clone) for one, clone in zip(model.parameters(), resumed.parameters()))
 
 
 @each_half

@@ -79,12 +79,12 @@ def test_state_dicts_count_the_steps_that_were_made_in_plain_numbers(make, formu
             plain.step()
     counts = [[group.get("step") for group in each.state_dict()["param_groups"]] for each in (optimizer, plain)]
     assert counts[0] == counts[1] and all(type(one) is type(other) for one, other in zip(*counts))
-    twin = made(make, options, [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)])
-    twin.load_state_dict(optimizer.state_dict())
-    for each in (optimizer, twin):  # one goes on counting on the device, the other on the host
+    clone = made(make, options, [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)])
+    clone.load_state_dict(optimizer.state_dict())
+    for each in (optimizer, clone):  # one goes on counting on the device, the other on the host
         set_gradients(params_of(each), 3)
         each.step()
-    assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(params_of(optimizer), params_of(twin)))
+    assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(params_of(optimizer), params_of(clone)))
 
 
 @needs_flags

@@ -91,10 +91,12 @@ def test_an_overflow_skips_the_step(level, make, formula, options):
 def test_it_copies_with_its_model(make, formula, options):
     model, optimizer = prepared(make, "O2", loss_scale=128.0)
     train(model, optimizer, 2)
-    twins = copy.deepcopy((model, optimizer))
+    clones = copy.deepcopy((model, optimizer))
     train(model, optimizer, 2, first=2)
-    train(*twins, 2, first=2)
-    assert all(torch.equal(one, other) for one, other in zip(amp.master_params(optimizer), amp.master_params(twins[1])))
+    train(*clones, 2, first=2)
+    assert all(
+        torch.equal(one, other) for one, other in zip(amp.master_params(optimizer), amp.master_params(clones[1]))
+    )
 
 
 def test_a_scheduler_changes_its_rate():

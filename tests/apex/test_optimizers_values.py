@@ -65,8 +65,8 @@ def test_a_run_resumed_from_a_state_dict_equals_one_that_went_on(make, formula, 
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
-    twins = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(make, options, twins)
+    clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
+    resumed = made(make, options, clones)
     resumed.load_state_dict(torch.load(file))
     train(optimizer, 2, first=2)
     train(resumed, 2, first=2)
@@ -80,12 +80,12 @@ def test_a_run_resumed_from_a_state_dict_equals_one_that_went_on(make, formula, 
 def test_copies_and_pickles_go_on_with_the_same_options(make, formula, options):
     optimizer = made(make, options, fresh_params(torch.float32))
     train(optimizer, 2)
-    twins = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    clones = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
     train(optimizer, 2, first=2)
-    for twin in twins:
-        train(twin, 2, first=2)
-        assert same_weights(optimizer, twin)
-        twin.zero_grad()
+    for clone in clones:
+        train(clone, 2, first=2)
+        assert same_weights(optimizer, clone)
+        clone.zero_grad()
 
 
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
@@ -199,8 +199,8 @@ def test_norms_in_checkpoints_of_apex_novograd_are_read():
     for group in saved["param_groups"]:
         norms = [saved["state"][key].pop("exp_avg_sq") for key in group["params"]]
         group["exp_avg_sq"] = [torch.empty(0), torch.stack(norms)]
-    twins = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(optimizers.FusedNovoGrad, {}, twins)
+    clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
+    resumed = made(optimizers.FusedNovoGrad, {}, clones)
     resumed.load_state_dict(saved)
     train(optimizer, 1, first=2)
     train(resumed, 1, first=2)
@@ -220,8 +220,8 @@ def test_a_run_of_torchs_own_optimizer_goes_on(theirs, ours, options):
     shared = {name: value for name, value in options.items() if name != "adam_w_mode"}
     optimizer = made(theirs, shared, fresh_params(torch.float64))
     train(optimizer, 3)
-    twins = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(ours, options, twins)
+    clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
+    resumed = made(ours, options, clones)
     resumed.load_state_dict(optimizer.state_dict())
     train(optimizer, 2, first=3)
     train(resumed, 2, first=3)

@@ -148,8 +148,8 @@ def test_it_is_what_it_wraps_to_everybody_who_asks():
     assert "SGD" in repr(optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 1.5 would rather have torch.save called
-        twin = pickle.loads(pickle.dumps(optimizer))
-    assert twin.clip is optimizer.clip and len(twin.param_groups) == 3
+        clone = pickle.loads(pickle.dumps(optimizer))
+    assert clone.clip is optimizer.clip and len(clone.param_groups) == 3
 
 
 def test_schedulers_take_it():

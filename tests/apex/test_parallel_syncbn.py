@@ -147,7 +147,7 @@ def test_without_a_process_group_it_is_batch_norm():
     assert torch.equal(norm.eval()(inputs), copy.deepcopy(norm)(inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 1.5 would rather have torch.save called
-        twin = pickle.loads(pickle.dumps(norm))
-    assert torch.equal(twin(inputs), norm(inputs))
+        clone = pickle.loads(pickle.dumps(norm))
+    assert torch.equal(clone(inputs), norm(inputs))
     with pytest.raises(ValueError, match="3 channels"):
         norm(torch.randn(7, 4).double())

@@ -142,9 +142,9 @@ def test_dropout_is_between_layers_and_in_training_only():
 def test_models_that_have_run_copy_and_pickle():
     network = mLSTM(3, 4, 2)
     network(torch.randn(2, 2, 3))
-    for twin in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
-        assert torch.equal(twin.rnns[0].hidden[0], network.rnns[0].hidden[0])
-        assert not twin.rnns[0].hidden[0].requires_grad
+    for clone in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        assert torch.equal(clone.rnns[0].hidden[0], network.rnns[0].hidden[0])
+        assert not clone.rnns[0].hidden[0].requires_grad
 
 
 def test_a_gru_has_no_projection():
