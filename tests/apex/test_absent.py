@@ -9,10 +9,10 @@ import pytest
 from ampcompat.apex import install
 
 ABSENT = [
-    ("apex.normalization.no_such_module", "ampcompat does not carry"),
+    ("apex.normalization.no_such_module", "ampcompat does not provide"),
     ("apex.contrib.fmha", "scaled_dot_product_attention"),
     ("apex.transformer.tensor_parallel", "Megatron-LM"),
-    ("apex.amp.no_such_module", "ampcompat does not carry"),
+    ("apex.amp.no_such_module", "ampcompat does not provide"),
 ]
 
 

@@ -169,7 +169,7 @@ def test_names_that_we_lack_are_theirs_with_and_without_a_gpu(installed, monkeyp
     assert not hasattr(apex.optimizers, "no_such_name") and not hasattr(apex.amp, "no_such_name")
     with pytest.raises(AttributeError, match="does not load: no GPU"):
         apex.fused_dense.no_such_name
-    with pytest.raises(ImportError, match="does not carry apex.optimizers.FusedLion"):
+    with pytest.raises(ImportError, match="does not provide apex.optimizers.FusedLion"):
         from apex.optimizers import FusedLion  # noqa: F401
 
 
@@ -212,8 +212,8 @@ def test_a_web_toolkit_is_no_neighbour(installed):
     installed(WEB_TOOLKIT)
     import apex
 
-    assert nvidia_apex.neighbour() is None and apex.optimizers.FusedAdam is optimizers.FusedAdam
-    with pytest.raises(ImportError, match="does not carry apex.models"):
+    assert nvidia_apex.find_nvidia_apex() is None and apex.optimizers.FusedAdam is optimizers.FusedAdam
+    with pytest.raises(ImportError, match="does not provide apex.models"):
         importlib.import_module("apex.models")
 
 
@@ -228,7 +228,7 @@ def test_a_web_toolkit_is_no_neighbour(installed):
 )
 def test_it_is_described_in_one_sentence(tmp_path, files, says):
     folder = write(tmp_path, files)
-    sentence = nvidia_apex.about(nvidia_apex.other_apex([folder]))
+    sentence = nvidia_apex.describe(nvidia_apex.other_apex([folder]))
     assert says in sentence and folder in sentence and sentence.endswith(".") and ";" in sentence
 
 

@@ -100,7 +100,7 @@ def test_tied_weights_are_predicted_once():
     model[1].weight = model[0].weight
     found = estimate.before_initialize(model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy)
     assert found.num_params == 16
-    assert found.formula_by_kind.parameters == found.kinds.gradients == found.kinds.optimizer == 64
+    assert found.formula_by_kind.parameters == found.formula_by_kind.gradients == found.formula_by_kind.optimizer == 64
 
 
 def test_weights_that_functions_do_not_cast_are_left_out_of_the_casts():
