@@ -124,15 +124,9 @@ class LegacyFusedAdam(ExplicitGradientOptimizer, FusedAdam):
     """Adam as Apex had it before October 2019: eps is added without bias correction.
 
     Args:
-        params: params, or param groups.
-        lr: learning rate.
-        bias_correction: whether the averages are corrected for their initial value 0.
-        betas: decay rates of the running means of the gradients and of their squares.
-        eps: added to the root of the squares.
-        eps_inside_sqrt: eps is added before the root instead.
-        weight_decay: weight decay, decoupled.
+        params, lr, bias_correction, betas, eps, weight_decay, amsgrad: as in ``FusedAdam``; the decay is decoupled.
+        eps_inside_sqrt: eps is added before the root of the squares instead of after it.
         max_grad_norm: gradients of each group are clipped to this norm; 0: no clipping.
-        amsgrad: not supported; ``True`` raises ``RuntimeError``.
         use_mt, amp_scale_adjustment: accepted, no effect.
     """
 

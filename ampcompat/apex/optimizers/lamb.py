@@ -12,16 +12,9 @@ class FusedLAMB(FusedOptimizer):
     """LAMB: Adam's update, scaled for each tensor by the norm of the weight over that of the update.
 
     Args:
-        params: params, or param groups.
-        lr: learning rate.
-        bias_correction: whether the averages are corrected for their initial value 0.
-        betas: decay rates of the running means of the gradients and of their squares.
-        eps: added to the root of the squares.
-        weight_decay: weight decay.
-        amsgrad: not supported; ``True`` raises ``RuntimeError``.
+        params, lr, bias_correction, betas, eps, weight_decay, amsgrad, set_grad_none: as in ``FusedAdam``.
         adam_w_mode: weight decay is added to the update; otherwise to the gradient.
         grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
-        set_grad_none: ``zero_grad`` sets gradients to None.
         max_grad_norm: gradients are clipped to this global norm; 0 or None: no clipping.
         use_nvlamb: also adapt tensors that have no weight decay.
     """

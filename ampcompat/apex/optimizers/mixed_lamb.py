@@ -35,10 +35,8 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         use_nvlamb=False,
         reduced_precision_dtype=None,
     ):
-        modes = {"adam_w_mode": adam_w_mode, "grad_averaging": grad_averaging, "use_nvlamb": use_nvlamb}
-        super().__init__(
-            params, lr, bias_correction, betas, eps, weight_decay, amsgrad, max_grad_norm=max_grad_norm, **modes
-        )
+        options = (lr, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode, grad_averaging)
+        super().__init__(params, *options, max_grad_norm=max_grad_norm, use_nvlamb=use_nvlamb)
         self._attributes["reduced_precision_dtype"] = self.reduced_precision_dtype = reduced_precision_dtype
         for group in self.param_groups:
             group.setdefault("step", int(step))

@@ -21,18 +21,13 @@ class FusedNovoGrad(FusedOptimizer):
     """NovoGrad: gradients are divided by a running norm of their tensor.
 
     Args:
-        params: params, or param groups.
-        lr: learning rate.
-        bias_correction: whether the averages are corrected for their initial value 0.
+        params, lr, bias_correction, weight_decay, amsgrad, set_grad_none: as in ``FusedAdam``.
         betas: decay rates of the running means of the gradients and of their norm.
         eps: added to the norm.
-        weight_decay: weight decay.
-        amsgrad: not supported; ``True`` raises ``RuntimeError``.
         reg_inside_moment: norm and decay enter the mean, as in the paper; otherwise only the update.
         grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
         norm_type: 2, or 0 for the largest absolute value.
         init_zero: norms start at 0; otherwise at those of the first gradients.
-        set_grad_none: ``zero_grad`` sets gradients to None.
     """
 
     state_names = ("exp_avg",)
