@@ -52,7 +52,7 @@ def environment():
     """Return the environment variables with which a child process finds this ``apex`` and ``ampcompat``."""
     inherited = os.environ.get("PYTHONPATH")
     path = [entry for entry in inherited.split(os.pathsep) if entry != SITE] if inherited else []
-    if _found_by_the_first_entry_only() and ROOT not in path:
+    if _is_checkout_in_current_folder() and ROOT not in path:
         path.append(ROOT)
     return {"PYTHONPATH": os.pathsep.join([SITE] + path)}
 
@@ -68,10 +68,10 @@ def _remove_modules():
     return {name: sys.modules.pop(name) for name in names}
 
 
-def _found_by_the_first_entry_only():
+def _is_checkout_in_current_folder():
     """Return whether ``ampcompat`` is a checkout in the current folder: a script elsewhere would not find it."""
-    return _same(sys.path[0] or os.getcwd(), ROOT) and PathFinder.find_spec("ampcompat", sys.path[1:]) is None
+    return _is_same_path(sys.path[0] or os.getcwd(), ROOT) and PathFinder.find_spec("ampcompat", sys.path[1:]) is None
 
 
-def _same(one, other):
+def _is_same_path(one, other):
     return os.path.realpath(one) == os.path.realpath(other)

@@ -4,7 +4,6 @@ import copy
 import functools
 import importlib
 import sys
-from contextlib import contextmanager
 from types import FunctionType
 
 import torch
@@ -43,7 +42,7 @@ class Redirection:
         self._patches = PatchStack()
         self._originals = []  # (owner, name, original) of functions that TorchScript must see
         missing = [name for name in redirections.LAZY_MODULES if name not in sys.modules]
-        self._import_hook = ImportHook(missing, self._around)
+        self._import_hook = ImportHook(missing, self._apply_after_import)
 
     def begin(self):
         """Apply every row whose owner this torch has."""
@@ -63,10 +62,8 @@ class Redirection:
         self._import_hook.stop()
         self._patches.undo()
 
-    @contextmanager
-    def _around(self, module):
+    def _apply_after_import(self, module):
         """Apply the rows of a module after its import."""
-        yield
         self._apply([row for row in redirections.rows() if redirections.lazy_module(row) == module])
 
     def _apply(self, rows):
@@ -88,7 +85,7 @@ class Redirection:
 
     def _replacement(self, row, name, original):
         if row.rule == redirections.FACTORY:
-            return _factory(self.target, original)
+            return _with_translated_device(self.target, original)
         if row.rule == redirections.ARGUMENTS:
             return arguments.with_translated_arguments(self.target, original, row.detail)
         if row.rule == redirections.QUERY:
@@ -113,7 +110,7 @@ def find_owner(dotted):
     return owner
 
 
-def _factory(target, original):
+def _with_translated_device(target, original):
     @functools.wraps(original)
     def make(*args, **kwargs):
         if "device" in kwargs:

@@ -62,7 +62,7 @@ _TENSORS = (
     NameRule("torch.Tensor", ("to",), REPLACED, "tensor_movement.tensor_to"),
     NameRule("torch.Tensor", ("cuda",), REPLACED, "tensor_movement.tensor_cuda"),
     NameRule("torch.Tensor", ("cpu",), REPLACED, "tensor_movement.tensor_cpu"),
-    NameRule("torch.Tensor", ("pin_memory",), REPLACED, "tensor_movement.unchanged"),
+    NameRule("torch.Tensor", ("pin_memory",), REPLACED, "tensor_movement.return_self"),
     NameRule("torch.Tensor", ("is_cuda",), REPLACED, "tensor_movement.tensor_is_cuda"),
     NameRule("torch.Tensor", ("get_device",), REPLACED, "tensor_movement.get_device"),
     NameRule("torch", ("get_device",), REPLACED, "tensor_movement.get_device"),
@@ -78,7 +78,7 @@ _TENSORS = (
 ) + tuple(
     NameRule(owner, (name,), REPLACED, maker)
     for owner in _STORAGES + _OLDER_STORAGES
-    for name, maker in (("cuda", "tensor_movement.storage_cuda"), ("pin_memory", "tensor_movement.unchanged"))
+    for name, maker in (("cuda", "tensor_movement.storage_cuda"), ("pin_memory", "tensor_movement.return_self"))
 )
 
 _FILES = (

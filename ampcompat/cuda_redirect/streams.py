@@ -151,13 +151,13 @@ class _StreamNames:
     def __init__(self, target):
         self._local = threading.local()
         self._own = {"_target": target, "_names": self, "__module__": "torch.cuda"}
-        self.Stream, self.Event = self._class("Stream", Stream), self._class("Event", Event)
-        self.device = self._class("device", DeviceContext)
-        self.device_of = self._class("device_of", TensorDeviceContext)
-        self.stream = self.StreamContext = self._class("StreamContext", StreamContext)
+        self.Stream, self.Event = self._new_class("Stream", Stream), self._new_class("Event", Event)
+        self.device = self._new_class("device", DeviceContext)
+        self.device_of = self._new_class("device_of", TensorDeviceContext)
+        self.stream = self.StreamContext = self._new_class("StreamContext", StreamContext)
         self._default = self.Stream()
 
-    def _class(self, name, base):
+    def _new_class(self, name, base):
         return type(name, (base,), dict(self._own, __doc__=base.__doc__))
 
     def stream_stack(self):

@@ -177,7 +177,7 @@ class MemoryMeter:
         kinds = dict.fromkeys(KINDS)
         kinds.update(self._static_bytes)
         kinds["gradients"] = _count_new(counted, gradients)
-        made = self._allocations and self._allocations.alive()
+        made = self._allocations and self._allocations.sizes()
         if made is not None:
             kinds["casts"] = _count_new(counted, self._allocations.weight_casts())
         if self._saved is not None:

@@ -43,8 +43,8 @@ def unflagged_batches(noop_flag, tensor_lists, on_device=True):
         yield rows, batch, None if found_inf is None else found_inf.to(batch[0][0].device)
 
 
-def update(noop_flag, tensor_lists, length, rule, on_device=True):
-    """Call ``rule`` with widened batches of the first ``length`` lists, gradients first; write all but those back.
+def update(noop_flag, tensor_lists, length, update_batch, on_device=True):
+    """Call ``update_batch`` with upcast batches of the first ``length`` lists, gradients first; write back the others.
 
     Nothing changes if the flag is set. An additional list holds copies of the params (the second list) in another dtype
     and gets their new values.
@@ -52,7 +52,7 @@ def update(noop_flag, tensor_lists, length, rule, on_device=True):
     with torch.no_grad():
         for _, batch, found_inf in unflagged_batches(noop_flag, tensor_lists, on_device):
             computed = [foreach_ops.upcast(each) for each in batch[:length]]
-            rule(*computed, found_inf=found_inf)
+            update_batch(*computed, found_inf=found_inf)
             write_back(batch[1:length], computed[1:])
             if len(batch) > length:
                 tensors.copy_(batch[length], computed[1])

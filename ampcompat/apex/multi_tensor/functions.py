@@ -103,13 +103,13 @@ def multi_tensor_sgd(
     """SGD on ``[gradients, params, buffers]``, and a fourth list of half copies; ``scale`` multiplies gradients."""
     options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)
 
-    def rule(gradients, params, buffers, found_inf):
+    def update_batch(gradients, params, buffers, found_inf):
         if scale != 1.0:
             gradients = foreach_ops.mul(gradients, scale)
         updates.sgd(params, gradients, buffers, *options, found_inf=found_inf)
 
     # In a first run the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
-    batches.update(noop_flag, tensor_lists, 3, rule, on_device=not first_run)
+    batches.update(noop_flag, tensor_lists, 3, update_batch, on_device=not first_run)
 
 
 def multi_tensor_adam(
@@ -118,10 +118,10 @@ def multi_tensor_adam(
     """Adam on ``[gradients, params, means, squares]``; ``mode`` 1 decouples the decay, 0 adds it to the gradients."""
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
-    def rule(gradients, params, means, squares, found_inf):
+    def update_batch(gradients, params, means, squares, found_inf):
         updates.adam(params, gradients, means, squares, *options, found_inf=found_inf)
 
-    batches.update(noop_flag, tensor_lists, 4, rule)
+    batches.update(noop_flag, tensor_lists, 4, update_batch)
 
 
 def multi_tensor_adam_capturable(
@@ -131,10 +131,10 @@ def multi_tensor_adam_capturable(
     lr, step, inv_scale = map(batches.to_scalar, (lr, step, inv_scale))
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
-    def rule(gradients, params, means, squares, found_inf):
+    def update_batch(gradients, params, means, squares, found_inf):
         updates.adam(params, foreach_ops.scaled(gradients, inv_scale), means, squares, *options, found_inf=found_inf)
 
-    batches.update(noop_flag, tensor_lists, 4, rule)
+    batches.update(noop_flag, tensor_lists, 4, update_batch)
 
 
 def multi_tensor_adam_capturable_master(chunk_size, noop_flag, tensor_lists, *options):
@@ -146,10 +146,10 @@ def multi_tensor_adam_capturable_master(chunk_size, noop_flag, tensor_lists, *op
 def multi_tensor_adagrad(chunk_size, noop_flag, tensor_lists, lr, epsilon, mode, weight_decay):
     """Adagrad on ``[gradients, params, sums]``; ``mode`` 1 decouples the decay."""
 
-    def rule(gradients, params, sums, found_inf):
+    def update_batch(gradients, params, sums, found_inf):
         updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1, found_inf)
 
-    batches.update(noop_flag, tensor_lists, 3, rule)
+    batches.update(noop_flag, tensor_lists, 3, update_batch)
 
 
 def multi_tensor_novograd(
@@ -218,13 +218,13 @@ def multi_tensor_lamb(
     divisor = updates.clip_divisor(batches.to_scalar(global_grad_norm), float(max_grad_norm))
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
 
-    def rule(gradients, params, means, squares, found_inf):
+    def update_batch(gradients, params, means, squares, found_inf):
         gradients = gradients if inv_scale is None else foreach_ops.scaled(gradients, inv_scale)
         updates.lamb(
             params, gradients, means, squares, divisor.to(params[0].device), *options, found_inf=found_inf, **modes
         )
 
-    batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, rule)
+    batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, update_batch)
 
 
 multi_tensor_lamb_mp = multi_tensor_lamb

@@ -14,9 +14,9 @@ from ... import tensor_lists
 from . import foreach_ops, fused_adam
 
 
-def correction(beta, step, wanted=True):
-    """Return ``1 - beta ** step``, the bias correction of an average that starts at 0; 1 if not wanted."""
-    if not wanted or beta == 0:
+def correction(beta, step, enabled=True):
+    """Return ``1 - beta ** step``, the bias correction of an average that starts at 0; 1 if not ``enabled``."""
+    if not enabled or beta == 0:
         return 1.0
     if isinstance(step, torch.Tensor):
         return -torch.expm1(step * math.log(beta))  # the plain formula would lose four digits in float32

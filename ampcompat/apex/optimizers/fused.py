@@ -209,9 +209,9 @@ class FusedOptimizer(torch.optim.Optimizer):
                     self.state[param][name] = value.detach().to(device=param.device, dtype=dtype).clone()
 
         for group in self.param_groups:
-            self._complete(group)
+            self._add_missing_options(group)
 
-    def _complete(self, group):
+    def _add_missing_options(self, group):
         """Add missing entries to a group of torch's optimizer; torch counts steps in the state of each param."""
         for name, value in self.defaults.items():
             group.setdefault(name, value)
