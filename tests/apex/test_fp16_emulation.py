@@ -109,13 +109,13 @@ def test_outputs_and_gradients_are_those_of_float64_within_half_rounding(way):
     torch.manual_seed(3)
     model = WAYS[way](Net().to(HIGH))
     reference = copy.deepcopy(inner(model)).double()
-    found, wanted = passed(model, batch()), passed(reference, batch().double())
-    for one, other in zip(found, wanted):
+    found, expected = passed(model, batch()), passed(reference, batch().double())
+    for one, other in zip(found, expected):
         assert (one.double() - other).norm() <= 3 * torch.finfo(LOW).eps * other.norm()
 
 
 @each_way
-def test_copies_and_pickles_are_emulated_too_and_state_dicts_know_nothing_of_it(way, monkeypatch):
+def test_copies_and_pickles_are_emulated_too_and_state_dicts_do_not_contain_it(way, monkeypatch):
     model = WAYS[way](Net().to(HIGH))
     names = list(model.state_dict())
     assert all(not name.startswith("_amp") and "_amp" not in name for name in names)
@@ -124,10 +124,10 @@ def test_copies_and_pickles_are_emulated_too_and_state_dicts_know_nothing_of_it(
     file.seek(0)
     options = {"weights_only": False} if hasattr(torch.serialization, "add_safe_globals") else {}
     clones = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, **options)]
-    wanted = passed(model, batch())
+    expected = passed(model, batch())
     for clone in clones:
         clone.load_state_dict(model.state_dict())
-        for one, other in zip(passed(clone, batch())[1:], wanted[1:]):
+        for one, other in zip(passed(clone, batch())[1:], expected[1:]):
             assert torch.equal(one, other)
         assert inner(clone).seen == [True]
     monkeypatch.setenv(half_emulation.VARIABLE, "off")

@@ -233,7 +233,7 @@ def test_layer_norms_can_be_scripted(kind):
 
 
 @each_norm
-def test_compiled_it_stays_one_graph(kind):
+def test_compiled_it_is_one_graph(kind):
     if not hasattr(torch, "compile"):
         pytest.skip("this torch has no torch.compile")
     module = make_norm(kind, 5, torch.float32)

@@ -114,7 +114,7 @@ def test_where_torch_lacks_the_operation_the_flag_is_read(make, formula, options
 
 
 @needs_flags
-def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
+def test_adam_without_torchs_fused_operation_skips_by_the_flag_too(monkeypatch):
     monkeypatch.setattr(fused_adam, "supports", lambda *rows: False)
     test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], dtype=torch.float32)
 
@@ -126,7 +126,7 @@ def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
     st.booleans(),
 )
 @hypothesis.settings(deadline=None, max_examples=60)
-def test_blending_under_a_flag_is_blending_or_nothing(values, weight, grad_weight, is_skipped):
+def test_an_average_is_updated_or_unchanged_by_the_flag(values, weight, grad_weight, is_skipped):
     old = torch.tensor(values)
     values = torch.full_like(old, float("nan")) if is_skipped else old.flip(0) * 0.5 + 1.0
     (average,) = averages = [old.clone()]

@@ -127,7 +127,7 @@ def test_torchs_grad_scaler_drives_it_too(make):
 
 @needs_grad_scaler
 @pytest.mark.parametrize("make", [optimizers.FusedAdam, optimizers.FusedMixedPrecisionLamb])
-def test_a_grad_scaler_handed_to_step_is_heeded(make):
+def test_step_takes_a_grad_scaler(make):
     param, right = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     optimizer, plain = make([param], lr=0.1), make([right], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

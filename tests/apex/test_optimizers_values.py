@@ -141,18 +141,18 @@ def test_sparse_gradients_are_refused():
         optimizer.step()
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("expected", [True, False])
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
-def test_zero_grad_follows_set_grad_none(make, formula, options, wanted):
-    if make is optimizers.FusedMixedPrecisionLamb and not wanted:
+def test_zero_grad_follows_set_grad_none(make, formula, options, expected):
+    if make is optimizers.FusedMixedPrecisionLamb and not expected:
         pytest.skip("this one has no such option, in Apex neither")
     params = fresh_params(torch.float32)
-    chosen = {} if make is optimizers.FusedMixedPrecisionLamb else {"set_grad_none": wanted}
+    chosen = {} if make is optimizers.FusedMixedPrecisionLamb else {"set_grad_none": expected}
     optimizer = made(make, dict(options, **chosen), params)
     set_gradients(params, 0)
     optimizer.zero_grad()
-    assert all((param.grad is None) == wanted for param in params)
-    assert wanted or all((param.grad == 0).all() for param in params)
+    assert all((param.grad is None) == expected for param in params)
+    assert expected or all((param.grad == 0).all() for param in params)
 
 
 def test_a_closure_computes_the_loss_with_gradients():
@@ -216,7 +216,7 @@ def test_norms_in_checkpoints_of_apex_novograd_are_read():
     ],
     ids=["Adam", "AdamW", "SGD"],
 )
-def test_a_run_of_torchs_own_optimizer_goes_on(theirs, ours, options):
+def test_a_checkpoint_of_torchs_own_optimizer_can_be_resumed(theirs, ours, options):
     shared = {name: value for name, value in options.items() if name != "adam_w_mode"}
     optimizer = made(theirs, shared, fresh_params(torch.float64))
     train(optimizer, 3)
@@ -229,7 +229,7 @@ def test_a_run_of_torchs_own_optimizer_goes_on(theirs, ours, options):
         assert torch.allclose(one, other, rtol=1e-12)
 
 
-def test_state_that_apex_saved_in_half_goes_on_in_float32():
+def test_state_that_apex_saved_in_half_becomes_float32():
     optimizer = made(optimizers.FusedLAMB, {}, fresh_params(torch.float16))
     train(optimizer, 2)
     saved = copy.deepcopy(optimizer.state_dict())

@@ -73,7 +73,7 @@ def test_a_step_follows_the_formula(dtype, trust, clip):
         assert (param.detach().double() - want).abs().max() <= tolerance * 3
 
 
-def test_a_rate_of_zero_moves_nothing_and_stays_finite():
+def test_a_learning_rate_of_zero_changes_nothing_and_is_finite():
     groups = make_params()
     before = [param.detach().clone() for param in groups[0]]
     optimizer = LARC(make_sgd(groups))

@@ -16,7 +16,8 @@ ABSENT = object()
 #: Public names of torch.cuda that do not use CUDA, or that are modules and classes which are not replaced.
 NOT_REPLACED = set(
     "AcceleratorError CudaError DeferredCudaCallError OutOfMemoryError check_error classproperty cudaStatus Device "
-    "Any Callable Optional Tuple Union List NewType Popen cast lru_cache cache Enum auto find_cuda_windows_lib raise_from".split()
+    "Any Callable Optional Tuple Union List NewType Popen cast lru_cache cache Enum auto find_cuda_windows_lib "
+    "raise_from".split()
 )
 
 

@@ -97,12 +97,12 @@ class FourDevices(Target):
 
 
 @pytest.mark.parametrize(
-    "wanted, index",
+    "expected, index",
     [("cuda:2", 2), (3, 3), (torch.device("cuda", 5), 1), ("cuda", 0), (torch.device("cuda"), 0)],
     ids=str,
 )
-def test_indices_are_kept_where_there_are_several_devices(wanted, index):
-    assert FourDevices().translated(wanted) == torch.device("cuda", index)
+def test_indices_are_kept_where_there_are_several_devices(expected, index):
+    assert FourDevices().translated(expected) == torch.device("cuda", index)
 
 
 def test_a_device_without_an_index_is_the_current_one():
