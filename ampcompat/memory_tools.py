@@ -12,10 +12,9 @@ import torch
 
 from . import opt_levels
 from .errors import AmpError, AmpTypeError, hide_internal_frames
-from .memory import estimate as footprint
 from .memory import report
-from .memory.bytes_by_kind import BytesByKind, MemoryUsage
-from .memory.estimate import Footprint
+from .memory.bytes_by_kind import MemoryUsage
+from .memory.estimate import WITHOUT_AMP, Estimate, before_initialize, during_training
 from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
@@ -29,86 +28,28 @@ _MAX_SKIPPED = 10
 
 
 @dataclass
-class Estimate:
-    """Predicted memory of training by kind, in bytes: by the formula, and with what ampcompat allocates beyond it.
-
-    Attributes:
-        level: the opt level.
-        num_params: the number of elements of the params.
-        parameters, gradients, masters, optimizer: bytes, with what is allocated beyond the formula.
-        buffers: bytes of the model's buffers and of the casts of weights that O1 and O4 cache.
-        formula: the sum of the formula: for Adam at O2, 16 bytes per param.
-        total: the sum of all kinds above, without activations and temporaries, which depend on the batch.
-        explanations: sentences on the difference between ``formula`` and ``total``.
-        footprint: the ``memory.estimate.Footprint``.
-    """
-
-    level: str
-    num_params: int
-    parameters: int
-    gradients: int
-    masters: int
-    optimizer: int
-    buffers: int
-    formula: int
-    total: int
-    explanations: List[str]
-    footprint: Footprint
-
-    @classmethod
-    def of(cls, found: Footprint, level: str) -> Estimate:
-        """Return the ``Estimate`` of a ``Footprint``."""
-        full = found.full
-        return cls(
-            level=level,
-            num_params=found.num_params,
-            parameters=full.parameters,
-            gradients=full.gradients,
-            masters=full.masters,
-            optimizer=full.optimizer,
-            buffers=full.buffers,
-            formula=found.formula,
-            total=found.total,
-            explanations=report.additions(found),
-            footprint=found,
-        )
-
-    def record(self) -> Dict[str, Any]:
-        """Return the fields of ``abtest.Memory`` as a dict."""
-        return self.footprint.record()
-
-    def table(self) -> str:
-        """Return a table of the kinds, and a sentence on each difference from the formula."""
-        columns = [("formula", self.footprint.kinds, True), ("predicted", self.footprint.full, True)]
-        head = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
-        return "\n".join([head, report.table(columns, self.num_params)] + self.explanations)
-
-    __str__ = table
-
-
-@dataclass
 class MemoryReport:
     """The measured memory of one step, and the prediction.
 
     Attributes:
         level: the opt level, or "float32 without amp".
         num_params: the number of elements of the params.
-        at_peak: bytes per kind at the moment when their sum was largest; None is not measured.
-        peak_by_kind: the peak of each kind on its own; the peaks may be at different moments.
-        peak_total: the sum at the peak, in bytes.
-        predicted: the ``Estimate``, or None where there is no prediction.
         usage: the ``MemoryUsage``: all that was measured, with the statistics of CUDA's allocator.
+        predicted: the ``Estimate``, or None where there is no prediction.
         explanations: sentences on the differences.
+        at_peak, peak_by_kind: those of ``usage``: bytes per kind; None is not measured.
+        peak_total: the sum at the peak, in bytes.
     """
 
     level: str
     num_params: int
-    at_peak: BytesByKind
-    peak_by_kind: BytesByKind
-    peak_total: int
-    predicted: Optional[Estimate]
     usage: MemoryUsage
+    predicted: Optional[Estimate]
     explanations: List[str]
+
+    def __post_init__(self):
+        self.at_peak, self.peak_by_kind = self.usage.at_peak, self.usage.peak_by_kind
+        self.peak_total = self.at_peak.total
 
     def record(self) -> Dict[str, Any]:
         """Return the fields of ``abtest.Memory`` as a dict."""
@@ -118,8 +59,8 @@ class MemoryReport:
         """Return a table of the kinds, measured and predicted, and a sentence on each difference."""
         columns = [("at the peak", self.at_peak, True), ("at its own peak", self.peak_by_kind, False)]
         if self.predicted is not None:
-            found = self.predicted.footprint
-            columns += [("predicted", found.full, True), ("formula", found.kinds, True)]
+            columns.append(("predicted", self.predicted.by_kind, True))
+            columns.append(("formula", self.predicted.formula_by_kind, True))
         head = "Memory of one step at {}, {:,} params".format(self.level, self.num_params)
         return "\n".join([head, report.table(columns, self.num_params)] + self.explanations)
 
@@ -162,21 +103,13 @@ def memory_report(
             break
     usage = _measured(session, models, optimizers, step)
     policy = session.policy if session is not None else None
-    level = "float32 without amp" if policy is None else policy.opt_level
     with session.casts.paused() if session is not None else nullcontext():
-        found, sentences = _predicted(models, optimizers, policy)
+        predicted, sentences = _predicted(models, optimizers, policy)
     if _was_skipped(optimizers):
         sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
-    return MemoryReport(
-        level=level,
-        num_params=_num_params(models),
-        at_peak=usage.at_peak,
-        peak_by_kind=usage.peak_by_kind,
-        peak_total=usage.at_peak.total,
-        predicted=None if found is None else Estimate.of(found, level),
-        usage=usage,
-        explanations=report.differences(usage, found) + sentences,
-    )
+    level = WITHOUT_AMP if policy is None else policy.opt_level
+    explanations = report.differences(usage, predicted) + sentences
+    return MemoryReport(level, _num_params(models), usage, predicted, explanations)
 
 
 def _was_skipped(optimizers):
@@ -217,7 +150,7 @@ def _observed(step, observer):
 
 def _predicted(models, optimizers, policy):
     try:
-        return footprint.during_training(models, optimizers, policy), []
+        return during_training(models, optimizers, policy), []
     except AmpError as error:
         return None, ["No prediction: {}".format(error)]
 
@@ -231,8 +164,8 @@ def _is_module(candidate):
     return isinstance(candidate, torch.nn.Module)
 
 
-def _checked_list(given, accepts, name, expected):
-    values = list(given) if isinstance(given, (list, tuple)) else [given]
+def _checked_list(argument, accepts, name, expected):
+    values = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for each in values:
         if not accepts(each):
             raise AmpTypeError("Expected {} to be {}, not {}.".format(name, expected, type(each).__name__))
@@ -275,4 +208,4 @@ def estimate(
     kept = [] if keep_fp32 is None else list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
     session = state.current()
     with session.casts.paused() if session is not None else nullcontext():
-        return Estimate.of(footprint.before_initialize(model, optimizer_class, policy, kept), policy.opt_level)
+        return before_initialize(model, optimizer_class, policy, kept)

@@ -14,7 +14,7 @@ from .nvidia_apex import SITE, other_apex
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 #: The active installation in this process, if any: what ``uninstall`` restores.
-_in_force = []
+_active = []
 
 
 def install():
@@ -22,10 +22,10 @@ def install():
 
     Modules of another ``apex`` that are loaded already are removed from ``sys.modules``; references to them stay valid.
     """
-    if _in_force:
+    if _active:
         return
     before = os.environ.get("PYTHONPATH")
-    _in_force.append((before, _set_aside()))
+    _active.append((before, _remove_modules()))
     os.environ.update(environment())
     sys.path.insert(0, SITE)
     importlib.invalidate_caches()
@@ -33,10 +33,10 @@ def install():
 
 def uninstall():
     """Undo ``install``: restore the path, the environment and the modules. Does nothing if it was not called."""
-    if not _in_force:
+    if not _active:
         return
-    before, modules = _in_force.pop()
-    _set_aside()
+    before, modules = _active.pop()
+    _remove_modules()
     sys.modules.update(modules)
     if SITE in sys.path:
         sys.path.remove(SITE)
@@ -52,7 +52,7 @@ def environment():
     """Return the environment variables with which a child process finds this ``apex`` and ``ampcompat``."""
     inherited = os.environ.get("PYTHONPATH")
     path = [entry for entry in inherited.split(os.pathsep) if entry != SITE] if inherited else []
-    if _found_by_the_first_entry_only() and ROOT not in path:
+    if _is_checkout_in_current_folder() and ROOT not in path:
         path.append(ROOT)
     return {"PYTHONPATH": os.pathsep.join([SITE] + path)}
 
@@ -62,16 +62,16 @@ def shadowed_by(folder):
     return other_apex([folder])
 
 
-def _set_aside():
+def _remove_modules():
     """Take every loaded module of ``apex`` and its extensions out of ``sys.modules`` and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C", "syncbn")]
     return {name: sys.modules.pop(name) for name in names}
 
 
-def _found_by_the_first_entry_only():
+def _is_checkout_in_current_folder():
     """Return whether ``ampcompat`` is a checkout in the current folder: a script elsewhere would not find it."""
-    return _same(sys.path[0] or os.getcwd(), ROOT) and PathFinder.find_spec("ampcompat", sys.path[1:]) is None
+    return _is_same_path(sys.path[0] or os.getcwd(), ROOT) and PathFinder.find_spec("ampcompat", sys.path[1:]) is None
 
 
-def _same(one, other):
+def _is_same_path(one, other):
     return os.path.realpath(one) == os.path.realpath(other)

@@ -34,7 +34,7 @@ _PARTS = {
 }
 
 #: Submodules that always come from this package, whatever an older Apex has.
-_OURS = ("amp", "fp16_utils", "parallel")
+_ALWAYS_AMPCOMPAT = ("amp", "fp16_utils", "parallel")
 
 
 def other_apex(folders):
@@ -47,7 +47,7 @@ def other_apex(folders):
     return os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
 
 
-def is_nvidias(package):
+def is_nvidia_apex(package):
     """Return whether a package named ``apex`` is NVIDIA's, of any version; the one on PyPI is a web toolkit."""
     return any(has_submodule(package, name) for name in _SUBMODULES)
 
@@ -57,9 +57,9 @@ def has_submodule(package, name):
     return any(os.path.exists(os.path.join(package, name + ending)) for ending in ("", ".py"))
 
 
-def about(package):
+def describe(package):
     """Return one sentence that describes the package and whether it is used."""
-    if not is_nvidias(package):
+    if not is_nvidia_apex(package):
         return (
             "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ours comes before it.".format(
                 package
@@ -73,25 +73,25 @@ def about(package):
     )
 
 
-def neighbour():
+def find_nvidia_apex():
     """Return the folder of NVIDIA's ``apex`` on ``sys.path``, or None."""
     if os.environ.get(VARIABLE) == "off":
         return None
     found = other_apex(sys.path)
-    return found if found and is_nvidias(found) else None
+    return found if found and is_nvidia_apex(found) else None
 
 
 def extension(name):
     """Return NVIDIA's extension module of this name; None if it is absent, does not load, or there is no GPU."""
     folders = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != SITE]
-    spec = PathFinder.find_spec(name, folders) if neighbour() else None
+    spec = PathFinder.find_spec(name, folders) if find_nvidia_apex() else None
     if spec is None or spec.loader is None or not _has_gpu():
         return None
-    return _loaded(name, spec.origin)
+    return _load_extension(name, spec.origin)
 
 
 @functools.lru_cache(maxsize=None)
-def _loaded(name, location):
+def _load_extension(name, location):
     """Return an extension module from a file; None if it was built for another torch or a CUDA library is missing."""
     spec = importlib.util.spec_from_file_location(name, location)
     module = importlib.util.module_from_spec(spec)
@@ -102,7 +102,7 @@ def _loaded(name, location):
     return module
 
 
-def preferred(name, path):
+def preferred_spec(name, path):
     """Return the spec of the module of this name: NVIDIA's with this package's names added, or the other way round.
 
     None means the usual import: only one of the packages has the module, or its parent package is NVIDIA's.
@@ -111,48 +111,53 @@ def preferred(name, path):
         name: the full name.
         path: the ``__path__`` of its parent package.
     """
-    theirs = neighbour() if name.split(".")[1] not in _OURS else None
-    spec = None if theirs is None else _spec_in(theirs, name)
-    if spec is None or spec.loader is None:
+    package = find_nvidia_apex() if name.split(".")[1] not in _ALWAYS_AMPCOMPAT else None
+    nvidia_spec = None if package is None else _spec_in(package, name)
+    if nvidia_spec is None or nvidia_spec.loader is None:
         return None
-    needs, ours = _PARTS.get(name, (None, ()))
-    if needs is not None and extension(needs) is not None:
-        spec.loader = _Filled(spec.loader, ours)
-        return spec
-    own = PathFinder.find_spec(name, path)
-    if own is None or not str(own.origin).startswith(SITE + os.sep):
+    needed_extension, own_modules = _PARTS.get(name, (None, ()))
+    if needed_extension is not None and extension(needed_extension) is not None:
+        nvidia_spec.loader = _NvidiaLoader(nvidia_spec.loader, own_modules)
+        return nvidia_spec
+    own_spec = PathFinder.find_spec(name, path)
+    if own_spec is None or not str(own_spec.origin).startswith(SITE + os.sep):
         return None
-    own.loader = _Borrowing(own.loader, spec)
-    return own
+    own_spec.loader = _OwnLoader(own_spec.loader, nvidia_spec)
+    return own_spec
 
 
-def missing(name):
+def fallback_spec(name):
     """Return the spec of a module that no other finder found: of this package, else of NVIDIA's, else None."""
-    theirs = neighbour()
-    if theirs is None:
+    package = find_nvidia_apex()
+    if package is None:
         return None
-    found = _spec_in(os.path.join(SITE, "apex"), name)
-    if found is None and name.split(".")[1] not in _OURS:
-        found = _spec_in(theirs, name)
-    return found
+    spec = _spec_in(os.path.join(SITE, "apex"), name)
+    if spec is None and name.split(".")[1] not in _ALWAYS_AMPCOMPAT:
+        spec = _spec_in(package, name)
+    return spec
 
 
-def attribute(name):
+def nvidia_attribute(name):
     """Return an attribute of NVIDIA's ``apex/__init__.py``.
 
     Raises:
         AttributeError: there is no such attribute or file, or the file does not load.
     """
-    theirs = neighbour()
-    spec = None if theirs is None else PathFinder.find_spec("apex", [os.path.dirname(theirs)])
+    package = find_nvidia_apex()
+    spec = None if package is None else PathFinder.find_spec("apex", [os.path.dirname(package)])
     if spec is None:
         raise AttributeError(name)
-    scratch = importlib.util.module_from_spec(spec)  # its own imports of apex.* resolve to this package
+    return getattr(_load_module(spec), name)
+
+
+def _load_module(spec):
+    """Load a module without entering it in ``sys.modules``; its own imports of ``apex`` resolve to this package."""
+    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(scratch)
-    except ImportError as error:
-        raise AttributeError(name) from error
-    return getattr(scratch, name)
+        spec.loader.exec_module(module)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise AttributeError("{} does not load: {}".format(spec.origin, error)) from error
+    return module
 
 
 def _spec_in(package, name):
@@ -165,7 +170,7 @@ def _has_gpu():
     return "cuda" in features.available_devices()
 
 
-class _Wrapped:
+class _LoaderWrapper:
     """Base class of loaders that wrap another loader."""
 
     def __init__(self, loader):
@@ -181,66 +186,60 @@ class _Wrapped:
         return self._loader.create_module(spec)
 
 
-class _Borrowing(_Wrapped):
+class _OwnLoader(_LoaderWrapper):
     """The loader of a module of this package. Missing names are looked up in NVIDIA's, which is loaded at first use.
 
     Args:
-        ours: the loader of this package's module.
-        theirs: the spec of NVIDIA's module of the same name.
+        loader: the loader of this package's module.
+        nvidia_spec: the spec of NVIDIA's module of the same name.
     """
 
-    def __init__(self, ours, theirs):
-        super().__init__(ours)
-        self._theirs, self._loaded = theirs, None
+    def __init__(self, loader, nvidia_spec):
+        super().__init__(loader)
+        self._nvidia_spec, self._nvidia_module = nvidia_spec, None
 
     def exec_module(self, module):
         """Load this package's module."""
         self._loader.exec_module(module)
-        vars(module).setdefault("__getattr__", self._borrow)
+        vars(module).setdefault("__getattr__", self._look_up)
 
-    def _borrow(self, name):
+    def _look_up(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        if self._loaded is None:
-            # While it is loaded, its own imports of apex.* resolve to this package.
-            self._loaded = importlib.util.module_from_spec(self._theirs)
-            try:
-                self._theirs.loader.exec_module(self._loaded)
-            except (ImportError, OSError, RuntimeError) as error:
-                self._loaded = None
-                raise AttributeError("{} does not load: {}".format(self._theirs.origin, error)) from error
-        return getattr(self._loaded, name)
+        if self._nvidia_module is None:
+            self._nvidia_module = _load_module(self._nvidia_spec)
+        return getattr(self._nvidia_module, name)
 
 
-class _Filled(_Wrapped):
+class _NvidiaLoader(_LoaderWrapper):
     """The loader of a module of NVIDIA's. Adds missing names; loads this package's module if NVIDIA's does not load.
 
     Args:
-        theirs: the loader of NVIDIA's module.
-        ours: modules of this package whose public names are added.
+        loader: the loader of NVIDIA's module.
+        own_modules: modules of this package whose public names are added.
     """
 
-    def __init__(self, theirs, ours):
-        super().__init__(theirs)
-        self._ours = ours
+    def __init__(self, loader, own_modules):
+        super().__init__(loader)
+        self._own_modules = own_modules
 
     def exec_module(self, module):
         """Load the module."""
         try:
             self._loader.exec_module(module)
         except ImportError:
-            self._load_ours(module)
+            self._load_own(module)
             return
-        for name in self._ours:
+        for name in self._own_modules:
             own = importlib.import_module("." + name, __package__)
             for public in getattr(own, "__all__", None) or [each for each in vars(own) if not each.startswith("_")]:
                 vars(module).setdefault(public, getattr(own, public))
 
     @staticmethod
-    def _load_ours(module):
+    def _load_own(module):
         for name in [name for name in sys.modules if name.startswith(module.__name__ + ".")]:
             del sys.modules[name]
         spec = _spec_in(os.path.join(SITE, "apex"), module.__name__)
-        places = {"__file__": spec.origin, "__loader__": spec.loader, "__path__": spec.submodule_search_locations}
-        vars(module).update(places, __spec__=spec)
+        paths = {"__file__": spec.origin, "__loader__": spec.loader, "__path__": spec.submodule_search_locations}
+        vars(module).update(paths, __spec__=spec)
         spec.loader.exec_module(module)

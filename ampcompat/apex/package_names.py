@@ -30,8 +30,8 @@ def check_cudnn_version_and_warn(global_option, required_cudnn_version):
     if version is not None and version >= required_cudnn_version:
         return True
     found = "there is no cuDNN" if version is None else "this is {}".format(version)
-    needs = "{} needs cuDNN {} or later, and {}.".format(global_option, required_cudnn_version, found)
-    warnings.warn(needs, stacklevel=2)
+    message = "{} needs cuDNN {} or later, and {}.".format(global_option, required_cudnn_version, found)
+    warnings.warn(message, stacklevel=2)
     return False
 
 
@@ -46,6 +46,6 @@ class RankInfoFormatter(logging.Formatter):
         import torch
 
         distributed = torch.distributed
-        is_there = distributed.is_available() and distributed.is_initialized()
-        record.rank_info = (0, 0, 0, distributed.get_rank() if is_there else 0)
+        has_ranks = distributed.is_available() and distributed.is_initialized()
+        record.rank_info = (0, 0, 0, distributed.get_rank() if has_ranks else 0)
         return super().format(record)

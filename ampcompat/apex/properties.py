@@ -29,14 +29,14 @@ class Level:
     """One opt level: ``brief`` describes it, a call fills ``Properties`` with its defaults."""
 
     def __init__(self, row):
-        self._row = row
+        self._defaults = row
         self.brief = "{}:  {}".format(row.opt_level, row.description)
         self.more = row.description
 
     def __call__(self, properties):
         """Write the level's defaults into ``properties`` and return them."""
         properties.options.clear()
-        properties.options.update(self._row.options)
+        properties.options.update(self._defaults.options)
         return properties
 
 

@@ -26,7 +26,7 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
     """
     names = [name] if name else [each for each, param in list(module.named_parameters()) if param.dim() > 1]
     for each in names:
-        owner, own_name = _owner(module, each)
+        owner, own_name = _find_owner(module, each)
         if not isinstance(getattr(owner, own_name, None), torch.Tensor):
             raise AmpValueError("apply_weight_norm: {!r} is no param of {}.".format(each, type(module).__name__))
         with warnings.catch_warnings():
@@ -47,17 +47,17 @@ def remove_weight_norm(module, name="", remove_all=False):
         AmpValueError: the param has no weight norm.
     """
     if name and not remove_all:
-        found = [_owner(module, name)]
+        owned = [_find_owner(module, name)]
     else:
-        found = [(owner, own_name) for owner in module.modules() for own_name in _normed(owner)]
-    for owner, own_name in found:
-        if own_name not in _normed(owner):
+        owned = [(owner, own_name) for owner in module.modules() for own_name in _weight_norm_names(owner)]
+    for owner, own_name in owned:
+        if own_name not in _weight_norm_names(owner):
             raise AmpValueError("remove_weight_norm: {!r} of {} has none.".format(name, type(module).__name__))
         torch.nn.utils.remove_weight_norm(owner, own_name)
     return module
 
 
-def _owner(module, name):
+def _find_owner(module, name):
     """Return the module within ``module`` that owns a param, and the param's name there."""
     path, _, own_name = name.rpartition(".")
     for part in path.split(".") if path else ():
@@ -65,7 +65,7 @@ def _owner(module, name):
     return module, own_name
 
 
-def _normed(owner):
+def _weight_norm_names(owner):
     """Return the names of a module's own params that weight norm computes."""
     hooks = getattr(owner, "_forward_pre_hooks", {}).values()
     return [hook.name for hook in hooks if isinstance(hook, WeightNorm)]

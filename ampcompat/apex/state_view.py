@@ -12,7 +12,7 @@ from ..notices import is_first_rank
 from ..optimizers import plain_backward
 from ..training import state
 
-_LISTS = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
+_LIST_NAMES = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
 
 
 class OptionsView:
@@ -110,22 +110,22 @@ class AmpStateModule(types.ModuleType):
 class OpListModule(types.ModuleType):
     """``apex.amp.lists.<name>``: the editable op lists of that name."""
 
-    def _owner(self):
+    def _op_lists(self):
         return getattr(state.lists, self.__name__.rpartition(".")[2])
 
     def __getattr__(self, name):
-        if name not in _LISTS:
+        if name not in _LIST_NAMES:
             raise AttributeError("module {!r} has no attribute {!r}".format(self.__name__, name))
-        return getattr(self._owner(), name)
+        return getattr(self._op_lists(), name)
 
     def __setattr__(self, name, value):
-        if name in _LISTS:
-            setattr(self._owner(), name, value)
+        if name in _LIST_NAMES:
+            setattr(self._op_lists(), name, value)
         else:
             super().__setattr__(name, value)
 
     def __dir__(self):
-        return sorted(set(super().__dir__()).union(_LISTS))
+        return sorted(set(super().__dir__()).union(_LIST_NAMES))
 
 
 def _session(attribute):

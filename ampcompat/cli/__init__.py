@@ -10,7 +10,7 @@ import os
 import sys
 
 from .. import __version__
-from .argument_parser import LineParser
+from .argument_parser import CommandParser
 
 #: command -> (module of this package, what it does). The module has a function of the
 #: command's name: ``run(arguments) -> exit code``.
@@ -26,7 +26,7 @@ COMMANDS = {
 
 def main(arguments=None):
     """Run one command and return its exit code."""
-    parser = LineParser(
+    parser = CommandParser(
         prog="ampcompat", description="NVIDIA Apex's amp for any PyTorch and any device.", epilog=_command_list()
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # keeps the lines of the epilog

@@ -21,7 +21,7 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..errors import AmpError
 from . import device_option
-from .argument_parser import LineParser
+from .argument_parser import CommandParser, whole_number
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 
@@ -67,7 +67,7 @@ def ab(arguments):
 
 
 def _parser():
-    parser = LineParser(
+    parser = CommandParser(
         prog="ampcompat ab",
         usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--seed S] [--json FILE] "
         "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] "
@@ -79,12 +79,18 @@ def _parser():
     add = parser.add_argument
     add("--levels", type=_levels, default=["O0", "O1", "O2", "O3"], metavar="O0,O1,…", help="default: O0,O1,O2,O3")
     add("--baseline", type=parse_level, default="O0", metavar="LEVEL", help="compare the others with it; default: O0")
-    add("--steps", type=_count, metavar="N", help="end each run after so many optimizer steps")
-    add("--repeats", type=_count, default=1, metavar="K", help="runs per level; from 2 on, noise is measured")
-    add("--seed", type=_seed, default=0, metavar="S", help="seed of Python, NumPy and torch; default: 0")
-    add("--json", type=_file, metavar="FILE", help="write the report, for `ampcompat report`")
-    add("--html", type=_file, metavar="FILE", help="write the report as an HTML page")
-    add("--png", type=_file, metavar="FILE", help="write the charts as an image")
+    add("--steps", type=whole_number(1), metavar="N", help="end each run after so many optimizer steps")
+    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level; from 2 on, noise is measured")
+    add(
+        "--seed",
+        type=whole_number(0, 2**32 - 1),
+        default=0,
+        metavar="S",
+        help="seed of Python, NumPy and torch; default: 0",
+    )
+    add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
+    add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
+    add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
@@ -107,19 +113,7 @@ def _levels(text):
     return found
 
 
-def _count(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError("{!r} is not a whole number from 1 up".format(text))
-    return int(text)
-
-
-def _seed(text):
-    if not text.isdigit() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError("{!r} is not a whole number from 0 to 2**32 - 1".format(text))
-    return int(text)
-
-
-def _file(text):
+def _writable_file(text):
     folder = os.path.dirname(os.path.abspath(text))
     if os.path.isdir(text) or not os.access(folder, os.W_OK):
         raise argparse.ArgumentTypeError("cannot write {!r}: the folder does not exist or is not writable".format(text))
@@ -238,17 +232,17 @@ def _print(report, outputs):
 def _write(options, report):
     _write_json(options, report)
     if options.html is not None:
-        _replace(options.html, to_html(report))
+        _write_atomically(options.html, to_html(report))
     if options.png is not None:
         save_figure(report, options.png)
 
 
 def _write_json(options, report):
     if options.json is not None:
-        _replace(options.json, report.to_json())
+        _write_atomically(options.json, report.to_json())
 
 
-def _replace(path, text):
+def _write_atomically(path, text):
     """Write a file completely or not at all."""
     partial = "{}.{}.part".format(path, os.getpid())
     with open(partial, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""An argument parser that reports errors in one line."""
+"""An argument parser that reports errors in one line, and the types of arguments."""
 
 import argparse
 
@@ -6,7 +6,7 @@ import argparse
 USAGE_ERROR = 2
 
 
-class LineParser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` without abbreviations that prints errors in one line, without the usage."""
 
     def __init__(self, **options):
@@ -15,3 +15,15 @@ class LineParser(argparse.ArgumentParser):
     def error(self, message):
         """Print the message on one line and exit with 2."""
         self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, " ".join(message.split())))
+
+
+def whole_number(minimum, maximum=None):
+    """Return a type for ``add_argument``: whole numbers from ``minimum`` to ``maximum``, or without upper limit."""
+    limits = "from {} up".format(minimum) if maximum is None else "from {} to {}".format(minimum, maximum)
+
+    def parse(text):
+        if not text.isdigit() or int(text) < minimum or (maximum is not None and int(text) > maximum):
+            raise argparse.ArgumentTypeError("{!r} is not a whole number {}".format(text, limits))
+        return int(text)
+
+    return parse

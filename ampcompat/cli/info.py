@@ -1,6 +1,6 @@
 """``info``: what the installed torch supports, which cast backend O1 and O4 use with it, and why.
 
-The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. NullContext is changed.
+The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. Nothing is changed.
 """
 
 import platform
@@ -15,7 +15,7 @@ from ..errors import AmpError
 from ..op_table import rules
 from ..opt_levels import OPT_LEVELS
 from ..torch_compat import features, private_api
-from .argument_parser import LineParser
+from .argument_parser import CommandParser
 
 #: What each rule of the op table does.
 RULES = {
@@ -33,7 +33,7 @@ RULES = {
 
 def info(arguments):
     """Print the features of torch, and the op table if requested."""
-    parser = LineParser(
+    parser = CommandParser(
         prog="ampcompat info",
         description="Print the versions, devices and features of the installed torch, and the cast backend that O1 and "
         "O4 use with it.",
@@ -42,36 +42,42 @@ def info(arguments):
     parser.add_argument(
         "--backend", default="auto", choices=("auto", "native", "patched"), help="print the choice for this --backend"
     )
-    stated = parser.parse_args(arguments)
-    facts = features.read()
-    for line in _facts(facts) + _tested() + _choices(facts, stated.backend):
+    options = parser.parse_args(arguments)
+    for line in _feature_lines() + _support_lines() + _backend_lines(options.backend):
         print(line)
-    if stated.table:
+    if options.table:
         for line in _table():
             print(line)
     return 0
 
 
-def _facts(facts):
-    lines = ["{:22} : {}".format("ampcompat", __version__), "{:22} : {}".format("python", platform.python_version())]
-    for name, value in facts._asdict().items():
-        lines.append("{:22} : {}".format("torch" if name == "version" else name.replace("_", " "), _readable(value)))
+def _line(label, value):
+    return "{:22} : {}".format(label, value).rstrip()
+
+
+def _more(text):
+    """Return a further line on the value above it."""
+    return "{:22}   {}".format("", text)
+
+
+def _feature_lines():
+    lines = [_line("ampcompat", __version__), _line("python", platform.python_version())]
+    for name, value in features.read()._asdict().items():
+        lines.append(_line("torch" if name == "version" else name.replace("_", " "), _readable(value)))
     for low in (torch.float16, torch.bfloat16):
-        lines.append("{:22} : {}".format("{} on this CPU".format(_readable((low,))), half_emulation.describe(low)))
+        lines.append(_line("{} on this CPU".format(_readable((low,))), half_emulation.describe(low)))
     if not features.has_function_modes():
-        lines.append("{:22}   at O1 and O4 only: emulation at O2, O3 and O5 needs torch 2.0".format(""))
-    lines.append("{:22} : {}".format(half_emulation.VARIABLE, half_emulation.setting()))
+        lines.append(_more("at O1 and O4 only: emulation at O2, O3 and O5 needs torch 2.0"))
+    lines.append(_line(half_emulation.VARIABLE, half_emulation.setting()))
     other = nvidia_apex.other_apex(sys.path[1:])
-    return lines + ["{:22} : {}".format("other apex", nvidia_apex.about(other) if other else "none")]
+    return lines + [_line("other apex", nvidia_apex.describe(other) if other else "none")]
 
 
-def _tested():
+def _support_lines():
     """Describe whether this torch version is tested, and which expected private names it lacks."""
-    lines = ["{:22} : {}".format("tested", features.untested() or "yes")]
     rows = private_api.gone()
-    label = "{:22} : {}".format("private names missing", "none" if not rows else "")
-    lines.append(label.rstrip())
-    return lines + ["{:22}   {}.{}: {}".format("", row.owner, row.name, row.without) for row in rows]
+    lines = [_line("tested", features.untested() or "yes"), _line("private names missing", "" if rows else "none")]
+    return lines + [_more("{}.{}: {}".format(row.owner, row.name, row.without)) for row in rows]
 
 
 def _readable(value):
@@ -84,18 +90,18 @@ def _readable(value):
     return str(value)
 
 
-def _choices(facts, wanted):
-    """Describe for each level that casts functions which backend it uses, why, and why not the others."""
+def _backend_lines(backend):
+    """Describe for each level with function casts which backend it gets, why, and why not the others."""
     lines = []
     for level in (row for row in OPT_LEVELS.values() if row.patch_torch_functions):
         label = "{} ({})".format(level.opt_level, _readable((level.dtypes.low,)))
         try:
-            choice = casting.choose(facts, wanted, level.dtypes)
+            choice = casting.choose(features.read(), backend, level.dtypes)
         except AmpError as error:
-            lines.append("{:22} : {}".format(label, error))
+            lines.append(_line(label, error))
             continue
-        lines.append("{:22} : {}, because {}".format(label, choice.name, choice.reason))
-        lines += ["{:22}   not {}: {}".format("", name, why) for name, why in choice.rejected.items()]
+        lines.append(_line(label, "{}, because {}".format(choice.name, choice.reason)))
+        lines += [_more("not {}: {}".format(name, reason)) for name, reason in choice.rejected.items()]
     return lines
 
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 
 from ..apex import nvidia_apex
-from .argument_parser import LineParser
+from .argument_parser import CommandParser
 
 FILE = "ampcompat-apex.pth"
 
@@ -35,7 +35,7 @@ def install(arguments):
         parser.error("cannot write {}: {}.".format(path, error.strerror))
     print("`import apex` now imports ampcompat: wrote {}".format(path))
     if other:
-        print(nvidia_apex.about(other))
+        print(nvidia_apex.describe(other))
     return 0
 
 
@@ -56,7 +56,7 @@ def uninstall(arguments):
 
 
 def _parser(command, description):
-    return LineParser(prog="ampcompat " + command, description=description)
+    return CommandParser(prog="ampcompat " + command, description=description)
 
 
 def _path():

@@ -8,12 +8,12 @@ from ..abtest.report.html import side_by_side, to_html
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..errors import AmpError
-from .argument_parser import LineParser
+from .argument_parser import CommandParser
 
 
 def report(arguments):
     """Print the tables of reports; on request write a page and an image of all of them."""
-    parser = LineParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
+    parser = CommandParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
     parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file; several are shown side by side")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
@@ -22,9 +22,9 @@ def report(arguments):
         reports = [(path, _read(path)) for path in options.files]  # all of them before anything is printed or written
         _print(reports)
         if options.html:
-            _write(options.html, _page(reports))
+            _write(options.html, lambda path: _write_page(reports, path))
         if options.png:
-            _draw(options.png, _named(reports))
+            _write(options.png, lambda path: save_side_by_side(_named(reports), path))
     except AmpError as error:
         parser.error(str(error))
     return 0
@@ -46,14 +46,16 @@ def _read(path):
 
 def _print(reports):
     width = shutil.get_terminal_size((100, 24)).columns
-    for index, (path, each) in enumerate(reports):
+    for index, (path, one) in enumerate(reports):
         if len(reports) > 1:
             print("{}== {} ==\n".format("\n" if index else "", path))
-        print(to_text(each, width))
+        print(to_text(one, width))
 
 
-def _page(reports):
-    return to_html(reports[0][1]) if len(reports) == 1 else side_by_side(_named(reports))
+def _write_page(reports, path):
+    page = to_html(reports[0][1]) if len(reports) == 1 else side_by_side(_named(reports))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page)
 
 
 def _named(reports):
@@ -63,18 +65,9 @@ def _named(reports):
     return list(zip(names, (each for _, each in reports)))
 
 
-def _write(path, text):
+def _write(path, save):
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
-    print("wrote {}".format(path))
-
-
-def _draw(path, reports):
-    try:
-        save_side_by_side(reports, path)
+        save(path)
     except OSError as error:
         raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
     print("wrote {}".format(path))

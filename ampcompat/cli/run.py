@@ -14,7 +14,7 @@ from ..apex import nvidia_apex
 from ..apex.install import environment, shadowed_by
 from ..training import state
 from . import device_option
-from .argument_parser import LineParser
+from .argument_parser import CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
@@ -37,7 +37,7 @@ def run(arguments):
 
 
 def _parser():
-    parser = LineParser(
+    parser = CommandParser(
         prog="ampcompat run",
         usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
         "[--diagnose] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
@@ -49,7 +49,9 @@ def _parser():
     parser.add_argument(
         "--backend", choices=BACKENDS, metavar="NAME", help="cast backend of O1 and O4: auto, native or patched"
     )
-    parser.add_argument("--verbosity", type=_verbosity, metavar="N", help="0 prints nothing, 1 prints what Apex prints")
+    parser.add_argument(
+        "--verbosity", type=whole_number(0), metavar="N", help="0 prints nothing, 1 prints what Apex prints"
+    )
     parser.add_argument(
         "--dtypes",
         type=parse_dtypes,
@@ -77,12 +79,6 @@ def parse_level(text):
             )
         )
     return text
-
-
-def _verbosity(text):
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError("{!r} is not a whole number from 0 up".format(text))
-    return int(text)
 
 
 def parse_dtypes(text):
@@ -135,8 +131,8 @@ def _warn_of_other_apex(parser, folder):
     other, installed = shadowed_by(folder), nvidia_apex.other_apex(sys.path[1:])
     if other:
         print("{}: warning: {} hides ampcompat's apex from this script".format(parser.prog, other), file=sys.stderr)
-    elif installed and not nvidia_apex.is_nvidias(installed):
-        print("{}: note: {}".format(parser.prog, nvidia_apex.about(installed)), file=sys.stderr)
+    elif installed and not nvidia_apex.is_nvidia_apex(installed):
+        print("{}: note: {}".format(parser.prog, nvidia_apex.describe(installed)), file=sys.stderr)
 
 
 def interpreter_options():

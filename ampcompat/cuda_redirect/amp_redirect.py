@@ -14,7 +14,7 @@ from .. import tensor_lists
 from ..torch_compat import features
 
 
-def _type_of(target, device_type):
+def _translated_type(target, device_type):
     return target.type if target.means_cuda(device_type) else device_type
 
 
@@ -46,18 +46,18 @@ def autocast_flag(target, original):
     @functools.wraps(original)
     def flag(*args):
         if args and isinstance(args[0], str):
-            return by_device(_type_of(target, args[0]), *args[1:])
+            return by_device(_translated_type(target, args[0]), *args[1:])
         return by_device(target.type, *args)
 
     return flag
 
 
-def first_type(target, original):
+def translate_device_type(target, original):
     """Replace a function whose first argument is a device type."""
 
     @functools.wraps(original)
     def redirected(device_type, *args, **kwargs):
-        return original(_type_of(target, device_type), *args, **kwargs)
+        return original(_translated_type(target, device_type), *args, **kwargs)
 
     return redirected
 
@@ -71,28 +71,16 @@ def custom_function(target, original):
 
 
 def check_and_unscale(target, original):
-    """Replace GradScaler's kernel on gradients where torch has none for the target (CPU before 2.3)."""
+    """Replace GradScaler's kernel on gradients, in torch 1.6 on one, where torch has none for the target."""
     if features.has_foreach_unscale(target.type):
         return original
 
     @functools.wraps(original)
     def check(grads, found_inf, inv_scale):
-        for grad in grads:
+        for grad in [grads] if isinstance(grads, torch.Tensor) else grads:
             if not tensor_lists.all_finite(grad):
                 found_inf.fill_(1.0)
             grad.mul_(inv_scale.to(grad.dtype))
-
-    return check
-
-
-def check_and_unscale_one(target, original):
-    """Replace the same for one gradient, as in torch 1.6."""
-
-    @functools.wraps(original)
-    def check(grad, found_inf, inv_scale):
-        if not tensor_lists.all_finite(grad):
-            found_inf.fill_(1.0)
-        grad.mul_(inv_scale.to(grad.dtype))
 
     return check
 
@@ -101,7 +89,7 @@ def update_scale(target, original):
     """Replace GradScaler's kernel that updates the scale where torch has none for the target."""
     if features.has_fused_scale_update(target.type):
         return original
-    new = new_scale(target, original)
+    new = compute_new_scale(target, original)
 
     @functools.wraps(original)
     def update(scale, growth_tracker, *args):
@@ -110,7 +98,7 @@ def update_scale(target, original):
     return update
 
 
-def new_scale(target, original):
+def compute_new_scale(target, original):
     """Replace the same as a function of the old scale, as in torch 1.6."""
 
     @functools.wraps(original)

@@ -25,9 +25,9 @@ def _backend(target, backend):
 
 #: rule -> function(target, value) -> value
 RULES = {
-    "device": lambda target, value: target.of(value),
+    "device": lambda target, value: target.translated(value),
     "type": lambda target, value: target.type if target.means_cuda(value) else value,
-    "location": lambda target, value: str(target.of(value)) if target.means_cuda(value) else value,
+    "location": lambda target, value: str(target.translated(value)) if target.means_cuda(value) else value,
     "not cuda": lambda target, value: None if target.means_cuda(value) else value,
     "none": lambda target, value: None,
     "false": lambda target, value: False,
@@ -36,7 +36,7 @@ RULES = {
 }
 
 
-def redirected(target, original, rules):
+def with_translated_arguments(target, original, rules):
     """Return ``original`` with some arguments replaced.
 
     Args:

@@ -61,20 +61,20 @@ def current_accelerator(target, original):
     """Return ``torch.accelerator.current_accelerator`` without CUDA, which torch may be built for where no GPU is."""
 
     @functools.wraps(original)
-    def of_target(*args, **kwargs):
+    def accelerator(*args, **kwargs):
         found = original(*args, **kwargs)
         return None if found is None or found.type == "cuda" else found
 
-    return of_target
+    return accelerator
 
 
 def generator(target, original):
     """Replace ``torch.Generator``: one for CUDA is one for the target."""
 
     def make(*args, **kwargs):
-        args = tuple(target.of(argument) for argument in args)
+        args = tuple(target.translated(argument) for argument in args)
         if "device" in kwargs:
-            kwargs["device"] = target.of(kwargs["device"])
+            kwargs["device"] = target.translated(kwargs["device"])
         return original(*args, **kwargs)
 
     def accepts(value):

@@ -1,20 +1,17 @@
-"""Replacements for the functions of ``torch.cuda`` that return something: device queries, memory, random numbers.
+"""Replacements for functions of ``torch.cuda`` whose results depend on the target: device, memory, random numbers.
 
-The results are true of the target where it has the thing asked for, and 0 or empty where it has not: a CPU has no bytes
-allocated on a GPU.
+Functions that always return the same are rows in ``redirections``. Counters of memory that the target does not have
+are 0.
 """
 
 import os
-from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
 
 from ..errors import AmpValueError
 from . import unsupported
-
-#: That of the first GPUs with tensor cores, so that scripts which check for them take that branch.
-CAPABILITY = (7, 0)
+from .redirections import CAPABILITY
 
 
 class DeviceProperties(NamedTuple):
@@ -36,40 +33,13 @@ class DeviceProperties(NamedTuple):
     uuid: str = ""
 
 
-class _Counters(OrderedDict):
-    """Memory statistics: every counter is 0."""
-
-    def __missing__(self, key):
-        return 0
-
-
 class CudaQueries:
-    """For one target, a method for each redirected function of ``torch.cuda``, with its name."""
+    """For one target, methods that replace the functions of ``torch.cuda`` of the same names."""
 
     def __init__(self, target):
         self._target = target
 
     # -- devices -------------------------------------------------------------------------------------------------------
-
-    def is_available(self):
-        """Return True, so that the script takes its branch for CUDA."""
-        return True
-
-    is_initialized = is_nccl_available = is_available
-
-    def is_bf16_supported(self, including_emulation=True):
-        """Return True."""
-        return True
-
-    def is_tf32_supported(self):
-        """Return False."""
-        return False
-
-    def is_acceptable(self, tensor):
-        """Return False: cuDNN takes no tensor of the target."""
-        return False
-
-    is_current_stream_capturing = is_tf32_supported
 
     def device_count(self):
         """Return the number of devices."""
@@ -89,30 +59,10 @@ class CudaQueries:
         """Return a name that shows the target."""
         return "{} in place of CUDA (ampcompat)".format(self._target.type.upper())
 
-    def get_device_capability(self, device=None):
-        """Return ``CAPABILITY``."""
-        return CAPABILITY
-
     def get_device_properties(self, device=None):
         """Return ``DeviceProperties`` of this machine."""
         memory, processors = _host_memory()[1], os.cpu_count() or 1
         return DeviceProperties(self.get_device_name(), CAPABILITY[0], CAPABILITY[1], memory, processors)
-
-    def can_device_access_peer(self, device, peer_device):
-        """Return False: there is one device."""
-        return False
-
-    def get_arch_list(self):
-        """Return an empty list: there are no kernels for a GPU."""
-        return []
-
-    def get_gencode_flags(self):
-        """Return an empty string."""
-        return ""
-
-    def get_sync_debug_mode(self):
-        """Return 0: off."""
-        return 0
 
     def synchronize(self, device=None):
         """Wait for the device."""
@@ -151,36 +101,6 @@ class CudaQueries:
     def mem_get_info(self, device=None):
         """Return (free, total) bytes of the memory of this machine."""
         return _host_memory()
-
-    def get_per_process_memory_fraction(self, device=None):
-        """Return 1.0."""
-        return 1.0
-
-    def memory_stats(self, device=None):
-        """Return counters that are all 0."""
-        return _Counters()
-
-    host_memory_stats = memory_stats
-
-    def memory_stats_as_nested_dict(self, device=None):
-        """Return an empty dict."""
-        return {}
-
-    host_memory_stats_as_nested_dict = memory_stats_as_nested_dict
-
-    def memory_summary(self, device=None, abbreviated=False):
-        """Return a sentence instead of a table."""
-        return "No memory of a GPU is in use: {}.".format(self.get_device_name())
-
-    list_gpu_processes = memory_summary
-
-    def memory_snapshot(self, *args, **kwargs):
-        """Return an empty list."""
-        return []
-
-    def get_allocator_backend(self):
-        """Return the name of CUDA's usual allocator."""
-        return "native"
 
     # -- random numbers ------------------------------------------------------------------------------------------------
     # torch.manual_seed calls manual_seed_all below, so these must not call torch.manual_seed.

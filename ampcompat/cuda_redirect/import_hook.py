@@ -1,22 +1,22 @@
-"""Run code around the import of a module. This runs when Python starts, so it does not import torch."""
+"""Run code after the import of a module. This runs when Python starts, so it does not import torch."""
 
 import importlib.util
 import sys
 
 
 class ImportHook:
-    """A finder that lets the body of each of some modules run inside a context manager, once.
+    """A finder that calls a function after each of some modules was imported for the first time.
 
     The module's own loader loads it: only ``exec_module`` of that loader object is wrapped, for one call.
 
     Args:
         names: dotted names of modules that are not imported yet.
-        around: ``around(name)`` returns the context manager in which the module's body runs.
+        after_import: called with the name of a module when its body has run.
     """
 
-    def __init__(self, names, around):
+    def __init__(self, names, after_import):
         self._names = set(names)
-        self._around = around
+        self._after_import = after_import
         self._searching = False
 
     def start(self):
@@ -46,8 +46,8 @@ class ImportHook:
 
         def exec_module(module):
             del loader.exec_module  # the class's method again
-            with self._around(name):
-                execute(module)
+            execute(module)
+            self._after_import(name)
             self._names.discard(name)
             if not self._names:
                 self.stop()

@@ -1,9 +1,9 @@
 """Apply the table of redirections to torch, and undo it."""
 
+import copy
 import functools
 import importlib
 import sys
-from contextlib import contextmanager
 from types import FunctionType
 
 import torch
@@ -40,9 +40,9 @@ class Redirection:
         self.target = Target(device)
         self._queries = CudaQueries(self.target)
         self._patches = PatchStack()
-        self._originals = []  # (owner, name, entry) of functions that TorchScript must see
+        self._originals = []  # (owner, name, original) of functions that TorchScript must see
         missing = [name for name in redirections.LAZY_MODULES if name not in sys.modules]
-        self._import_hook = ImportHook(missing, self._around)
+        self._import_hook = ImportHook(missing, self._apply_after_import)
 
     def begin(self):
         """Apply every row whose owner this torch has."""
@@ -62,45 +62,43 @@ class Redirection:
         self._import_hook.stop()
         self._patches.undo()
 
-    @contextmanager
-    def _around(self, module):
+    def _apply_after_import(self, module):
         """Apply the rows of a module after its import."""
-        yield
         self._apply([row for row in redirections.rows() if redirections.lazy_module(row) == module])
 
     def _apply(self, rows):
-        planned = []
+        replacements = []  # all are made before the first is set, since making one may use another's original
         for row in rows:
-            owner = resolved(row.owner)
+            owner = find_owner(row.owner)
             for name in row.names:
-                if owner is not None and (hasattr(owner, name) or row.how == redirections.ADDED):
-                    planned.append((owner, name, getattr(owner, name, _nothing), row))
-        replaced = [(owner, name, entry, self._replacement(row, name, entry)) for owner, name, entry, row in planned]
-        for owner, name, entry, replacement in replaced:
-            if replacement is not entry:
+                if owner is not None and (hasattr(owner, name) or row.rule == redirections.ADDED):
+                    original = getattr(owner, name, _do_nothing)
+                    replacements.append((owner, name, original, self._replacement(row, name, original)))
+        for owner, name, original, replacement in replacements:
+            if replacement is not original:
                 if owner is torch and isinstance(replacement, FunctionType):
                     replacement.__module__, replacement.__qualname__ = "torch", name  # for pickle
                     vars(replacement)[compile.MARK] = True
                 self._patches.set(owner, name, replacement)
-                if owner is torch and _is_function(entry):
-                    self._originals.append((owner, name, entry))
+                if owner is torch and callable(original) and not isinstance(original, type):
+                    self._originals.append((owner, name, original))
 
-    def _replacement(self, row, name, entry):
-        if row.how == redirections.FACTORY:
-            return _factory(self.target, entry)
-        if row.how == redirections.ARGUMENTS:
-            return arguments.redirected(self.target, entry, row.detail)
-        if row.how == redirections.QUERY:
-            return _named_as(entry, getattr(self._queries, name))
-        if row.how in (redirections.NOTHING, redirections.ADDED):
-            return _named_as(entry, _nothing)
-        if row.how == redirections.UNSUPPORTED:
-            return unsupported.raising(row.owner + "." + name, self.target, entry, row.detail)
+    def _replacement(self, row, name, original):
+        if row.rule == redirections.FACTORY:
+            return _with_translated_device(self.target, original)
+        if row.rule == redirections.ARGUMENTS:
+            return arguments.with_translated_arguments(self.target, original, row.detail)
+        if row.rule == redirections.QUERY:
+            return _with_name_of(original, getattr(self._queries, name))
+        if row.rule in (redirections.RETURNS, redirections.ADDED):
+            return _with_name_of(original, lambda *args, **kwargs: copy.copy(row.detail))
+        if row.rule == redirections.UNSUPPORTED:
+            return unsupported.raising_replacement(row.owner + "." + name, self.target, original, row.detail)
         module, function = row.detail.split(".")
-        return getattr(_MODULE_NAMED[module], function)(self.target, entry)
+        return getattr(_MODULE_NAMED[module], function)(self.target, original)
 
 
-def resolved(dotted):
+def find_owner(dotted):
     """Return the module or class of this name, or None where this torch has none."""
     parts = dotted.split(".")
     owner = importlib.import_module(parts[0])
@@ -112,16 +110,11 @@ def resolved(dotted):
     return owner
 
 
-def _is_function(entry):
-    """Return whether an entry is a function, not a class."""
-    return callable(entry) and not isinstance(entry, type)
-
-
-def _factory(target, original):
+def _with_translated_device(target, original):
     @functools.wraps(original)
     def make(*args, **kwargs):
         if "device" in kwargs:
-            kwargs["device"] = target.of(kwargs["device"])
+            kwargs["device"] = target.translated(kwargs["device"])
         if "pin_memory" in kwargs:
             del kwargs["pin_memory"]
         return original(*args, **kwargs)
@@ -129,7 +122,7 @@ def _factory(target, original):
     return make
 
 
-def _named_as(original, function):
+def _with_name_of(original, function):
     @functools.wraps(original)
     def call(*args, **kwargs):
         return function(*args, **kwargs)
@@ -137,8 +130,8 @@ def _named_as(original, function):
     return call
 
 
-def _nothing(*args, **kwargs):
-    return None
+def _do_nothing():
+    """Stand in for a function that a torch without CUDA does not have."""
 
 
 def _fill_torch_caches():

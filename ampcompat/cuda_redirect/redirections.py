@@ -5,6 +5,7 @@ without CUDA (``ADDED``). Names without a row still raise an error if they reach
 ``torch.cuda._lazy_init`` has a row.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple, Tuple
 
 #: How a name is redirected.
@@ -12,9 +13,12 @@ FACTORY = "factory"  # the keyword ``device`` is translated, ``pin_memory`` drop
 ARGUMENTS = "arguments"  # detail: (parameter, rule) pairs; the rules are in ``arguments``
 REPLACED = "replaced"  # detail: "module.function" in this package; function(target, original) returns the replacement
 QUERY = "query"  # the method of that name of ``cuda_queries.CudaQueries``
-NOTHING = "nothing"  # does nothing and returns None
-ADDED = "added"  # does nothing either, and is added where torch was built without CUDA
+RETURNS = "returns"  # returns a copy of detail (None by default), whatever the arguments
+ADDED = "added"  # the same, and is added where torch was built without CUDA
 UNSUPPORTED = "unsupported"  # raises an error; detail: the reason, and what to do
+
+#: That of the first GPUs with tensor cores, so that scripts which check for them take that branch.
+CAPABILITY = (7, 0)
 
 
 class NameRule(NamedTuple):
@@ -22,7 +26,7 @@ class NameRule(NamedTuple):
 
     owner: str
     names: Tuple[str, ...]
-    how: str
+    rule: str
     detail: Any = None
 
 
@@ -58,11 +62,11 @@ _TENSORS = (
     NameRule("torch.Tensor", ("to",), REPLACED, "tensor_movement.tensor_to"),
     NameRule("torch.Tensor", ("cuda",), REPLACED, "tensor_movement.tensor_cuda"),
     NameRule("torch.Tensor", ("cpu",), REPLACED, "tensor_movement.tensor_cpu"),
-    NameRule("torch.Tensor", ("pin_memory",), REPLACED, "tensor_movement.unchanged"),
+    NameRule("torch.Tensor", ("pin_memory",), REPLACED, "tensor_movement.return_self"),
     NameRule("torch.Tensor", ("is_cuda",), REPLACED, "tensor_movement.tensor_is_cuda"),
     NameRule("torch.Tensor", ("get_device",), REPLACED, "tensor_movement.get_device"),
     NameRule("torch", ("get_device",), REPLACED, "tensor_movement.get_device"),
-    NameRule("torch.Tensor", ("record_stream",), NOTHING),
+    NameRule("torch.Tensor", ("record_stream",), RETURNS),
     NameRule("torch.Tensor", ("type",), REPLACED, "tensor_types.tensor_type"),
     NameRule("torch.nn.Module", ("to",), REPLACED, "tensor_movement.module_to"),
     NameRule("torch.cuda", _TENSOR_TYPES, REPLACED, "tensor_types.cuda_type"),
@@ -74,7 +78,7 @@ _TENSORS = (
 ) + tuple(
     NameRule(owner, (name,), REPLACED, maker)
     for owner in _STORAGES + _OLDER_STORAGES
-    for name, maker in (("cuda", "tensor_movement.storage_cuda"), ("pin_memory", "tensor_movement.unchanged"))
+    for name, maker in (("cuda", "tensor_movement.storage_cuda"), ("pin_memory", "tensor_movement.return_self"))
 )
 
 _FILES = (
@@ -83,19 +87,18 @@ _FILES = (
     NameRule("torch.utils.data.DataLoader", ("__init__",), ARGUMENTS, (("pin_memory", "false"),)),
 )
 
-_QUERIES = _names(
-    """
-    is_available device_count current_device set_device get_device_name get_device_capability get_device_properties
-    is_initialized is_bf16_supported is_tf32_supported is_current_stream_capturing can_device_access_peer get_arch_list
-    get_gencode_flags get_sync_debug_mode synchronize cudart
-    """
-)
+_QUERIES = _names("device_count current_device set_device get_device_name get_device_properties synchronize cudart")
 _MEMORY = _names(
-    """
-    memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached
-    mem_get_info memory_stats memory_stats_as_nested_dict host_memory_stats host_memory_stats_as_nested_dict
-    memory_summary memory_snapshot list_gpu_processes get_per_process_memory_fraction get_allocator_backend
-    """
+    "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached "
+    "mem_get_info"
+)
+_MEMORY_RESULTS = (
+    (("memory_stats", "host_memory_stats"), Counter()),  # every counter is 0
+    (("memory_stats_as_nested_dict", "host_memory_stats_as_nested_dict"), {}),
+    (("memory_summary", "list_gpu_processes"), "No memory of a GPU is in use: ampcompat redirects CUDA."),
+    (("memory_snapshot",), []),
+    (("get_per_process_memory_fraction",), 1.0),
+    (("get_allocator_backend",), "native"),
 )
 _MEMORY_RESETS = _names(
     """
@@ -118,23 +121,40 @@ _ALLOCATOR = "it changes or calls the allocator of a GPU's memory, and this run 
 _NCCL = "it calls NCCL directly; torch.distributed and torch.nn.parallel.comm are redirected, use those"
 _RAW = "it returns or compiles something that only CUDA kernels can use"
 
+_RESULTS = tuple(
+    NameRule(owner, names, RETURNS, value)
+    for owner in ("torch.cuda", "torch.cuda.memory")
+    for names, value in _MEMORY_RESULTS
+) + (
+    NameRule("torch.cuda", _names("is_available is_initialized is_bf16_supported"), RETURNS, True),
+    NameRule(
+        "torch.cuda", _names("is_tf32_supported is_current_stream_capturing can_device_access_peer"), RETURNS, False
+    ),
+    NameRule("torch.cuda.graphs", ("is_current_stream_capturing",), RETURNS, False),
+    NameRule("torch.backends.cudnn", ("is_acceptable",), RETURNS, False),
+    NameRule("torch.cuda", ("get_device_capability",), RETURNS, CAPABILITY),
+    NameRule("torch.cuda", ("get_arch_list",), RETURNS, []),
+    NameRule("torch.cuda", ("get_gencode_flags",), RETURNS, ""),
+    NameRule("torch.cuda", ("get_sync_debug_mode",), RETURNS, 0),
+    NameRule("torch.distributed", ("is_nccl_available",), RETURNS, True),
+    NameRule("torch.distributed.distributed_c10d", ("is_nccl_available",), RETURNS, True),
+)
+
 _CUDA = (
     NameRule("torch.cuda", _QUERIES, QUERY),
-    NameRule("torch.cuda.graphs", ("is_current_stream_capturing",), QUERY),
-    NameRule("torch.backends.cudnn", ("is_acceptable",), QUERY),
-    NameRule("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), NOTHING),
+    NameRule("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), RETURNS),
     NameRule("torch._C", ("_cuda_clearCublasWorkspaces",), ADDED),  # PyTorch Lightning calls it
     NameRule("torch.cuda", _MEMORY, QUERY),
     NameRule("torch.cuda.memory", _MEMORY, QUERY),
-    NameRule("torch.cuda", _MEMORY_RESETS, NOTHING),
-    NameRule("torch.cuda.memory", _MEMORY_RESETS + ("_record_memory_history",), NOTHING),
+    NameRule("torch.cuda", _MEMORY_RESETS, RETURNS),
+    NameRule("torch.cuda.memory", _MEMORY_RESETS + ("_record_memory_history",), RETURNS),
     NameRule("torch.cuda", _RANDOM, QUERY),
     NameRule("torch.cuda.random", _RANDOM, QUERY),
     NameRule("torch.cuda", _STREAMS, REPLACED, "streams.replacement"),
     NameRule("torch.cuda.streams", ("Stream", "Event"), REPLACED, "streams.replacement"),
     NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), REPLACED, "streams.nvtx"),
-    NameRule("torch.cuda.nvtx", ("mark", "range_end"), NOTHING),
-    NameRule("torch.cuda.profiler", ("start", "stop", "init"), NOTHING),
+    NameRule("torch.cuda.nvtx", ("mark", "range_end"), RETURNS),
+    NameRule("torch.cuda.profiler", ("start", "stop", "init"), RETURNS),
     NameRule("torch.cuda", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
     NameRule("torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
     NameRule("torch.cuda", _DRIVER, UNSUPPORTED, _NVML),
@@ -163,9 +183,10 @@ _CUDA = (
     NameRule("torch.cuda", ("_lazy_init",), REPLACED, "unsupported.lazy_init"),
 )
 
+_UNSCALE_KERNELS = _names("_amp_foreach_non_finite_check_and_unscale_ _amp_non_finite_check_and_unscale_")
 _MIXED_PRECISION = (
     NameRule("torch.autocast", ("__init__",), REPLACED, "amp_redirect.autocast_init"),
-    NameRule("torch", ("get_autocast_dtype", "set_autocast_dtype"), REPLACED, "amp_redirect.first_type"),
+    NameRule("torch", ("get_autocast_dtype", "set_autocast_dtype"), REPLACED, "amp_redirect.translate_device_type"),
     NameRule(
         "torch",
         _names("is_autocast_enabled set_autocast_enabled get_autocast_gpu_dtype set_autocast_gpu_dtype"),
@@ -175,42 +196,42 @@ _MIXED_PRECISION = (
     NameRule("torch.amp", ("custom_fwd", "custom_bwd"), ARGUMENTS, (("device_type", "type"),)),
     NameRule("torch.cuda.amp", ("custom_fwd", "custom_bwd"), REPLACED, "amp_redirect.custom_function"),
     NameRule("torch.amp.GradScaler", ("__init__",), ARGUMENTS, (("device", "type"),)),
-    NameRule("torch", ("_amp_foreach_non_finite_check_and_unscale_",), REPLACED, "amp_redirect.check_and_unscale"),
+    NameRule("torch", _UNSCALE_KERNELS, REPLACED, "amp_redirect.check_and_unscale"),
     NameRule("torch", ("_amp_update_scale_",), REPLACED, "amp_redirect.update_scale"),
-    NameRule("torch", ("_amp_non_finite_check_and_unscale_",), REPLACED, "amp_redirect.check_and_unscale_one"),
-    NameRule("torch", ("_amp_update_scale",), REPLACED, "amp_redirect.new_scale"),
+    NameRule("torch", ("_amp_update_scale",), REPLACED, "amp_redirect.compute_new_scale"),
 )
 
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
 _COMM = _names("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather")
 _PARALLEL = (
-    NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, "single_device.data_parallel_init"),
-    NameRule("torch.nn.parallel", ("data_parallel",), REPLACED, "single_device.data_parallel"),
-    NameRule("torch.nn.parallel.data_parallel", ("data_parallel",), REPLACED, "single_device.data_parallel"),
-    NameRule("torch.nn.parallel", ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
-    NameRule("torch.nn.parallel.parallel_apply", ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
-    NameRule("torch.nn.parallel.comm", _COMM, REPLACED, "single_device.comm"),
-    NameRule("torch.cuda.comm", _COMM, REPLACED, "single_device.comm"),
-    NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, "single_device.scatter_apply"),
-    NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, "single_device.gather_apply"),
-    NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, "single_device.broadcast_apply"),
-    NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
-    NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), NOTHING),
-    NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, "single_device.sync_batch_norm_forward"),
-) + tuple(
-    NameRule(owner, names, ARGUMENTS, rules)
-    for owner in ("torch.distributed", "torch.distributed.distributed_c10d")
-    for names, rules in (
-        (("init_process_group",), (("backend", "backend"), ("device_id", "none"))),
-        (("new_group",), (("backend", "backend"), ("device_id", "none"))),
-        (("barrier",), (("device_ids", "none"),)),
+    (
+        NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, "single_device.data_parallel_init"),
+        NameRule("torch.nn.parallel", ("data_parallel",), REPLACED, "single_device.data_parallel"),
+        NameRule("torch.nn.parallel.data_parallel", ("data_parallel",), REPLACED, "single_device.data_parallel"),
+        NameRule("torch.nn.parallel", ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
+        NameRule("torch.nn.parallel.parallel_apply", ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
+        NameRule("torch.nn.parallel.comm", _COMM, REPLACED, "single_device.comm"),
+        NameRule("torch.cuda.comm", _COMM, REPLACED, "single_device.comm"),
+        NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, "single_device.scatter_apply"),
+        NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, "single_device.gather_apply"),
+        NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, "single_device.broadcast_apply"),
+        NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
+        NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), RETURNS),
+        NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, "single_device.sync_batch_norm_forward"),
     )
-)
-_MORE_PARALLEL = (
-    NameRule("torch.distributed", ("is_nccl_available",), QUERY),
-    NameRule("torch.distributed.distributed_c10d", ("is_nccl_available",), QUERY),
-    NameRule("torch.distributed", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
-    NameRule("torch.distributed.device_mesh", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
+    + tuple(
+        NameRule(owner, names, ARGUMENTS, rules)
+        for owner in ("torch.distributed", "torch.distributed.distributed_c10d")
+        for names, rules in (
+            (("init_process_group",), (("backend", "backend"), ("device_id", "none"))),
+            (("new_group",), (("backend", "backend"), ("device_id", "none"))),
+            (("barrier",), (("device_ids", "none"),)),
+        )
+    )
+    + (
+        NameRule("torch.distributed", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
+        NameRule("torch.distributed.device_mesh", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
+    )
 )
 
 _PROFILED = (("use_cuda", "false"), ("use_device", "not cuda"))
@@ -232,7 +253,7 @@ LAZY_MODULES = ("torch.utils.cpp_extension", "torch.distributed.fsdp")
 
 def rows():
     """Return every row, in the order in which they are applied."""
-    groups = (_CUDA, _TENSORS, _FILES, _MIXED_PRECISION, _PARALLEL, _MORE_PARALLEL, _PROFILING, _EXTENSIONS)
+    groups = (_CUDA, _RESULTS, _TENSORS, _FILES, _MIXED_PRECISION, _PARALLEL, _PROFILING, _EXTENSIONS)
     return [row for group in groups for row in group]
 
 

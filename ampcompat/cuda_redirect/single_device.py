@@ -75,7 +75,7 @@ def _reduce_add(target, inputs, destination=None):
 
 
 def _reduce_add_coalesced(target, inputs, destination=None, buffer_size=10485760):
-    return tuple(_reduce_add(target, alike) for alike in zip(*inputs))
+    return tuple(_reduce_add(target, tensors) for tensors in zip(*inputs))
 
 
 def _scatter(target, tensor, devices=None, chunk_sizes=None, dim=0, streams=None, *, out=None):
@@ -129,13 +129,13 @@ def sync_batch_norm_forward(target, original):
     @functools.wraps(original)
     def forward(self, input):
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if not (self.training and distributed and target.holds(input)):
+        if not (self.training and distributed and target.is_on_target(input)):
             return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
         from ..apex.parallel.sync_batchnorm import SyncBatchNorm
 
-        ours = SyncBatchNorm.__new__(SyncBatchNorm)
-        vars(ours).update(vars(self), channel_last=False, fuse_relu=False)  # the same params and statistics
-        ours.process_group = vars(self).get("process_group")
-        return ours(input)
+        replacement = SyncBatchNorm.__new__(SyncBatchNorm)
+        vars(replacement).update(vars(self), channel_last=False, fuse_relu=False)  # the same params and statistics
+        replacement.process_group = vars(self).get("process_group")
+        return replacement(input)
 
     return forward

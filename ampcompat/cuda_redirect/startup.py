@@ -6,7 +6,6 @@ Nothing else reaches every child (spawned, forked, started by torchrun) without 
 """
 
 import os
-from contextlib import contextmanager
 
 from .import_hook import ImportHook
 
@@ -31,12 +30,10 @@ def install_import_hook():
     """Redirect CUDA as soon as torch has been imported, if the environment variable is set."""
     device = os.environ.get(VARIABLE)
     if device:
-        ImportHook(["torch"], lambda name: _redirect_afterwards(device)).start()
+        ImportHook(["torch"], lambda name: _redirect(device)).start()
 
 
-@contextmanager
-def _redirect_afterwards(device):
-    yield
-    from .redirection import Redirection
+def _redirect(device):
+    from .redirection import Redirection  # it imports torch
 
     Redirection(device).begin()

@@ -52,11 +52,11 @@ class Stream:
         return 0, -1
 
     def __enter__(self):
-        self._names.entered().append(self)
+        self._names.stream_stack().append(self)
         return self
 
     def __exit__(self, *exc_info):
-        self._names.entered().pop()
+        self._names.stream_stack().pop()
 
 
 class Event:
@@ -151,24 +151,24 @@ class _StreamNames:
     def __init__(self, target):
         self._local = threading.local()
         self._own = {"_target": target, "_names": self, "__module__": "torch.cuda"}
-        self.Stream, self.Event = self._class("Stream", Stream), self._class("Event", Event)
-        self.device = self._class("device", DeviceContext)
-        self.device_of = self._class("device_of", TensorDeviceContext)
-        self.stream = self.StreamContext = self._class("StreamContext", StreamContext)
+        self.Stream, self.Event = self._new_class("Stream", Stream), self._new_class("Event", Event)
+        self.device = self._new_class("device", DeviceContext)
+        self.device_of = self._new_class("device_of", TensorDeviceContext)
+        self.stream = self.StreamContext = self._new_class("StreamContext", StreamContext)
         self._default = self.Stream()
 
-    def _class(self, name, base):
+    def _new_class(self, name, base):
         return type(name, (base,), dict(self._own, __doc__=base.__doc__))
 
-    def entered(self):
+    def stream_stack(self):
         """Return the stack of streams of this thread."""
-        if not hasattr(self._local, "entered"):
-            self._local.entered = []
-        return self._local.entered
+        if not hasattr(self._local, "stream_stack"):
+            self._local.stream_stack = []
+        return self._local.stream_stack
 
     def current_stream(self, device=None):
         """Return the current stream of this thread."""
-        return self.entered()[-1] if self.entered() else self._default
+        return self.stream_stack()[-1] if self.stream_stack() else self._default
 
     def default_stream(self, device=None):
         """Return the stream that is current outside of all contexts."""
@@ -177,7 +177,7 @@ class _StreamNames:
     def set_stream(self, stream):
         """Set the current stream of this thread."""
         if stream is not None:
-            self.entered()[-1:] = [stream]
+            self.stream_stack()[-1:] = [stream]
 
 
 def replacement(target, original):
@@ -202,7 +202,7 @@ def nvtx(target, original):
     return mark
 
 
-class _NoNvtx:
+class _NullContext:
     """A context that does nothing."""
 
     def __init__(self, enabled=True, record_shapes=False):
@@ -217,4 +217,4 @@ class _NoNvtx:
 
 def emit_nvtx(target, original):
     """Replace ``torch.autograd.profiler.emit_nvtx`` by a context that does nothing."""
-    return type("emit_nvtx", (_NoNvtx,), {"__module__": original.__module__, "__doc__": original.__doc__})
+    return type("emit_nvtx", (_NullContext,), {"__module__": original.__module__, "__doc__": original.__doc__})

@@ -51,7 +51,7 @@ class Target:
             return value.type == "cuda"
         return isinstance(value, int) and not isinstance(value, bool)
 
-    def of(self, value):
+    def translated(self, value):
         """Return what a device argument becomes: the target's device for CUDA, anything else unchanged."""
         return self.device(value) if self.means_cuda(value) else value
 
@@ -83,7 +83,7 @@ class Target:
         """Return the number of devices: of this machine, or at least one per process under a launcher."""
         return max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), len(self._devices))
 
-    def holds(self, tensor):
+    def is_on_target(self, tensor):
         """Return whether a tensor is on the target, so that it counts as a CUDA tensor."""
         return tensor.device.type == self.type
 

@@ -11,9 +11,9 @@ import functools
 def _translated(target, args, kwargs):
     """Return the arguments of ``to``: only the first positional one can be a device."""
     if args:
-        args = (target.of(args[0]),) + args[1:]
+        args = (target.translated(args[0]),) + args[1:]
     if "device" in kwargs:
-        kwargs = dict(kwargs, device=target.of(kwargs["device"]))
+        kwargs = dict(kwargs, device=target.translated(kwargs["device"]))
     return args, kwargs
 
 
@@ -65,7 +65,7 @@ def tensor_cpu(target, original):
     return cpu
 
 
-def unchanged(target, original):
+def return_self(target, original):
     """Replace ``pin_memory`` by a method that returns its object."""
 
     @functools.wraps(original)
@@ -77,7 +77,7 @@ def unchanged(target, original):
 
 def tensor_is_cuda(target, original):
     """Replace the property ``is_cuda``."""
-    return property(target.holds, doc="Whether the tensor is on the device that replaces CUDA.")
+    return property(target.is_on_target, doc="Whether the tensor is on the device that replaces CUDA.")
 
 
 def get_device(target, original):
@@ -85,7 +85,7 @@ def get_device(target, original):
 
     @functools.wraps(original)
     def index(self):
-        return (self.device.index or 0) if target.holds(self) else original(self)
+        return (self.device.index or 0) if target.is_on_target(self) else original(self)
 
     return index
 

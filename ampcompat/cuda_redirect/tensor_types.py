@@ -34,7 +34,7 @@ def cuda_type(target, original):
         return getattr(torch, name)(*args, **kwargs).to(target.device())
 
     def accepts(value):
-        return isinstance(value, torch.Tensor) and value.dtype is dtype and target.holds(value)
+        return isinstance(value, torch.Tensor) and value.dtype is dtype and target.is_on_target(value)
 
     return class_proxies.proxy(name, "torch.cuda", make, accepts, cuda_dtype=dtype, dtype=dtype, is_cuda=True)
 
@@ -54,7 +54,7 @@ def tensor_type(target, original):
     def type(self, dtype=None, *args, **kwargs):
         if dtype is None:
             name = original(self)
-            return _PREFIX + name[len(own) :] if target.holds(self) and name.startswith(own) else name
+            return _PREFIX + name[len(own) :] if target.is_on_target(self) and name.startswith(own) else name
         cuda_dtype = _dtype_of(dtype)
         if cuda_dtype is None:
             return original(self, dtype, *args, **kwargs)

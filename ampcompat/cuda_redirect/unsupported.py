@@ -17,7 +17,7 @@ def unsupported_error(name, target, why):
     )
 
 
-def raising(name, target, original, why):
+def raising_replacement(name, target, original, why):
     """Replace a function or class by one that raises when it is called."""
 
     def fail(*args, **kwargs):

@@ -57,14 +57,14 @@ class AllocationTracker(_Mode):
             if function is self._cast and (sources[0] in self._weight_casts or self._is_weight(sources[0])):
                 self._weight_casts.add(key, size, storage)
 
-    def alive(self):
+    def sizes(self):
         """Return ``{key: bytes}`` of the storages that were made in the context and are still alive."""
-        self._made_outside.alive()
-        return self._made.alive()
+        self._made_outside.sizes()
+        return self._made.sizes()
 
     def weight_casts(self):
         """Return ``{key: bytes}`` of those of them that are casts of weights, or casts of such casts."""
-        return self._weight_casts.alive()
+        return self._weight_casts.sizes()
 
     def weak_references(self, keys):
         """Return ``{key: weak reference}``; no other storage can get a key while its reference is held."""

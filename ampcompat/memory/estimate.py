@@ -13,51 +13,67 @@ import torch
 from ..casting import half_emulation
 from ..models import weights as model_parts
 from ..optimizers.adapter import SLOT
-from .bytes_by_kind import BytesByKind
-from .optimizer_state import StateSizes, factory_like
+from . import report
+from .bytes_by_kind import KINDS, BytesByKind, format_bytes
+from .optimizer_state import StateSizes, same_optimizer_factory
 from .storages import element_size
 
 #: Modules whose functions are not cast to half at O1: lookups and normalization.
-_UNCAST = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.LayerNorm)
+_FLOAT32_AT_O1 = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.LayerNorm)
+
+
+#: What ``Estimate.level`` is without ``amp.initialize``.
+WITHOUT_AMP = "float32 without amp"
 
 
 @dataclass
-class Footprint:
-    """Predicted bytes by kind.
+class Estimate:
+    """Predicted memory of training, without activations and temporaries, which depend on the batch.
+
+    Each kind of ``BytesByKind`` is an attribute too: ``parameters``, ``gradients``, …, in bytes.
 
     Attributes:
-        kinds: by the formula; activations and temporaries are None, since they depend on the batch.
-        additions: (kind, bytes, reason) of what is held beyond the formula.
+        level: the opt level, or ``WITHOUT_AMP``.
         num_params: the number of elements of the params.
+        formula_by_kind: a ``BytesByKind`` by the formula.
+        additions: (kind, bytes, reason) of what is held beyond the formula.
+        by_kind: the sum of both.
+        formula, total: the sums of ``formula_by_kind`` and ``by_kind``; for Adam at O2 the first is 16 bytes per param.
     """
 
-    kinds: BytesByKind
+    level: str
+    num_params: int
+    formula_by_kind: BytesByKind
     additions: List[Tuple[str, int, str]] = field(default_factory=list)
-    num_params: int = 0
 
-    @property
-    def formula(self):
-        """The sum of the formula: for Adam at O2 16 bytes per param."""
-        return self.kinds.total
-
-    @property
-    def total(self):
-        """The sum of the formula and the additions."""
-        return self.full.total
-
-    @property
-    def full(self):
-        """The ``BytesByKind`` with the additions."""
-        kinds = self.kinds
+    def __post_init__(self):
+        self.by_kind = self.formula_by_kind
         for kind, size, _ in self.additions:
-            kinds = kinds.plus(kind, size)
-        return kinds
+            self.by_kind = self.by_kind.plus(kind, size)
+        self.formula, self.total = self.formula_by_kind.total, self.by_kind.total
+
+    def __getattr__(self, name):
+        if name in KINDS + ("buffers",):
+            return getattr(self.by_kind, name)
+        raise AttributeError("Estimate has no attribute {!r}".format(name))
+
+    @property
+    def explanations(self):
+        """Sentences on the difference between ``formula`` and ``total``."""
+        return ["{} more for {}: {}.".format(format_bytes(size), kind, why) for kind, size, why in self.additions]
 
     def record(self):
         """Return the fields of ``abtest.Memory`` as a dict."""
-        full = self.full
         names = ("parameters", "gradients", "masters", "optimizer", "buffers")
-        return dict({name: getattr(full, name) for name in names}, peak_total=full.total)
+        return dict({name: getattr(self.by_kind, name) for name in names}, peak_total=self.total)
+
+    def table(self):
+        """Return a table of the kinds, and a sentence on each difference from the formula."""
+        columns = [("formula", self.formula_by_kind, True), ("predicted", self.by_kind, True)]
+        title = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
+        return "\n".join([title, report.table(columns, self.num_params)] + self.explanations)
+
+    __str__ = table
 
 
 class _ParamPlan(NamedTuple):
@@ -76,17 +92,17 @@ class _ParamPlan(NamedTuple):
         return torch.Size(self.shape).numel()
 
 
-def before_initialize(model, make, policy, keep_fp32=()):
-    """Return the ``Footprint`` of a float32 model after an ``initialize`` with ``policy``.
+def before_initialize(model, make_optimizer, policy, keep_fp32=()):
+    """Return the ``Estimate`` of a float32 model after an ``initialize`` with ``policy``.
 
     Args:
-        make: a function: list of params -> optimizer.
+        make_optimizer: a function: list of params -> optimizer.
         keep_fp32: as in ``initialize``.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
     casts = _cast_sizes(model, policy)
     devices = {param.device for param in model.parameters() if param.device.type != "meta"}
-    state = StateSizes(make, sorted(devices, key=str)[0] if devices else "cpu")
+    state = StateSizes(make_optimizer, sorted(devices, key=str)[0] if devices else "cpu")
     high = policy.dtypes.high
     plans = []
     for param in model.parameters():
@@ -95,11 +111,11 @@ def before_initialize(model, make, policy, keep_fp32=()):
         master = high if has_master else None
         plans.append(_ParamPlan(tuple(param.shape), dtype, param.requires_grad, master, state, casts.get(id(param), 0)))
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
-    return _footprint(plans, buffers)
+    return _estimate(policy.opt_level, plans, buffers)
 
 
 def during_training(models, optimizers, policy=None):
-    """Return the ``Footprint`` of models and optimizers as they are.
+    """Return the ``Estimate`` of models and optimizers as they are.
 
     Args:
         policy: the one that they were initialized with; None if they were not.
@@ -112,7 +128,7 @@ def during_training(models, optimizers, policy=None):
         model_of = {id(pair.master): pair.model for pair in (adapter.pairs() if adapter is not None else ())}
         for group in optimizer.param_groups:
             params = group["params"]
-            state = StateSizes(factory_like(optimizer, group), params[0].device) if params else None
+            state = StateSizes(same_optimizer_factory(optimizer, group), params[0].device) if params else None
             for param in params:
                 weight = model_of.get(id(param), param)
                 grouped[id(weight)] = (weight, param.dtype if weight is not param else None, state)
@@ -123,17 +139,18 @@ def during_training(models, optimizers, policy=None):
         is_trained = param.requires_grad and state is not None
         plans.append(_ParamPlan(tuple(param.shape), param.dtype, is_trained, master, state, casts.get(id(param), 0)))
     buffers = _unique(buffer for model in models for buffer in model.buffers())
-    return _footprint(plans, sum(buffer.numel() * buffer.element_size() for buffer in buffers))
+    level = WITHOUT_AMP if policy is None else policy.opt_level
+    return _estimate(level, plans, sum(buffer.numel() * buffer.element_size() for buffer in buffers))
 
 
-def _footprint(plans, buffers):
+def _estimate(level, plans, buffers):
     trained = [plan for plan in plans if plan.is_trained]
     with_masters = [plan for plan in plans if plan.master is not None]
     kinds = BytesByKind(
         parameters=sum(plan.numel * element_size(plan.dtype) for plan in plans),
         gradients=sum(plan.numel * element_size(plan.dtype) for plan in trained),
         masters=sum(plan.numel * element_size(plan.master) for plan in with_masters),
-        optimizer=sum(plan.state.of(plan.shape, plan.master or plan.dtype) for plan in trained),
+        optimizer=sum(plan.state.bytes_of(plan.shape, plan.master or plan.dtype) for plan in trained),
         model_buffers=buffers,
     )
     wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in trained if plan.master)
@@ -142,7 +159,7 @@ def _footprint(plans, buffers):
         ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
         ("casts", casts, "the cast of each weight of a matrix product is cached until scale_loss exits"),
     ]
-    return Footprint(kinds, [each for each in additions if each[1]], sum(plan.numel for plan in plans))
+    return Estimate(level, sum(plan.numel for plan in plans), kinds, [each for each in additions if each[1]])
 
 
 def _planned_dtypes(model, policy, keep_fp32):
@@ -170,7 +187,7 @@ def _cast_sizes(model, policy):
     sizes = {}
     for module in model.modules():
         own = [param for param in module.parameters(recurse=False) if param.is_floating_point()]
-        if isinstance(module, _UNCAST) or not any(param.dim() > 1 for param in own):
+        if isinstance(module, _FLOAT32_AT_O1) or not any(param.dim() > 1 for param in own):
             continue
         for param in own:
             # Emulated half: the rounded weight is cached in the wide dtype that is computed in.

@@ -17,7 +17,7 @@ from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage
 from .saved_tensors import RESOLUTION, SavedTensors
 from .storages import StorageTable, sizes_in, storages_in
 
-_STATIC = ("parameters", "masters", "optimizer", "model_buffers")
+_STATIC_KINDS = ("parameters", "masters", "optimizer", "model_buffers")
 
 
 class MemoryMeter:
@@ -54,11 +54,11 @@ class MemoryMeter:
         self._temporaries_at_peak = None  # weak references by key
         self._inputs = StorageTable()  # without a dispatch mode: what autograd saves of these is no activation
         has_modes = features.has_dispatch_modes()
-        self._allocations = AllocationTracker(self._sample, self._is_weight) if has_modes else None
-        on_growth = None if has_modes else self._sample
+        self._allocations = AllocationTracker(self._sample_kinds, self._is_weight) if has_modes else None
+        on_growth = None if has_modes else self._sample_kinds
         self._saved = SavedTensors(on_growth) if thread_context.takes_saved_tensor_hooks() else None
         self._find_static_tensors()
-        self._sample()
+        self._sample_kinds()
         with ExitStack() as contexts:
             for model in self._models:
                 contexts.callback(model.register_forward_pre_hook(_ForwardPreHook(self)).remove)
@@ -97,7 +97,7 @@ class MemoryMeter:
             self._allocations.reset()
         self._usage = MemoryUsage()
         self._find_static_tensors()
-        self._sample()
+        self._sample_kinds()
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -114,10 +114,10 @@ class MemoryMeter:
 
     def sample(self):
         """Count what is held now, by the CUDA allocator too."""
-        self._sample()
+        self._sample_kinds()
         self._sample_cuda()
 
-    def _sample(self):
+    def _sample_kinds(self):
         """Count what is held now, and keep it if it is the peak so far."""
         if self._usage is None:  # a context of the user that outlived the step has kept our hooks in force
             return
@@ -148,14 +148,14 @@ class MemoryMeter:
 
     def _find_static_tensors(self):
         """Find the tensors that are replaced or created only in ``step()``."""
-        kinds = dict.fromkeys(_STATIC, 0)
+        kinds = dict.fromkeys(_STATIC_KINDS, 0)
         self._kind_of = {}
         for kind, tensors in self._static_tensors():
             for key, size in sizes_in(tensors).items():
                 if key not in self._kind_of:
                     self._kind_of[key] = kind
                     kinds[kind] += size
-        self._static = kinds
+        self._static_bytes = kinds
 
     def _static_tensors(self):
         models, optimizers = self.tracked()
@@ -175,9 +175,9 @@ class MemoryMeter:
         """Return the ``BytesByKind``, and the keys of the temporaries."""
         counted = dict(self._kind_of)
         kinds = dict.fromkeys(KINDS)
-        kinds.update(self._static)
+        kinds.update(self._static_bytes)
         kinds["gradients"] = _count_new(counted, gradients)
-        made = self._allocations and self._allocations.alive()
+        made = self._allocations and self._allocations.sizes()
         if made is not None:
             kinds["casts"] = _count_new(counted, self._allocations.weight_casts())
         if self._saved is not None:

@@ -19,16 +19,16 @@ class StateSizes:
     """Bytes of optimizer state per param, after one step.
 
     Args:
-        make: a function: list of params -> optimizer; an optimizer class is one.
+        make_optimizer: a function: list of params -> optimizer; an optimizer class is one.
         device: where the trial step runs; not the meta device, whose tensors have no values.
     """
 
-    def __init__(self, make, device="cpu"):
-        self._make = make
+    def __init__(self, make_optimizer, device="cpu"):
+        self._make_optimizer = make_optimizer
         self._device = device
         self._state_shapes = {}  # (dimensions, dtype) -> [(shape, bytes per element)]
 
-    def of(self, shape, dtype):
+    def bytes_of(self, shape, dtype):
         """Return the bytes of state of a param of this shape and dtype.
 
         Raises:
@@ -78,7 +78,7 @@ class StateSizes:
 
     def _new_optimizer(self, params):
         try:
-            return self._make(params)
+            return self._make_optimizer(params)
         except Exception as error:
             raise AmpError(
                 "The optimizer could not be made of a list of params: {}. If it needs more arguments, pass a function, "
@@ -86,7 +86,7 @@ class StateSizes:
             ) from error
 
 
-def factory_like(optimizer, group):
+def same_optimizer_factory(optimizer, group):
     """Return a function that makes optimizers with the class and options of one param group of ``optimizer``.
 
     Raises:

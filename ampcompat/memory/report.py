@@ -30,21 +30,16 @@ def table(columns, num_params):
     )
 
 
-def additions(footprint):
-    """Return sentences on what a ``Footprint`` holds beyond the formula."""
-    return ["{} more for {}: {}.".format(format_bytes(size), kind, why) for kind, size, why in footprint.additions]
-
-
-def differences(usage, footprint):
+def differences(usage, estimate):
     """Return sentences on what was measured but not predicted, and on what was predicted but not measured.
 
     Args:
         usage: a ``MemoryUsage``.
-        footprint: the ``Footprint``, or None.
+        estimate: the ``Estimate``, or None.
     """
     most, peak = usage.peak_by_kind, usage.at_peak
-    predicted = footprint.full if footprint is not None else BytesByKind()
-    found = [] if footprint is None else additions(footprint)
+    predicted = BytesByKind() if estimate is None else estimate.by_kind
+    found = [] if estimate is None else list(estimate.explanations)
     least = _MIN_SHARE * peak.total
     for kind in ("parameters", "gradients", "masters", "optimizer", "casts"):
         measured, expected = getattr(most, kind), getattr(predicted, kind)

@@ -21,7 +21,7 @@ class MemoryObserver(Observer):
         usage: the ``MemoryUsage`` of the step that held the most, with the ``peak_by_kind`` of all measured steps; None
             before the first.
         measured: the numbers of the steps that were measured or are being measured.
-        predicted: the ``Footprint`` of what was measured, or None where there is no prediction.
+        predicted: the ``Estimate`` of what was measured, or None where there is no prediction.
     """
 
     def __init__(self, first=(1, 2, 3), every=200):

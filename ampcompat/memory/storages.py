@@ -73,7 +73,7 @@ class StorageTable:
         self._entries[key] = StorageWeakRef(storage), size
         self.max_bytes += size
 
-    def alive(self):
+    def sizes(self):
         """Return ``{key: bytes}`` of the storages that are still alive, and drop the others."""
         self._entries = {key: entry for key, entry in list(self._entries.items()) if not entry[0].expired()}
         sizes = {key: size for key, (_, size) in self._entries.items()}

@@ -8,23 +8,7 @@ keeps float32 master weights, as MMCV did on older ones.
 
 import importlib
 
-__all__ = [
-    "Fp16OptimizerHook",
-    "GradientCumulativeFp16OptimizerHook",
-    "GradientCumulativeOptimizerHook",
-    "Hook",
-    "LossScaler",
-    "OptimizerHook",
-    "allreduce_grads",
-    "auto_fp16",
-    "cast_tensor_type",
-    "force_fp32",
-    "install",
-    "patch_forward_method",
-    "patch_norm_fp32",
-    "wrap_fp16_model",
-]
-
+#: name -> the module of this package that defines it.
 _MODULES = {
     "Fp16OptimizerHook": "hooks",
     "GradientCumulativeFp16OptimizerHook": "hooks",
@@ -41,6 +25,7 @@ _MODULES = {
     "patch_norm_fp32": "conversion",
     "wrap_fp16_model": "conversion",
 }
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name):

@@ -11,17 +11,17 @@ class GroupPosition(NamedTuple):
 
     ``size``: how many iterations the group really accumulates; its losses are divided by it. ``is_last``: the optimizer
     steps after this iteration. ``starts_run``: it is the first iteration of a new or resumed run, and gradients left
-    from before do not belong to its group. ``lost``: iterations of its group that came before a resumed run began.
+    from before do not belong to its group. ``num_missing``: iterations of its group before a resumed run began.
     """
 
     size: int
     is_last: bool
     starts_run: bool
-    lost: int
+    num_missing: int
 
 
 #: An iteration without accumulation: backward pass and step belong together.
-SINGLE = GroupPosition(size=1, is_last=True, starts_run=True, lost=0)
+NO_ACCUMULATION = GroupPosition(size=1, is_last=True, starts_run=True, num_missing=0)
 
 
 class AccumulationSchedule:
@@ -36,7 +36,7 @@ class AccumulationSchedule:
             raise AmpValueError("cumulative_iters must be a whole number from 1 up, not {!r}.".format(length))
         self.length = length
         self._run_start = 0
-        self._expected = None
+        self._next_iteration = None
 
     def advance(self, iteration, total=None):
         """Return the ``GroupPosition`` of the next iteration.
@@ -53,10 +53,10 @@ class AccumulationSchedule:
                 "Iteration {} (counted from 0) came in a run of {} in all: the runner's iter and max_iters do not fit "
                 "together.".format(iteration, total)
             )
-        starts_run = iteration != self._expected
+        starts_run = iteration != self._next_iteration
         if starts_run:
             self._run_start = iteration
-        self._expected = iteration + 1
+        self._next_iteration = iteration + 1
         begin, end = group_bounds(iteration, self.length, total)
         first = max(begin, self._run_start)
         return GroupPosition(end - first, iteration + 1 == end, starts_run, first - begin)

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from ..apex.parallel import flat
+from ..apex.parallel import collectives
 from ..errors import AmpError
 
 _AVERAGING_WRAPPERS = frozenset(["DistributedDataParallel", "FullyShardedDataParallel"])
@@ -28,7 +28,7 @@ def allreduce_grads(params, coalesce=True, bucket_size_mb=-1):
             "model in DistributedDataParallel, which reduces both."
         )
     for bucket in _buckets(grads, bucket_size_mb) if coalesce else [[grad] for grad in grads]:
-        flat.flat_dist_call(bucket, dist.all_reduce)
+        collectives.flat_dist_call(bucket, dist.all_reduce)
 
 
 def _buckets(grads, size_mb):
@@ -46,7 +46,7 @@ def _buckets(grads, size_mb):
 
 def world_size():
     """Return the number of processes: 1 without a process group."""
-    return dist.get_world_size() if flat.is_distributed() else 1
+    return dist.get_world_size() if collectives.is_distributed() else 1
 
 
 def averages_gradients(model):

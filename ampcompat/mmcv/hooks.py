@@ -15,7 +15,7 @@ from ..optimizers.adapter import SLOT
 from ..training import state
 from ..training.backward_pass import WHERE_EQUAL
 from . import session_access
-from .accumulation_schedule import SINGLE, AccumulationSchedule
+from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
 from .allreduce import allreduce_grads, averages_gradients, unwrap, world_size
 from .conversion import wrap_fp16_model
 from .hook_base import Hook
@@ -60,7 +60,7 @@ class OptimizerHook(Hook):
         return torch.nn.utils.clip_grad_norm_(params, **self.grad_clip) if params else None
 
     def _position(self, runner):
-        return SINGLE
+        return NO_ACCUMULATION
 
     def _zero_grad(self, runner, optimizer):
         optimizer.zero_grad()
@@ -68,7 +68,7 @@ class OptimizerHook(Hook):
     def _scaled_loss(self, optimizer, loss, position):
         session = state.current()
         if session is None or not session.enabled or not hasattr(optimizer, SLOT):
-            return contextlib.nullcontext(_divided(loss, position))
+            return contextlib.nullcontext(_divide_loss(loss, position))
         return _scale_loss(session, optimizer, loss, 0, position)
 
     def _step(self, runner, optimizer):
@@ -112,25 +112,20 @@ class GradientCumulativeOptimizerHook(OptimizerHook):
 
     def _warn(self, runner, position, total):
         length, warning = self.cumulative_iters, _logger(runner).warning
-        if position.lost:
+        if position.num_missing:
             warning(
                 "Iteration %d is in the middle of %d that are accumulated: the gradients of the %d before it are lost, "
                 "and the losses up to the next step are divided by %d.",
-                runner.iter,
-                length,
-                position.lost,
-                position.size,
+                *(runner.iter, length, position.num_missing, position.size),
             )
         if total is not None and total % length:
             warning(
                 "%d iterations are not a multiple of %d: the last step accumulates the %d that are left, and their "
                 "losses are divided by that number.",
-                total,
-                length,
-                total % length,
+                *(total, length, total % length),
             )
-        norms = [m for m in runner.model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-        if norms and length > 1:
+        batch_norm = torch.nn.modules.batchnorm._BatchNorm
+        if length > 1 and any(isinstance(module, batch_norm) for module in runner.model.modules()):
             warning("The model has batch norms. Their statistics are those of the small batches, not of a large one.")
 
     def _step(self, runner, optimizer):
@@ -204,7 +199,7 @@ class Fp16OptimizerHook(OptimizerHook):
     def _scaled_loss(self, optimizer, loss, position):
         session = state.current()
         if session is not None and not session.enabled:
-            return contextlib.nullcontext(_divided(loss, position))
+            return contextlib.nullcontext(_divide_loss(loss, position))
         if session is None or not hasattr(optimizer, SLOT):
             raise AmpError(
                 "{} has not prepared this optimizer. Call its before_run(runner) before the first iteration, and after "
@@ -235,7 +230,7 @@ class GradientCumulativeFp16OptimizerHook(GradientCumulativeOptimizerHook, Fp16O
     """
 
 
-def _divided(loss, position):
+def _divide_loss(loss, position):
     return loss if position.size == 1 else loss / position.size
 
 
@@ -244,7 +239,7 @@ def _scale_loss(session, optimizer, loss, loss_id, position):
 
     So does unscaling, at the levels where that gives the same gradients.
     """
-    loss = _divided(loss.to(session.policy.dtypes.high), position)
+    loss = _divide_loss(loss.to(session.policy.dtypes.high), position)
     return session.scale_loss(loss, optimizer, loss_id, delay_unscale=False if position.is_last else WHERE_EQUAL)
 
 

@@ -44,16 +44,16 @@ def install():
             "decorators of ampcompat.mmcv work without mmcv."
         )
     patches = PatchStack()
-    for ours in _HOOKS:
-        own = runner.HOOKS.get(ours.__name__)
-        runner.HOOKS.register_module(name=ours.__name__, force=True, module=ours)
-        if own is not None:
-            patches.defer(_register, runner.HOOKS, own)
+    for replacement in _HOOKS:
+        original = runner.HOOKS.get(replacement.__name__)
+        runner.HOOKS.register_module(name=replacement.__name__, force=True, module=replacement)
+        if original is not None:
+            patches.defer(_register, runner.HOOKS, original)
     for name in _MODULES:
         module = importlib.import_module("mmcv.runner" + name)
-        for ours in _HOOKS + _FUNCTIONS:
-            if hasattr(module, ours.__name__):
-                patches.set(module, ours.__name__, ours)
+        for replacement in _HOOKS + _FUNCTIONS:
+            if hasattr(module, replacement.__name__):
+                patches.set(module, replacement.__name__, replacement)
     utils = importlib.import_module("mmcv.runner.fp16_utils")
     # Methods that mmcv has decorated before look these two up at each call.
     patches.set(utils, "autocast", _autocast)

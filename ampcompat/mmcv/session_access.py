@@ -16,10 +16,10 @@ _LOCK = threading.Lock()
 def session(opt_level="O1"):
     """Return the current session, which may be disabled; open one at ``opt_level`` if there is none."""
     current = state.current()
-    return current if current is not None and _is_ready(current) else _open_session(opt_level)
+    return current if current is not None and _is_usable(current) else _open_session(opt_level)
 
 
-def _is_ready(session):
+def _is_usable(session):
     return not session.enabled or session.policy is not None or session.choice is not None
 
 
@@ -30,7 +30,7 @@ def _open_session(opt_level):
             current = new_session()
             state.sessions.append(current)
         resolved = policy(current, opt_level)
-        if not _is_ready(current) and resolved.patch_torch_functions:
+        if not _is_usable(current) and resolved.patch_torch_functions:
             current.process_casts.is_regional = True
             current.process_casts.open(resolved.dtypes)
         return current

@@ -47,7 +47,7 @@ _TENSORS = (
 )
 _LISTS = (
     _rows("torch", "_foreach_add _foreach_add_ _foreach_mul _foreach_mul_", "sums, products of lists", LOOP, "1.12.1")
-    + _rows("torch", "_foreach_div _foreach_div_ _foreach_sqrt _foreach_sqrt_", "fused optimizers", LOOP, "1.12.1")
+    + _rows("torch", "_foreach_div _foreach_div_ _foreach_sqrt", "fused optimizers", LOOP, "1.12.1")
     + _rows("torch", "_foreach_addcmul_", "fused optimizers", LOOP, "1.12.1")
     + _rows("torch", "_foreach_zero_ _foreach_neg", "gradients set to 0; copies of lists", LOOP, "1.12.1")
     + _rows("torch", "_foreach_norm", "norms of lists", LOOP, "1.12.1")

@@ -1,6 +1,6 @@
 """What ``amp.initialize`` does: a ``Plan`` is made and checked, a ``Preparation`` applies it and commits.
 
-NullContext is changed before the plan is checked. If applying it raises, everything is undone.
+Nothing is changed before the plan is checked. If applying it raises, everything is undone.
 """
 
 from contextlib import ExitStack

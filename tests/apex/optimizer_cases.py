@@ -6,35 +6,39 @@ The reference uses the gradients that the optimizer got, rounded to the params' 
 import optimizer_formulas as formulas
 import torch
 
-from ampcompat.apex import optimizers as ours
+from ampcompat.apex import optimizers as apex_optimizers
 
 SHAPES = [(4, 3), (5,), (), (2, 1, 2)]
 STEPS = 4
 
 #: (class, formula, options); the second group of each run has another rate and decay.
 CASES = [
-    (ours.FusedAdam, formulas.adam, {"weight_decay": 0.1}),
-    (ours.FusedAdam, formulas.adam, {"weight_decay": 0.1, "adam_w_mode": False}),
-    (ours.FusedAdam, formulas.adam, {"bias_correction": False, "eps": 1e-4, "betas": (0.7, 0.8)}),
-    (ours.FusedAdam, formulas.adam, {"betas": (0.0, 0.9)}),
-    (ours.FusedAdam, formulas.adam, {"capturable": True, "weight_decay": 0.1}),
-    (ours.FusedSGD, formulas.sgd, {}),
-    (ours.FusedSGD, formulas.sgd, {"weight_decay": 0.1}),
-    (ours.FusedSGD, formulas.sgd, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
-    (ours.FusedSGD, formulas.sgd, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-    (ours.FusedSGD, formulas.sgd, {"momentum": 0.9, "weight_decay": 0.1, "wd_after_momentum": True}),
-    (ours.FusedLAMB, formulas.lamb, {}),
-    (ours.FusedLAMB, formulas.lamb, {"use_nvlamb": True, "weight_decay": 0.0}),
-    (ours.FusedLAMB, formulas.lamb, {"weight_decay": 0.0, "max_grad_norm": 0.1}),
-    (ours.FusedLAMB, formulas.lamb, {"adam_w_mode": False, "grad_averaging": False, "max_grad_norm": 100.0}),
-    (ours.FusedLAMB, formulas.lamb, {"bias_correction": False, "max_grad_norm": 0}),
-    (ours.FusedMixedPrecisionLamb, formulas.lamb, {}),
-    (ours.FusedNovoGrad, formulas.novograd, {"weight_decay": 0.1}),
-    (ours.FusedNovoGrad, formulas.novograd, {"weight_decay": 0.1, "norm_type": 0}),
-    (ours.FusedNovoGrad, formulas.novograd, {"weight_decay": 0.1, "reg_inside_moment": True, "init_zero": True}),
-    (ours.FusedNovoGrad, formulas.novograd, {"grad_averaging": False, "bias_correction": False}),
-    (ours.FusedAdagrad, formulas.adagrad, {"weight_decay": 0.1}),
-    (ours.FusedAdagrad, formulas.adagrad, {"weight_decay": 0.1, "adagrad_w_mode": True}),
+    (apex_optimizers.FusedAdam, formulas.adam, {"weight_decay": 0.1}),
+    (apex_optimizers.FusedAdam, formulas.adam, {"weight_decay": 0.1, "adam_w_mode": False}),
+    (apex_optimizers.FusedAdam, formulas.adam, {"bias_correction": False, "eps": 1e-4, "betas": (0.7, 0.8)}),
+    (apex_optimizers.FusedAdam, formulas.adam, {"betas": (0.0, 0.9)}),
+    (apex_optimizers.FusedAdam, formulas.adam, {"capturable": True, "weight_decay": 0.1}),
+    (apex_optimizers.FusedSGD, formulas.sgd, {}),
+    (apex_optimizers.FusedSGD, formulas.sgd, {"weight_decay": 0.1}),
+    (apex_optimizers.FusedSGD, formulas.sgd, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    (apex_optimizers.FusedSGD, formulas.sgd, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (apex_optimizers.FusedSGD, formulas.sgd, {"momentum": 0.9, "weight_decay": 0.1, "wd_after_momentum": True}),
+    (apex_optimizers.FusedLAMB, formulas.lamb, {}),
+    (apex_optimizers.FusedLAMB, formulas.lamb, {"use_nvlamb": True, "weight_decay": 0.0}),
+    (apex_optimizers.FusedLAMB, formulas.lamb, {"weight_decay": 0.0, "max_grad_norm": 0.1}),
+    (apex_optimizers.FusedLAMB, formulas.lamb, {"adam_w_mode": False, "grad_averaging": False, "max_grad_norm": 100.0}),
+    (apex_optimizers.FusedLAMB, formulas.lamb, {"bias_correction": False, "max_grad_norm": 0}),
+    (apex_optimizers.FusedMixedPrecisionLamb, formulas.lamb, {}),
+    (apex_optimizers.FusedNovoGrad, formulas.novograd, {"weight_decay": 0.1}),
+    (apex_optimizers.FusedNovoGrad, formulas.novograd, {"weight_decay": 0.1, "norm_type": 0}),
+    (
+        apex_optimizers.FusedNovoGrad,
+        formulas.novograd,
+        {"weight_decay": 0.1, "reg_inside_moment": True, "init_zero": True},
+    ),
+    (apex_optimizers.FusedNovoGrad, formulas.novograd, {"grad_averaging": False, "bias_correction": False}),
+    (apex_optimizers.FusedAdagrad, formulas.adagrad, {"weight_decay": 0.1}),
+    (apex_optimizers.FusedAdagrad, formulas.adagrad, {"weight_decay": 0.1, "adagrad_w_mode": True}),
 ]
 IDS = ["{} {}".format(case[0].__name__, " ".join(sorted(case[2]))).strip() for case in CASES]
 #: One row per class.

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel, Reducer
-from ampcompat.apex.parallel.flat import flat_dist_call
+from ampcompat.apex.parallel.collectives import flat_dist_call
 
 STEPS = 4
 
@@ -188,9 +188,9 @@ def copies(rank):
     """Return the gradients of a deep copy, of a pickled copy, and of params frozen at first."""
     results = []
     model = DistributedDataParallel(make_net())
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        loss_of(twin, rank).backward()
-        results.append(gradients(twin))
+    for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        loss_of(clone, rank).backward()
+        results.append(gradients(clone))
     results.append(gradients(model))
     model.module[0].weight.requires_grad_(False)
     loss_of(model, rank).backward()

@@ -9,10 +9,10 @@ import pytest
 from ampcompat.apex import install
 
 ABSENT = [
-    ("apex.normalization.no_such_module", "ampcompat does not carry"),
+    ("apex.normalization.no_such_module", "ampcompat does not provide"),
     ("apex.contrib.fmha", "scaled_dot_product_attention"),
     ("apex.transformer.tensor_parallel", "Megatron-LM"),
-    ("apex.amp.no_such_module", "ampcompat does not carry"),
+    ("apex.amp.no_such_module", "ampcompat does not provide"),
 ]
 
 
@@ -25,7 +25,7 @@ def alias():
 
 
 @pytest.mark.parametrize("name, instead", ABSENT, ids=[name for name, _ in ABSENT])
-def test_importing_it_names_it_and_says_what_to_use(name, instead):
+def test_importing_it_raises_an_error_that_names_a_replacement(name, instead):
     for statement in ("import " + name, "from " + name + " import Something"):
         with pytest.raises(ImportError, match=instead) as caught:
             exec(statement, {})
@@ -35,7 +35,7 @@ def test_importing_it_names_it_and_says_what_to_use(name, instead):
         importlib.import_module(name)
 
 
-def test_from_apex_import_it_says_so_too():
+def test_from_apex_import_raises_the_same_error():
     with pytest.raises(ImportError, match="Megatron-LM"):
         exec("from apex import transformer", {})
 
@@ -49,7 +49,7 @@ def test_as_an_attribute_it_is_absent_with_the_same_advice():
 
 
 @pytest.mark.parametrize("name", ["apex.transformer", "apex.no_such_part"])
-def test_a_probe_hears_that_there_is_none(name):
+def test_find_spec_returns_none(name):
     assert importlib.util.find_spec(name) is None
 
 

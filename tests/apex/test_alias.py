@@ -13,7 +13,7 @@ import torch
 from processes import RUN, python
 
 import ampcompat
-from ampcompat import amp as ours
+from ampcompat import amp as ampcompat_amp
 from ampcompat.apex import install
 
 Pair = namedtuple("Pair", "left right")
@@ -29,7 +29,7 @@ def alias():
 def prepared(opt_level="O2", **keywords):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return ours.initialize(model, optimizer, opt_level=opt_level, verbosity=0, **keywords)
+    return ampcompat_amp.initialize(model, optimizer, opt_level=opt_level, verbosity=0, **keywords)
 
 
 def test_importing_apex_is_cheap_and_silent():
@@ -53,7 +53,7 @@ def test_every_way_to_import_amp_gives_the_same_functions(statement):
     names = {}
     exec(statement, names)
     for name in ("initialize", "scale_loss", "master_params", "state_dict", "load_state_dict", "init", "half_function"):
-        assert getattr(names["amp"], name) is getattr(ours, name)
+        assert getattr(names["amp"], name) is getattr(ampcompat_amp, name)
 
 
 def test_probes_find_it():
@@ -70,11 +70,11 @@ def test_probes_find_it():
         assert version("apex") == "0.1" and "ampcompat" in metadata("apex")["Summary"]
 
 
-@pytest.mark.parametrize("name", sorted(set(ours.__all__) - {"lists"}))
+@pytest.mark.parametrize("name", sorted(set(ampcompat_amp.__all__) - {"lists"}))
 def test_every_name_of_our_amp_is_there_and_the_same(name):
     from apex import amp
 
-    assert getattr(amp, name) is getattr(ours, name)
+    assert getattr(amp, name) is getattr(ampcompat_amp, name)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_every_name_of_our_amp_is_there_and_the_same(name):
         ("lists.tensor_overrides", "MODULE FP16_FUNCS FP32_FUNCS CASTS"),
     ],
 )
-def test_the_submodules_that_clients_reach_into_are_there(module, names):
+def test_the_submodules_that_clients_import_exist(module, names):
     loaded = importlib.import_module("apex.amp." + module)
     from apex import amp
 
@@ -119,11 +119,11 @@ def test_the_two_doors_share_one_session():
     model, optimizer = prepared("O0", loss_scale=8.0)
     with amp.scale_loss(model(torch.ones(3, 2)).sum(), optimizer) as loss:
         loss.backward()
-    assert amp.state_dict() == ours.state_dict() != {}
+    assert amp.state_dict() == ampcompat_amp.state_dict() != {}
     assert amp._amp_state.loss_scalers is ampcompat.current().scalers
 
 
-def test_applier_walks_containers_and_leaves_the_rest():
+def test_applier_casts_tensors_in_containers_only():
     from apex.amp._initialize import applier
 
     tensor = torch.ones(1)

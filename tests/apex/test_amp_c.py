@@ -84,7 +84,7 @@ def test_scale_multiplies_and_casts(source, target):
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["multi_tensor_scale", "multi_tensor_l2norm", "multi_tensor_axpby"])
-def test_the_flag_tells_of_inf_and_nan_and_the_result_is_there(name, bad):
+def test_inf_and_nan_set_the_flag_and_the_result_is_written(name, bad):
     sources, others, targets, noop = randoms(1), randoms(2), randoms(3), flag()
     sources[1][2] = bad
     if name == "multi_tensor_axpby":
@@ -99,7 +99,7 @@ def test_the_flag_tells_of_inf_and_nan_and_the_result_is_there(name, bad):
         assert same(targets[0], sources[0] * 2.0) and not (targets[1] - targets[1] == 0).all()
 
 
-def test_axpby_adds_and_looks_where_it_is_told():
+def test_axpby_adds_and_checks_the_given_argument():
     for looks_at, expected in ((-1, 1), (0, 0), (1, 1)):
         xs, ys, outs, noop = randoms(1), randoms(2), randoms(3), flag()
         ys[0][0, 0] = math.inf
@@ -331,7 +331,7 @@ def test_where_the_flag_is_set_nothing_is_updated(name):
     not features.has_flagged_sgd("cpu"), reason="this torch has no update that a flag forbids, on the CPU"
 )
 @pytest.mark.parametrize("name", sorted(set(CALLS) - {"multi_tensor_lamb_stage1_cuda"}))
-def test_the_flag_is_not_read_where_the_device_can_heed_it(name):
+def test_the_host_does_not_read_the_flag_where_the_device_can_skip(name):
     count, args = CALLS[name]
     tensor_lists = [randoms(seed, positive=True) for seed in range(count)]
     with Watch() as watch:

@@ -104,8 +104,8 @@ def norm_by_hand(params, order):
 @pytest.mark.parametrize("order", [2, 1.0, 3, math.inf])
 @pytest.mark.parametrize("limit", [0.5, 1000.0])
 def test_clipping_scales_by_the_joint_norm_over_all_dtypes(order, limit):
-    wanted = [torch.float32, torch.float16, torch.float64, torch.bfloat16]
-    params = gradients([dtype for dtype in wanted if trains_in(dtype)])
+    expected = [torch.float32, torch.float16, torch.float64, torch.bfloat16]
+    params = gradients([dtype for dtype in expected if trains_in(dtype)])
     before = [param.grad.double().clone() for param in params]
     right = norm_by_hand(params, order)
     found = clip_grad_norm_(iter(params + [torch.nn.Parameter(torch.ones(2))]), limit, order)

@@ -109,13 +109,13 @@ def test_outputs_and_gradients_are_those_of_float64_within_half_rounding(way):
     torch.manual_seed(3)
     model = WAYS[way](Net().to(HIGH))
     reference = copy.deepcopy(inner(model)).double()
-    found, wanted = passed(model, batch()), passed(reference, batch().double())
-    for one, other in zip(found, wanted):
+    found, expected = passed(model, batch()), passed(reference, batch().double())
+    for one, other in zip(found, expected):
         assert (one.double() - other).norm() <= 3 * torch.finfo(LOW).eps * other.norm()
 
 
 @each_way
-def test_copies_and_pickles_are_emulated_too_and_state_dicts_know_nothing_of_it(way, monkeypatch):
+def test_copies_and_pickles_are_emulated_too_and_state_dicts_do_not_contain_it(way, monkeypatch):
     model = WAYS[way](Net().to(HIGH))
     names = list(model.state_dict())
     assert all(not name.startswith("_amp") and "_amp" not in name for name in names)
@@ -123,13 +123,13 @@ def test_copies_and_pickles_are_emulated_too_and_state_dicts_know_nothing_of_it(
     torch.save(model, file)
     file.seek(0)
     options = {"weights_only": False} if hasattr(torch.serialization, "add_safe_globals") else {}
-    twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, **options)]
-    wanted = passed(model, batch())
-    for twin in twins:
-        twin.load_state_dict(model.state_dict())
-        for one, other in zip(passed(twin, batch())[1:], wanted[1:]):
+    clones = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, **options)]
+    expected = passed(model, batch())
+    for clone in clones:
+        clone.load_state_dict(model.state_dict())
+        for one, other in zip(passed(clone, batch())[1:], expected[1:]):
             assert torch.equal(one, other)
-        assert inner(twin).seen == [True]
+        assert inner(clone).seen == [True]
     monkeypatch.setenv(half_emulation.VARIABLE, "off")
     elsewhere = pickle.loads(pickle.dumps(model))  # loaded where half is not emulated
     inner(elsewhere).seen = []
@@ -142,12 +142,12 @@ def test_copies_and_pickles_are_emulated_too_and_state_dicts_know_nothing_of_it(
 def test_a_checkpoint_recomputes_as_it_computed(way, reentrant):
     torch.manual_seed(3)
     plain = WAYS[way](Net().to(HIGH))
-    twin = copy.deepcopy(plain)
-    inner(twin).checkpoint = reentrant
-    for one, other in zip(passed(plain, batch()), passed(twin, batch())):
+    clone = copy.deepcopy(plain)
+    inner(clone).checkpoint = reentrant
+    for one, other in zip(passed(plain, batch()), passed(clone, batch())):
         # A reentrant checkpoint hands back its gradient in another layout, which batch norm adds up in another order.
         assert (one.double() - other.double()).norm() <= torch.finfo(LOW).eps * other.double().norm() * reentrant
-    assert inner(twin).seen == [True, True]
+    assert inner(clone).seen == [True, True]
 
 
 def test_a_class_is_put_back_when_its_last_network_is_gone():

@@ -487,7 +487,7 @@ def test_what_is_no_checkpoint_of_it_is_refused_and_changes_nothing():
     assert model.a.tolist() == [1.0, 0.5]
 
 
-def test_its_checkpoint_goes_on_at_o2():
+def test_its_checkpoint_can_be_loaded_at_o2():
     def linear():
         torch.manual_seed(0)
         return torch.nn.Linear(2, 1).to(HIGH)

@@ -104,7 +104,7 @@ def test_every_name_is_there(module):
 
 
 @pytest.mark.parametrize("module, name, instead", ABSENT, ids=["{} {}".format(*row) for row in ABSENT])
-def test_what_is_not_says_so_when_imported_and_only_then(module, name, instead):
+def test_a_missing_name_is_an_error_when_imported_and_only_then(module, name, instead):
     with pytest.raises(ImportError, match=instead) as caught:
         exec("from {} import {}".format(module, name), {})
     assert "{}.{}".format(module, name) in str(caught.value) or module in str(caught.value)
@@ -215,7 +215,7 @@ def test_optimizers_show_the_function_that_they_are_made_of(name, function):
     assert getattr(optimizer, function) is getattr(amp_C, function)
 
 
-def test_probes_for_the_compiled_parts_hear_that_there_are_none():
+def test_find_spec_of_the_compiled_parts_returns_none():
     for name in ("fused_layer_norm_cuda", "fused_adam_cuda", "xentropy_cuda", "mlp_cuda"):
         assert importlib.util.find_spec(name) is None
 

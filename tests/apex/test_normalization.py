@@ -189,8 +189,8 @@ def test_it_prints_copies_pickles_and_resets(kind):
     module = make_norm(kind, (2, 3), torch.float32)
     assert repr(module) == kind.__name__ + "((2, 3), eps=1e-05, elementwise_affine=True)"
     x = torch.randn(4, 2, 3)
-    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert torch.equal(twin(x), module(x))
+    for clone in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(clone(x), module(x))
     fresh = kind((2, 3))
     fresh.load_state_dict(module.state_dict())
     assert torch.equal(fresh(x), module(x))
@@ -233,7 +233,7 @@ def test_layer_norms_can_be_scripted(kind):
 
 
 @each_norm
-def test_compiled_it_stays_one_graph(kind):
+def test_compiled_it_is_one_graph(kind):
     if not hasattr(torch, "compile"):
         pytest.skip("this torch has no torch.compile")
     module = make_norm(kind, 5, torch.float32)

@@ -79,12 +79,12 @@ def test_state_dicts_count_the_steps_that_were_made_in_plain_numbers(make, formu
             plain.step()
     counts = [[group.get("step") for group in each.state_dict()["param_groups"]] for each in (optimizer, plain)]
     assert counts[0] == counts[1] and all(type(one) is type(other) for one, other in zip(*counts))
-    twin = made(make, options, [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)])
-    twin.load_state_dict(optimizer.state_dict())
-    for each in (optimizer, twin):  # one goes on counting on the device, the other on the host
+    clone = made(make, options, [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)])
+    clone.load_state_dict(optimizer.state_dict())
+    for each in (optimizer, clone):  # one goes on counting on the device, the other on the host
         set_gradients(params_of(each), 3)
         each.step()
-    assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(params_of(optimizer), params_of(twin)))
+    assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(params_of(optimizer), params_of(clone)))
 
 
 @needs_flags
@@ -114,8 +114,8 @@ def test_where_torch_lacks_the_operation_the_flag_is_read(make, formula, options
 
 
 @needs_flags
-def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
-    monkeypatch.setattr(fused_adam, "takes", lambda *rows: False)
+def test_adam_without_torchs_fused_operation_skips_by_the_flag_too(monkeypatch):
+    monkeypatch.setattr(fused_adam, "supports", lambda *rows: False)
     test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], dtype=torch.float32)
 
 
@@ -126,13 +126,13 @@ def test_adam_without_torchs_fused_operation_heeds_the_flag_too(monkeypatch):
     st.booleans(),
 )
 @hypothesis.settings(deadline=None, max_examples=60)
-def test_blending_under_a_flag_is_blending_or_nothing(values, weight, share, forbidden):
+def test_an_average_is_updated_or_unchanged_by_the_flag(values, weight, grad_weight, is_skipped):
     old = torch.tensor(values)
-    news = torch.full_like(old, float("nan")) if forbidden else old.flip(0) * 0.5 + 1.0
+    values = torch.full_like(old, float("nan")) if is_skipped else old.flip(0) * 0.5 + 1.0
     (average,) = averages = [old.clone()]
-    foreach_ops.blend_(averages, weight, [news], share, torch.full((), float(forbidden)))
-    right = old.double() if forbidden else weight * old.double() + share * news.double()
-    room = 0.0 if forbidden else 4 * torch.finfo(torch.float32).eps * 8
+    foreach_ops.update_average_(averages, weight, [values], grad_weight, torch.full((), float(is_skipped)))
+    right = old.double() if is_skipped else weight * old.double() + grad_weight * values.double()
+    room = 0.0 if is_skipped else 4 * torch.finfo(torch.float32).eps * 8
     assert float((average.double() - right).abs().max()) <= room
 
 

@@ -5,11 +5,11 @@ import torch
 from half_kernels import trains_in
 from optimizer_cases import PLAIN, fresh_params, made, set_gradients
 
-from ampcompat.apex.contrib import optimizers as older
+from ampcompat.apex.contrib import optimizers as legacy_optimizers
 from ampcompat.torch_compat import features
 
 SCALE = 1024.0
-CASES = PLAIN + [(older.FusedAdam, None, {}), (older.FusedSGD, None, {})]
+CASES = PLAIN + [(legacy_optimizers.FusedAdam, None, {}), (legacy_optimizers.FusedSGD, None, {})]
 IDS = ["{} {}".format(make.__module__.split(".")[2], make.__name__) for make, _, _ in CASES]
 each_class = pytest.mark.parametrize("make, options", [(make, options) for make, _, options in CASES], ids=IDS)
 needs_grad_scaler = pytest.mark.skipif(
@@ -26,9 +26,9 @@ def train(optimizer, scaler, index, unscales, overflows):
     """One iteration whose true gradients are those of ``set_gradients``."""
     params = params_of(optimizer)
     set_gradients(params, index)
-    wanted = [param.grad for param in params]
+    expected = [param.grad for param in params]
     optimizer.zero_grad(set_to_none=True)
-    loss = sum((param * grad).sum() for param, grad in zip(params, wanted))
+    loss = sum((param * grad).sum() for param, grad in zip(params, expected))
     scaler.scale(loss).backward()
     if overflows:
         params[1].grad[2] = float("inf")
@@ -36,22 +36,22 @@ def train(optimizer, scaler, index, unscales, overflows):
         scaler.unscale_(optimizer)
     scaler.step(optimizer)
     scaler.update()
-    return wanted
+    return expected
 
 
 @needs_grad_scaler
 @each_class
 @pytest.mark.parametrize("unscales", [False, True], ids=["", "unscale_"])
 @pytest.mark.parametrize("flagged", [True, False], ids=["on the device", "read"])
-def test_weights_are_right_and_gradients_true(make, options, unscales, flagged, monkeypatch):
+def test_weights_are_right_and_gradients_unscaled(make, options, unscales, flagged, monkeypatch):
     if not flagged:
         monkeypatch.setattr(features, "has_flagged_sgd", lambda device_type: False)
     optimizer, plain = (made(make, options, fresh_params(torch.float32)) for _ in range(2))
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=1000)
     for index, overflows in enumerate([False, True, False]):
         before = [param.detach().clone() for param in params_of(optimizer)]
-        wanted = train(optimizer, scaler, index, unscales, overflows)
-        for number, (param, true) in enumerate(zip(params_of(optimizer), wanted)):
+        expected = train(optimizer, scaler, index, unscales, overflows)
+        for number, (param, true) in enumerate(zip(params_of(optimizer), expected)):
             if not overflows or number != 1:
                 assert torch.allclose(param.grad, true, rtol=1e-6)
         if overflows:
@@ -64,10 +64,10 @@ def test_weights_are_right_and_gradients_true(make, options, unscales, flagged, 
     assert scaler.get_scale() == SCALE / 2
 
 
-def test_a_skip_that_the_host_reads_leaves_true_gradients(monkeypatch):
+def test_a_skip_that_the_host_reads_leaves_unscaled_gradients(monkeypatch):
     monkeypatch.setattr(features, "has_flagged_sgd", lambda device_type: False)
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-    optimizer = older.optimizers.FusedAdam(params)
+    optimizer = legacy_optimizers.optimizers.FusedAdam(params)
     params[0].grad, params[1].grad = torch.full((2,), 8.0), torch.full((2,), float("inf"))
     optimizer.found_inf, optimizer.grad_scale = torch.ones(()), torch.full((), 8.0)
     optimizer.step()
@@ -77,7 +77,7 @@ def test_a_skip_that_the_host_reads_leaves_true_gradients(monkeypatch):
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in half")
 def test_half_params_step_on_what_the_half_gradients_hold_before_they_are_divided():
     param = torch.nn.Parameter(torch.ones(1, dtype=torch.float16))
-    optimizer = older.optimizers.FusedSGD([param], lr=2.0**30)
+    optimizer = legacy_optimizers.optimizers.FusedSGD([param], lr=2.0**30)
     param.grad = torch.full((1,), 2.0**-20, dtype=torch.float16)
     optimizer.found_inf, optimizer.grad_scale = torch.zeros(()), torch.full((), 2.0**10)
     optimizer.step()

@@ -91,10 +91,12 @@ def test_an_overflow_skips_the_step(level, make, formula, options):
 def test_it_copies_with_its_model(make, formula, options):
     model, optimizer = prepared(make, "O2", loss_scale=128.0)
     train(model, optimizer, 2)
-    twins = copy.deepcopy((model, optimizer))
+    clones = copy.deepcopy((model, optimizer))
     train(model, optimizer, 2, first=2)
-    train(*twins, 2, first=2)
-    assert all(torch.equal(one, other) for one, other in zip(amp.master_params(optimizer), amp.master_params(twins[1])))
+    train(*clones, 2, first=2)
+    assert all(
+        torch.equal(one, other) for one, other in zip(amp.master_params(optimizer), amp.master_params(clones[1]))
+    )
 
 
 def test_a_scheduler_changes_its_rate():
@@ -125,7 +127,7 @@ def test_torchs_grad_scaler_drives_it_too(make):
 
 @needs_grad_scaler
 @pytest.mark.parametrize("make", [optimizers.FusedAdam, optimizers.FusedMixedPrecisionLamb])
-def test_a_grad_scaler_handed_to_step_is_heeded(make):
+def test_step_takes_a_grad_scaler(make):
     param, right = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     optimizer, plain = make([param], lr=0.1), make([right], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

@@ -65,8 +65,8 @@ def test_a_run_resumed_from_a_state_dict_equals_one_that_went_on(make, formula, 
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
-    twins = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(make, options, twins)
+    clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
+    resumed = made(make, options, clones)
     resumed.load_state_dict(torch.load(file))
     train(optimizer, 2, first=2)
     train(resumed, 2, first=2)
@@ -80,12 +80,12 @@ def test_a_run_resumed_from_a_state_dict_equals_one_that_went_on(make, formula, 
 def test_copies_and_pickles_go_on_with_the_same_options(make, formula, options):
     optimizer = made(make, options, fresh_params(torch.float32))
     train(optimizer, 2)
-    twins = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    clones = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
     train(optimizer, 2, first=2)
-    for twin in twins:
-        train(twin, 2, first=2)
-        assert same_weights(optimizer, twin)
-        twin.zero_grad()
+    for clone in clones:
+        train(clone, 2, first=2)
+        assert same_weights(optimizer, clone)
+        clone.zero_grad()
 
 
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
@@ -141,18 +141,18 @@ def test_sparse_gradients_are_refused():
         optimizer.step()
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("expected", [True, False])
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
-def test_zero_grad_follows_set_grad_none(make, formula, options, wanted):
-    if make is optimizers.FusedMixedPrecisionLamb and not wanted:
+def test_zero_grad_follows_set_grad_none(make, formula, options, expected):
+    if make is optimizers.FusedMixedPrecisionLamb and not expected:
         pytest.skip("this one has no such option, in Apex neither")
     params = fresh_params(torch.float32)
-    chosen = {} if make is optimizers.FusedMixedPrecisionLamb else {"set_grad_none": wanted}
+    chosen = {} if make is optimizers.FusedMixedPrecisionLamb else {"set_grad_none": expected}
     optimizer = made(make, dict(options, **chosen), params)
     set_gradients(params, 0)
     optimizer.zero_grad()
-    assert all((param.grad is None) == wanted for param in params)
-    assert wanted or all((param.grad == 0).all() for param in params)
+    assert all((param.grad is None) == expected for param in params)
+    assert expected or all((param.grad == 0).all() for param in params)
 
 
 def test_a_closure_computes_the_loss_with_gradients():
@@ -199,8 +199,8 @@ def test_norms_in_checkpoints_of_apex_novograd_are_read():
     for group in saved["param_groups"]:
         norms = [saved["state"][key].pop("exp_avg_sq") for key in group["params"]]
         group["exp_avg_sq"] = [torch.empty(0), torch.stack(norms)]
-    twins = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(optimizers.FusedNovoGrad, {}, twins)
+    clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
+    resumed = made(optimizers.FusedNovoGrad, {}, clones)
     resumed.load_state_dict(saved)
     train(optimizer, 1, first=2)
     train(resumed, 1, first=2)
@@ -216,12 +216,12 @@ def test_norms_in_checkpoints_of_apex_novograd_are_read():
     ],
     ids=["Adam", "AdamW", "SGD"],
 )
-def test_a_run_of_torchs_own_optimizer_goes_on(theirs, ours, options):
+def test_a_checkpoint_of_torchs_own_optimizer_can_be_resumed(theirs, ours, options):
     shared = {name: value for name, value in options.items() if name != "adam_w_mode"}
     optimizer = made(theirs, shared, fresh_params(torch.float64))
     train(optimizer, 3)
-    twins = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(ours, options, twins)
+    clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
+    resumed = made(ours, options, clones)
     resumed.load_state_dict(optimizer.state_dict())
     train(optimizer, 2, first=3)
     train(resumed, 2, first=3)
@@ -229,7 +229,7 @@ def test_a_run_of_torchs_own_optimizer_goes_on(theirs, ours, options):
         assert torch.allclose(one, other, rtol=1e-12)
 
 
-def test_state_that_apex_saved_in_half_goes_on_in_float32():
+def test_state_that_apex_saved_in_half_becomes_float32():
     optimizer = made(optimizers.FusedLAMB, {}, fresh_params(torch.float16))
     train(optimizer, 2)
     saved = copy.deepcopy(optimizer.state_dict())
@@ -257,7 +257,7 @@ def test_adam_is_the_same_with_and_without_torchs_fused_operation(monkeypatch):
     runs = []
     for usable in (True, False):
         if not usable:
-            monkeypatch.setattr(fused_adam, "takes", lambda *lists: False)
+            monkeypatch.setattr(fused_adam, "supports", lambda *lists: False)
         optimizer = made(optimizers.FusedAdam, {"weight_decay": 0.1}, fresh_params(torch.float64))
         train(optimizer, 3)
         runs.append(params_of(optimizer))

@@ -50,6 +50,6 @@ def test_the_version_of_cudnn_is_checked(apex, monkeypatch, version, enough):
     assert [("--bnp" in str(each.message)) for each in caught] == [True] * (not enough)
 
 
-def test_log_records_tell_the_rank(apex):
+def test_log_records_have_the_rank(apex):
     record = logging.LogRecord("apex", logging.INFO, "file", 1, "text", (), None)
     assert apex.RankInfoFormatter("%(rank_info)s %(message)s").format(record) == "(0, 0, 0, 0) text"

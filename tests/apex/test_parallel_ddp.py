@@ -46,7 +46,7 @@ def assert_close(found, expected, tolerance=1e-12):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", sorted(loops.FLAGS))
-def test_each_flag_does_what_it_says(outcomes, name, rank):
+def test_each_flag_has_its_effect(outcomes, name, rank):
     assert_close(outcomes[rank]["every_flag"][name], combined(loops.FLAGS[name][1], step=1))
 
 
@@ -90,7 +90,7 @@ def test_a_gradient_that_comes_too_late_is_an_error_with_the_way_out(outcomes):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_disabled_passes_stay_local_and_the_next_enabled_one_averages_all(outcomes, rank):
+def test_disabled_passes_are_not_reduced_and_the_next_enabled_one_averages_all(outcomes, rank):
     alone, together = outcomes[rank]["accumulated"]
     assert_close(alone, [one + two for one, two in zip(own_gradients(rank, 0), own_gradients(rank, 1))])
     sums = [combined(0.5, step) for step in range(3)]
@@ -111,7 +111,7 @@ def test_copies_and_params_unfrozen_later_are_reduced(outcomes):
         assert_close(found, combined(0.5))
 
 
-def test_reducer_averages_when_told(outcomes):
+def test_reducer_averages_at_each_call(outcomes):
     for rank in (0, 1):
         weights, grads, listed, sent = outcomes[rank]["reducers"]
         reference = loops.make_net(seed=0).state_dict()

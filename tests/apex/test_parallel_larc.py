@@ -73,7 +73,7 @@ def test_a_step_follows_the_formula(dtype, trust, clip):
         assert (param.detach().double() - want).abs().max() <= tolerance * 3
 
 
-def test_a_rate_of_zero_moves_nothing_and_stays_finite():
+def test_a_learning_rate_of_zero_changes_nothing_and_is_finite():
     groups = make_params()
     before = [param.detach().clone() for param in groups[0]]
     optimizer = LARC(make_sgd(groups))
@@ -148,8 +148,8 @@ def test_it_is_what_it_wraps_to_everybody_who_asks():
     assert "SGD" in repr(optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 1.5 would rather have torch.save called
-        twin = pickle.loads(pickle.dumps(optimizer))
-    assert twin.clip is optimizer.clip and len(twin.param_groups) == 3
+        clone = pickle.loads(pickle.dumps(optimizer))
+    assert clone.clip is optimizer.clip and len(clone.param_groups) == 3
 
 
 def test_schedulers_take_it():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ampcompat.apex import install, parallel
-from ampcompat.apex.parallel import flat, multiproc
+from ampcompat.apex.parallel import collectives, multiproc
 
 NAMES = (
     "DistributedDataParallel",
@@ -43,7 +43,7 @@ def test_the_modules_that_scripts_reach_into_are_there():
     from apex.parallel.sync_batchnorm import SyncBatchNorm as Other
 
     assert DistributedDataParallel is parallel.DistributedDataParallel and Reducer is parallel.Reducer
-    assert flat_dist_call is flat.flat_dist_call
+    assert flat_dist_call is collectives.flat_dist_call
     assert LARC is parallel.LARC and SyncBatchNorm is Other is parallel.SyncBatchNorm
     assert importlib.import_module("apex.parallel.multiproc").main is multiproc.main
 
@@ -62,12 +62,12 @@ def launch(folder, source, *arguments):
     return done.returncode, done.stdout.decode().split()
 
 
-SAYS = "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])\n"
+SCRIPT = "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])\n"
 
 
 def test_the_launcher_starts_a_process_per_rank_and_keeps_the_others_output_in_files(tmp_path):
-    status, words = launch(tmp_path, SAYS, "--epochs", "3", "--world-size", "2")
-    assert (status, words) == (0, "0 2 --epochs 3 --world-size 2 --rank 0".split())
+    status, output = launch(tmp_path, SCRIPT, "--epochs", "3", "--world-size", "2")
+    assert (status, output) == (0, "0 2 --epochs 3 --world-size 2 --rank 0".split())
     assert (tmp_path / "GPU_1.log").read_text().split() == "1 2 --epochs 3 --world-size 2 --rank 1".split()
 
 
@@ -78,4 +78,4 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="with GPUs it starts one process for each")
 def test_without_gpus_it_starts_one_process(tmp_path):
-    assert launch(tmp_path, SAYS) == (0, "0 1 --world-size 1 --rank 0".split())
+    assert launch(tmp_path, SCRIPT) == (0, "0 1 --world-size 1 --rank 0".split())

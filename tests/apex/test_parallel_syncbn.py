@@ -91,11 +91,13 @@ def assert_statistics(found, reference, dtype, input, keywords, z):
     assert (evaluated - expected).abs().max() <= 4 * TOLERANCE[dtype] * expected.abs().max()
     for _, _, buffers, _ in found:
         assert buffers["num_batches_tracked"].item() == 2
-        for name, wanted in (("running_mean", reference.mean), ("running_var", reference.variance)):
-            assert (buffers[name].double() - wanted).abs().max() <= max(TOLERANCE[dtype], 1e-11) * wanted.abs().max()
+        for name, expected in (("running_mean", reference.mean), ("running_var", reference.variance)):
+            assert (buffers[name].double() - expected).abs().max() <= max(
+                TOLERANCE[dtype], 1e-11
+            ) * expected.abs().max()
 
 
-def test_ranks_of_other_groups_have_no_say(outcomes):
+def test_ranks_of_other_groups_have_no_effect(outcomes):
     shares = [share[0] for share in loops.shares("uneven images", 0)]
     expected = [Reference({}).train(torch.cat(shares[:2])), Reference({}).train(shares[2])]
     for index in range(2):  # the norm itself, and a deep copy of it
@@ -104,7 +106,7 @@ def test_ranks_of_other_groups_have_no_say(outcomes):
             assert (one - other).abs().max() <= 1e-11
 
 
-def test_groups_are_made_of_neighbours(outcomes):
+def test_groups_have_consecutive_ranks(outcomes):
     for none, size, error in (outcome["create"] for outcome in outcomes):
         assert none is None and size == 1 and "3 processes" in error
     assert create_syncbn_process_group(0) is None
@@ -147,7 +149,7 @@ def test_without_a_process_group_it_is_batch_norm():
     assert torch.equal(norm.eval()(inputs), copy.deepcopy(norm)(inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 1.5 would rather have torch.save called
-        twin = pickle.loads(pickle.dumps(norm))
-    assert torch.equal(twin(inputs), norm(inputs))
+        clone = pickle.loads(pickle.dumps(norm))
+    assert torch.equal(clone(inputs), norm(inputs))
     with pytest.raises(ValueError, match="3 channels"):
         norm(torch.randn(7, 4).double())

@@ -99,7 +99,7 @@ def test_mlstm_follows_its_formula():
 
 
 @pytest.mark.parametrize("kind", [LSTM, ReLU, Tanh, mLSTM], ids=names)
-def test_the_state_goes_on_until_it_is_reset(kind):
+def test_the_hidden_state_is_kept_until_it_is_reset(kind):
     torch.manual_seed(0)
     network = kind(3, 4, 2, output_size=5)
     x = torch.randn(6, 2, 3)
@@ -142,9 +142,9 @@ def test_dropout_is_between_layers_and_in_training_only():
 def test_models_that_have_run_copy_and_pickle():
     network = mLSTM(3, 4, 2)
     network(torch.randn(2, 2, 3))
-    for twin in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
-        assert torch.equal(twin.rnns[0].hidden[0], network.rnns[0].hidden[0])
-        assert not twin.rnns[0].hidden[0].requires_grad
+    for clone in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        assert torch.equal(clone.rnns[0].hidden[0], network.rnns[0].hidden[0])
+        assert not clone.rnns[0].hidden[0].requires_grad
 
 
 def test_a_gru_has_no_projection():
@@ -153,7 +153,7 @@ def test_a_gru_has_no_projection():
         GRU(3, 4, 1, output_size=5)
 
 
-def test_a_stack_says_what_it_takes():
+def test_a_stack_of_other_arguments_is_an_error():
     layers = [RNNCell(1, 2, 2, recurrent.cells._tanh, 1) for _ in range(2)]
     assert stackedRNN(layers, 2).nLayers == 2
     for wrong in (layers[:1], "LSTM"):

@@ -6,7 +6,7 @@ import precision
 import pytest
 import torch
 
-from ampcompat import amp as ours
+from ampcompat import amp as ampcompat_amp
 from ampcompat.apex import install
 from ampcompat.training import state
 
@@ -36,7 +36,7 @@ def amp_state(request):
 def initialize(**keywords):
     model = torch.nn.Linear(2, 1)
     keywords.setdefault("verbosity", 0)
-    return ours.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), **keywords)
+    return ampcompat_amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), **keywords)
 
 
 def test_before_initialize_it_has_no_session_to_show(amp_state):
@@ -78,12 +78,12 @@ def test_verbosity_can_be_read_and_set(amp_state, capsys):
     assert capsys.readouterr().out == "heard\n"
 
 
-def test_a_half_model_is_let_in_when_a_script_says_so(amp_state):
+def test_a_half_model_is_accepted_if_the_script_allows_it(amp_state):
     model = torch.nn.Linear(2, 1).half()
     with pytest.raises(RuntimeError):
-        ours.initialize(model, opt_level="O3", verbosity=0)
+        ampcompat_amp.initialize(model, opt_level="O3", verbosity=0)
     amp_state.allow_incoming_model_not_fp32 = True
-    assert ours.initialize(model, opt_level="O3", verbosity=0) is model
+    assert ampcompat_amp.initialize(model, opt_level="O3", verbosity=0) is model
 
 
 def test_warn_or_err_raises_unless_overridden(amp_state):
@@ -102,7 +102,7 @@ def test_options_are_to_read(amp_state):
 
 
 @pytest.mark.parametrize("name", ["functional_overrides", "torch_overrides", "tensor_overrides"])
-def test_op_lists_are_live_under_every_spelling(name):
+def test_op_lists_can_be_edited_under_every_module_name(name):
     from apex import amp
 
     module = importlib.import_module("apex.amp.lists." + name)

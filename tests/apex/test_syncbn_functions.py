@@ -1,4 +1,4 @@
-"""The functions of the syncbn extension against batch norm in float64, on one rank and joined over two."""
+"""The functions of the syncbn extension against batch norm in float64, on one rank and combined over two."""
 
 import importlib
 import inspect
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ampcompat.apex import install
-from ampcompat.apex.parallel import syncbn as ours
+from ampcompat.apex.parallel import syncbn as own_syncbn
 
 EPS = 1e-3
 CHANNELS = 3
@@ -60,8 +60,8 @@ class Reference:
 
 
 def test_the_module_has_apexs_names_and_signatures(syncbn):
-    for name in ours.__all__:
-        assert getattr(syncbn, name) is getattr(ours, name)
+    for name in own_syncbn.__all__:
+        assert getattr(syncbn, name) is getattr(own_syncbn, name)
     assert list(inspect.signature(syncbn.welford_parallel).parameters)[2:] == ["numel", "eps"]
     forward = list(inspect.signature(syncbn.batchnorm_forward_c_last).parameters)
     assert forward == ["input", "z", "mean", "inv_std", "weight", "shift", "fuse_relu"]

@@ -8,7 +8,7 @@ import torch
 from processes import ROOT, RUN, environment, python
 
 from ampcompat.cli import device_option
-from ampcompat.cli.argument_parser import LineParser
+from ampcompat.cli.argument_parser import CommandParser
 from ampcompat.cuda_redirect import startup
 from ampcompat.torch_compat import features
 
@@ -130,7 +130,7 @@ def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
     if name in features.available_devices():
         pytest.skip("this machine has that device")
     with pytest.raises(SystemExit):
-        device_option.apply_option(LineParser(prog="ampcompat run"), name)
+        device_option.apply_option(CommandParser(prog="ampcompat run"), name)
     message = "ampcompat run: error: --device {}: not available to this torch, only cpu".format(name)
     assert capsys.readouterr().err.startswith(message) and startup.VARIABLE not in os.environ
 

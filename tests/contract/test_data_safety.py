@@ -1,4 +1,4 @@
-"""NullContext is lost or left behind: failing ``initialize``, errors inside contexts, ``enabled=False``, close."""
+"""Nothing is lost or left behind: failing ``initialize``, errors inside contexts, ``enabled=False``, close."""
 
 import pytest
 import torch

@@ -103,7 +103,7 @@ def test_a_copy_on_the_cpu_does_not_change_with_the_weights(take):
     assert snapshot.tolist() == [1.0, 1.0]
 
 
-def test_modules_move_and_stay_the_same_objects():
+def test_modules_move_and_are_the_same_objects():
     model = nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 2), nn.BatchNorm1d(2))
     params = list(model.parameters())
     assert model.cuda() is model and model.cuda(1) is model and model.to(0) is model and model.to("cuda") is model
@@ -140,9 +140,9 @@ def test_tensor_types_of_cuda():
     assert x.tolist() == [1.0, 2.0] and torch.cuda.LongTensor(2, 3).shape == (2, 3)
     assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(x, torch.cuda.LongTensor)
     assert x.type() == "torch.cuda.FloatTensor" and x.half().type() == "torch.cuda.HalfTensor"
-    for wanted in ("torch.cuda.DoubleTensor", torch.cuda.DoubleTensor):
-        assert x.type(wanted).dtype is torch.float64
-        assert nn.Linear(2, 2).type(wanted).weight.dtype is torch.float64
+    for expected in ("torch.cuda.DoubleTensor", torch.cuda.DoubleTensor):
+        assert x.type(expected).dtype is torch.float64
+        assert nn.Linear(2, 2).type(expected).weight.dtype is torch.float64
     assert x.type(torch.int64).dtype is torch.int64 and x.type("torch.IntTensor").dtype is torch.int32
 
 
@@ -150,8 +150,8 @@ def test_the_default_tensor_type_may_be_one_of_cuda():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls it deprecated
         try:
-            for wanted in ("torch.cuda.DoubleTensor", torch.cuda.DoubleTensor):
-                torch.set_default_tensor_type(wanted)
+            for expected in ("torch.cuda.DoubleTensor", torch.cuda.DoubleTensor):
+                torch.set_default_tensor_type(expected)
                 assert torch.ones(1).dtype is torch.float64
                 torch.set_default_tensor_type(torch.FloatTensor)
         finally:

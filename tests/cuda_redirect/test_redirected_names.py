@@ -16,7 +16,8 @@ ABSENT = object()
 #: Public names of torch.cuda that do not use CUDA, or that are modules and classes which are not replaced.
 NOT_REPLACED = set(
     "AcceleratorError CudaError DeferredCudaCallError OutOfMemoryError check_error classproperty cudaStatus Device "
-    "Any Callable Optional Tuple Union List NewType Popen cast lru_cache cache Enum auto find_cuda_windows_lib raise_from".split()
+    "Any Callable Optional Tuple Union List NewType Popen cast lru_cache cache Enum auto find_cuda_windows_lib "
+    "raise_from".split()
 )
 
 
@@ -28,7 +29,7 @@ def present_names():
     """Return [(row, owner, name)] of what this torch has."""
     found = []
     for row in IMPORTED:
-        owner = redirection.resolved(row.owner)
+        owner = redirection.find_owner(row.owner)
         found += [(row, owner, name) for name in row.names if owner is not None and hasattr(owner, name)]
     return found
 
@@ -55,11 +56,11 @@ def test_a_name_of_builds_with_cuda_is_added():
 
 @pytest.mark.parametrize("row", IMPORTED, ids=lambda row: row.owner + "." + row.names[0])
 def test_an_owner_exists_or_this_torch_lacks_it(row):
-    owner = redirection.resolved(row.owner)
+    owner = redirection.find_owner(row.owner)
     if owner is None:
         parts = row.owner.split(".")
-        assert any(not hasattr(redirection.resolved(".".join(parts[:i])), parts[i]) for i in range(1, len(parts)))
-    elif row.how == redirections.REPLACED:
+        assert any(not hasattr(redirection.find_owner(".".join(parts[:i])), parts[i]) for i in range(1, len(parts)))
+    elif row.rule == redirections.REPLACED:
         module, function = row.detail.split(".")
         assert callable(getattr(redirection._MODULE_NAMED[module], function))
 
@@ -75,7 +76,7 @@ def test_every_factory_that_torch_lists_has_a_row():
     if not hasattr(torch.utils, "_device"):
         pytest.skip("this torch has no list of its factories")
     known = {function.__name__ for function in torch.utils._device._device_constructors()}
-    rows = {name for row in IMPORTED if row.how == redirections.FACTORY for name in row.names}
+    rows = {name for row in IMPORTED if row.rule == redirections.FACTORY for name in row.names}
     rows |= {"fft_fftfreq", "fft_rfftfreq"}
     assert known - rows == set()
 

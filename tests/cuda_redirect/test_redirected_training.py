@@ -97,23 +97,23 @@ class FourDevices(Target):
 
 
 @pytest.mark.parametrize(
-    "wanted, index",
+    "expected, index",
     [("cuda:2", 2), (3, 3), (torch.device("cuda", 5), 1), ("cuda", 0), (torch.device("cuda"), 0)],
     ids=str,
 )
-def test_indices_are_kept_where_there_are_several_devices(wanted, index):
-    assert FourDevices().of(wanted) == torch.device("cuda", index)
+def test_indices_are_kept_where_there_are_several_devices(expected, index):
+    assert FourDevices().translated(expected) == torch.device("cuda", index)
 
 
 def test_a_device_without_an_index_is_the_current_one():
     target = FourDevices()
     target.current = 3
-    assert target.of("cuda") == torch.device("cuda", 3)
+    assert target.translated("cuda") == torch.device("cuda", 3)
 
 
 @pytest.mark.parametrize("value", [None, "cpu", "cudax", torch.device("cpu"), torch.float32, True, 1.5, "mps"], ids=str)
 def test_other_devices_are_not_translated(value):
-    assert Target("cpu").of(value) is value
+    assert Target("cpu").translated(value) is value
 
 
 def test_the_backend_of_a_process_group_is_replaced_by_name():

@@ -10,7 +10,7 @@ from networks import each_setting, initialize, session_of
 from ampcompat.errors import AmpError
 from ampcompat.memory import estimate
 from ampcompat.memory.bytes_by_kind import format_bytes
-from ampcompat.memory.optimizer_state import StateSizes, factory_like
+from ampcompat.memory.optimizer_state import StateSizes, same_optimizer_factory
 from ampcompat.memory.storages import element_size, sizes_in
 
 
@@ -46,7 +46,7 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting, make, mom
     wide = not setting.casts_weights
     weight, norm = high if wide else low, low if setting.level == "O3" else high
     found = estimate.before_initialize(networks.make_network(), make, setting.policy)
-    kinds = found.kinds
+    kinds = found.formula_by_kind
     assert kinds.parameters == kinds.gradients == WEIGHTS * weight + NORM * norm
     assert kinds.masters == (WEIGHTS * high if setting.has_masters else 0)
     state = high if wide or setting.has_masters else low
@@ -66,28 +66,32 @@ def test_the_prediction_before_initialize_equals_that_after_it_and_what_is_held(
         optimizer = make(model.parameters())
         initialize(setting, model, optimizer)
         after = estimate.during_training([model], [optimizer], session.policy)
-        assert after.full == before.full
+        assert after.by_kind == before.by_kind
         networks.train_step(model, optimizer, networks.make_batch())
         state = sizes_in(dict(optimizer.state))
-        assert sum(sizes_in(list(model.parameters())).values()) == after.kinds.parameters
+        assert sum(sizes_in(list(model.parameters())).values()) == after.formula_by_kind.parameters
         masters = [master for master in networks.amp.master_params(optimizer)]
-        assert sum(state.values()) == after.kinds.optimizer
+        assert sum(state.values()) == after.formula_by_kind.optimizer
         own = {id(param) for param in model.parameters()}
-        assert sum(sizes_in([each for each in masters if id(each) not in own]).values()) == after.kinds.masters
+        assert (
+            sum(sizes_in([each for each in masters if id(each) not in own]).values()) == after.formula_by_kind.masters
+        )
 
 
 def test_layers_that_stay_in_float32_have_no_masters():
     policy = networks.Setting("O2", "auto", networks.HALF).policy
     found = estimate.before_initialize(networks.make_network(), plain_of, policy, ["0", torch.nn.BatchNorm1d])
     kept = 56 + NORM  # Linear(6, 8)
-    assert found.kinds.parameters == 4 * kept + 2 * 27
-    assert found.kinds.masters == 4 * 27
+    assert found.formula_by_kind.parameters == 4 * kept + 2 * 27
+    assert found.formula_by_kind.masters == 4 * 27
 
 
 def test_frozen_params_have_no_gradients_and_no_state():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
     model[0].weight.requires_grad_(False)
-    kinds = estimate.before_initialize(model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy).kinds
+    kinds = estimate.before_initialize(
+        model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy
+    ).formula_by_kind
     assert (kinds.parameters, kinds.gradients, kinds.optimizer) == (128, 64, 64)
 
 
@@ -96,7 +100,7 @@ def test_tied_weights_are_predicted_once():
     model[1].weight = model[0].weight
     found = estimate.before_initialize(model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy)
     assert found.num_params == 16
-    assert found.kinds.parameters == found.kinds.gradients == found.kinds.optimizer == 64
+    assert found.formula_by_kind.parameters == found.formula_by_kind.gradients == found.formula_by_kind.optimizer == 64
 
 
 def test_weights_that_functions_do_not_cast_are_left_out_of_the_casts():
@@ -164,27 +168,32 @@ def test_state_after_a_trial_step_predicts_the_state_of_any_shape(name, shape):
     def make(params):
         return kind(params, lr=0.01)
 
-    assert StateSizes(make).of(shape, torch.float32) == held_after_a_step(make, shape)
+    assert StateSizes(make).bytes_of(shape, torch.float32) == held_after_a_step(make, shape)
 
 
 def test_state_of_optimizers_that_need_sparse_gradients_or_a_closure_is_found():
-    assert StateSizes(torch.optim.SparseAdam).of((2, 3), torch.float32) == held_after_a_step(
+    assert StateSizes(torch.optim.SparseAdam).bytes_of((2, 3), torch.float32) == held_after_a_step(
         torch.optim.SparseAdam, (2, 3), is_sparse=True
     )
-    assert StateSizes(torch.optim.LBFGS).of((2, 3), torch.float32) >= 2 * 24  # the direction and the last gradient
+    assert (
+        StateSizes(torch.optim.LBFGS).bytes_of((2, 3), torch.float32) >= 2 * 24
+    )  # the direction and the last gradient
 
 
 def test_options_of_an_optimizer_and_of_its_groups_count():
     first, second = torch.nn.Parameter(torch.ones(8)), torch.nn.Parameter(torch.ones(8))
     optimizer = torch.optim.SGD([{"params": [first]}, {"params": [second], "momentum": 0.0}], lr=0.1, momentum=0.9)
-    sizes = [StateSizes(factory_like(optimizer, group)).of((8,), torch.float32) for group in optimizer.param_groups]
+    sizes = [
+        StateSizes(same_optimizer_factory(optimizer, group)).bytes_of((8,), torch.float32)
+        for group in optimizer.param_groups
+    ]
     assert sizes == [32, 0]
 
 
 @pytest.mark.parametrize("make", [lambda params: torch.optim.SGD(params, lr=-1.0), lambda params: int(params)])
 def test_an_optimizer_that_cannot_be_made_is_an_error(make):
     with pytest.raises(AmpError, match="could not be made of a list of params.*lambda params"):
-        StateSizes(make).of((2,), torch.float32)
+        StateSizes(make).bytes_of((2,), torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_report_at_any_level_holds_what_was_predicted(setting):
         observers = list(session.observers)
         report = ampcompat.memory_report(model, optimizer, lambda: networks.train_step(model, optimizer, batch))
         assert session.observers == observers
-    full = report.predicted.footprint.full
+    full = report.predicted.by_kind
     assert report.level == setting.level and report.num_params == 99
     assert report.peak_by_kind.parameters == full.parameters
     assert report.peak_by_kind.masters == full.masters

@@ -34,7 +34,7 @@ def test_every_iteration_has_the_real_size_of_its_group(run):
             assert position.size == len(group)
             assert position.is_last == (iteration == group[-1])
             assert position.starts_run == (iteration == start)
-            assert position.lost == (start % length if group[0] == start else 0)
+            assert position.num_missing == (start % length if group[0] == start else 0)
 
 
 def test_the_last_two_of_102_by_4_are_a_group_of_two():

@@ -211,7 +211,7 @@ def test_nothing_is_cast_at_o0_nor_where_amp_is_disabled():
     assert ReturnsDtypes(torch.float32)(x)[0] is x
 
 
-def test_casts_that_initialize_put_everywhere_stay_everywhere():
+def test_casts_of_initialize_remain_process_wide():
     amp.initialize(torch.nn.Linear(1, 1), opt_level="O1", verbosity=0)
     assert ReturnsDtypes(HIGH)(WIDE)[3] is LOW and torch.mm(WIDE, WIDE).dtype is LOW
     assert Probe().loss(NARROW)[0].dtype is HIGH

@@ -75,7 +75,7 @@ def test_accumulation_equals_the_written_out_loop_to_the_last_bit(setting):
 
 
 @settings_at("O1", "O2")
-def test_a_static_scale_skips_overflows_and_stays(setting):
+def test_a_static_scale_skips_overflows_and_is_unchanged(setting):
     with session_of(setting):
         model, optimizer = make(setting)
         reference = reference_run(setting, model, 1, 3, overflows=(1,))
@@ -169,7 +169,7 @@ class LogBuffer:
 
 
 @pytest.mark.parametrize("hook_class", (OptimizerHook, Fp16OptimizerHook, GradientCumulativeFp16OptimizerHook))
-def test_gradients_are_clipped_in_true_units_and_their_norm_is_logged(hook_class):
+def test_unscaled_gradients_are_clipped_and_their_norm_is_logged(hook_class):
     model = DecoratedProduct(1.0).to(HIGH)
     before = weights_of(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -231,7 +231,7 @@ def test_without_before_run_the_first_iteration_is_an_error():
         hook.after_train_iter(runner)
 
 
-def test_an_unknown_level_is_refused():
+def test_an_unknown_level_is_an_error():
     with pytest.raises(RuntimeError, match="Unknown opt_level 'O9'"):
         Fp16OptimizerHook(opt_level="O9")
 
@@ -297,7 +297,7 @@ def test_ranks_average_their_gradients_and_skip_together():
     assert first["averages"] == second["averages"] == [[1.5, 3.0, 4.5]] * 3
 
 
-def test_gradients_of_one_process_stay_as_they_are():
+def test_gradients_of_one_process_are_unchanged():
     param = torch.nn.Parameter(torch.zeros(2))
     param.grad = torch.ones(2)
     mmcv.allreduce_grads([param])

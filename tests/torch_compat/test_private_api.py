@@ -4,7 +4,7 @@ import pytest
 import torch
 from private_names import mentioned, sources
 
-from ampcompat.cli.info import _tested
+from ampcompat.cli.info import _support_lines
 from ampcompat.torch_compat import features, private_api
 
 if hasattr(torch, "compile"):
@@ -56,15 +56,15 @@ def test_an_untested_torch_is_told_in_one_sentence(monkeypatch, version, tested)
     assert (sentence is None) == tested
     if not tested:
         assert sentence == "torch {} is not tested; ampcompat is tested with torch 1.3.1 to 2.15".format(version)
-        assert _tested()[0].endswith(": " + sentence)
+        assert _support_lines()[0].endswith(": " + sentence)
 
 
 def test_info_names_what_is_missing_and_what_happens_without_it(monkeypatch):
     row = private_api.PrivateName("torch.utils.checkpoint", "_NoSuchFrame", "a purpose", "this happens")
     late = private_api.PrivateName("torch", "_no_such_function", "a purpose", "that happens", until="1.0")
     monkeypatch.setattr(private_api, "NAMES", (row, late))
-    lines = _tested()
+    lines = _support_lines()
     assert lines[1].split() == ["private", "names", "missing", ":"]
     assert [line.strip() for line in lines[2:]] == ["torch.utils.checkpoint._NoSuchFrame: this happens"]
     monkeypatch.setattr(private_api, "NAMES", ())
-    assert _tested()[1].split(" : ") == ["private names missing ", "none"]
+    assert _support_lines()[1].split(" : ") == ["private names missing ", "none"]

@@ -29,22 +29,15 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     grads = [param.grad.detach() for param in params if param.grad is not None]
     if not grads:
         return torch.tensor(0.0)
-    groups, order = tensor_lists.grouped(grads), float(norm_type)
+    groups = tensor_lists.grouped(grads)
     with torch.no_grad():
-        total = _joined([foreach_ops.norms(alike, order) for alike in groups], order)
+        total = foreach_ops.total_norm(groups, float(norm_type))
         if error_if_nonfinite and not tensor_lists.all_finite(total):
             raise AmpError(
                 "clip_grad_norm_: the {}-norm of the gradients is {}, so they cannot be clipped. With "
                 "error_if_nonfinite=False they are scaled all the same.".format(norm_type, total.item())
             )
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        for alike in groups:
-            foreach_ops.scale_(alike, factor.to(alike[0].device))
+        for group in groups:
+            foreach_ops.scale_(group, factor.to(group[0].device))
     return total
-
-
-def _joined(norms, order):
-    """Return the norm over tensors whose norms are given, as tensors of one dimension on several devices."""
-    widest = max((each.dtype for each in norms), key=lambda dtype: torch.finfo(dtype).bits)
-    together = torch.cat([each.to(norms[0].device, widest) for each in norms])
-    return together.max() if order == float("inf") else together.norm(order)

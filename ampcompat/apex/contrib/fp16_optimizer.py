@@ -9,13 +9,13 @@ import torch
 from ...errors import AmpError
 from ...loss_scaling.scaler import LossScaler
 from ...optimizers.apex_checkpoints import FLAT, INNER, MASTERS
-from ..fp16_utils import FP16_Optimizer as Present
-from .optimizers import as_older
+from .. import fp16_utils
+from ..optimizers.adam import FusedAdam, LegacyFusedAdam
 
 LISTS = "fp32_groups"
 
 
-class FP16_Optimizer(Present):
+class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     """Wraps an optimizer of a model that has half params; arguments as in ``apex.fp16_utils.FP16_Optimizer``.
 
     One iteration: one or more ``backward(loss)``, ``step()``, ``zero_grad()``. A dynamic scale starts at 2**16. It is
@@ -25,8 +25,8 @@ class FP16_Optimizer(Present):
     def __init__(
         self, init_optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, verbose=True
     ):
-        given = (static_loss_scale, dynamic_loss_scale, dynamic_loss_args, verbose)
-        super().__init__(as_older(init_optimizer), *given)
+        options = (static_loss_scale, dynamic_loss_scale, dynamic_loss_args, verbose)
+        super().__init__(_as_legacy(init_optimizer), *options)
 
     @staticmethod
     def _new_scaler(scale, options):
@@ -100,6 +100,18 @@ class FP16_Optimizer(Present):
                 "unskipped": unskipped % saved.get("scale_window", 1000),
             },
         }
+
+
+def _as_legacy(optimizer):
+    """Return ``optimizer``; a new ``FusedAdam`` with default options is turned into a ``LegacyFusedAdam``."""
+    is_new = type(optimizer) is FusedAdam and not optimizer.state
+    if is_new and optimizer.adam_w_mode and not (optimizer.capturable or optimizer.master_weights):
+        optimizer.__class__ = LegacyFusedAdam
+        del optimizer._attributes["adam_w_mode"], optimizer.adam_w_mode
+        optimizer._attributes["eps_mode"] = optimizer.eps_mode = 1
+        for options in [optimizer.defaults] + optimizer.param_groups:
+            options.setdefault("max_grad_norm", 0.0)
+    return optimizer
 
 
 def _split(flat, shapes):

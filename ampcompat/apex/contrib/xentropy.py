@@ -29,26 +29,26 @@ class SoftmaxCrossEntropyLoss(torch.autograd.Function):
             padding_idx: rows with this label have no loss and no gradient.
             half_to_float: return float32 losses for half logits; otherwise losses have the dtype of the logits.
         """
-        wide = logits.detach().to(foreach_ops.wide_dtype(logits.dtype))
-        normalizers = torch.logsumexp(wide, 1)
-        counts = labels != padding_idx
-        picked = labels * counts  # a padding label need not be a class
-        losses = normalizers - (1.0 - smoothing) * wide.gather(1, picked.unsqueeze(1)).squeeze(1)
+        logits_upcast = logits.detach().to(foreach_ops.compute_dtype(logits.dtype))
+        normalizers = torch.logsumexp(logits_upcast, 1)
+        is_counted = labels != padding_idx
+        target_classes = labels * is_counted  # a padding label need not be a class
+        losses = normalizers - (1.0 - smoothing) * logits_upcast.gather(1, target_classes.unsqueeze(1)).squeeze(1)
         if smoothing:
-            losses = losses - smoothing * wide.mean(1)
-        losses = torch.where(counts, losses, torch.zeros_like(losses))
-        ctx.save_for_backward(logits, normalizers, picked, counts)
+            losses = losses - smoothing * logits_upcast.mean(1)
+        losses = torch.where(is_counted, losses, torch.zeros_like(losses))
+        ctx.save_for_backward(logits, normalizers, target_classes, is_counted)
         ctx.smoothing = smoothing
         return losses if half_to_float else losses.to(logits.dtype)
 
     @staticmethod
     def backward(ctx, grad_losses):
         """Return the gradient of the logits, in their dtype."""
-        logits, normalizers, labels, counts = ctx.saved_tensors
+        logits, normalizers, labels, is_counted = ctx.saved_tensors
         grads = (logits.to(normalizers.dtype) - normalizers.unsqueeze(1)).exp_()
         if ctx.smoothing:
             grads -= ctx.smoothing / logits.shape[1]
         share = torch.full_like(normalizers, ctx.smoothing - 1.0).unsqueeze(1)
         grads.scatter_add_(1, labels.unsqueeze(1), share)
-        weights = torch.where(counts, grad_losses.to(grads.dtype), torch.zeros_like(normalizers))
+        weights = torch.where(is_counted, grad_losses.to(grads.dtype), torch.zeros_like(normalizers))
         return (grads * weights.unsqueeze(1)).to(logits.dtype), None, None, None, None

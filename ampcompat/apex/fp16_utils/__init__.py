@@ -1,6 +1,6 @@
 """The names of ``apex.fp16_utils``: mixed precision by hand, as scripts used it before ``amp.initialize``.
 
-NullContext here patches functions or needs ``amp``. "Half" is float16, or the low dtype of ``python -m ampcompat run
+Nothing here patches functions or needs ``amp``. "Half" is float16, or the low dtype of ``python -m ampcompat run
 --dtypes LOW,HIGH``.
 """
 

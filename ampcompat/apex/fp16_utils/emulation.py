@@ -31,26 +31,26 @@ def emulate(network, dtypes):
     return network
 
 
-def emulate_owners(params, dtypes):
+def emulate_modules_of(params, dtypes):
     """Call ``emulate`` on every module that holds one of ``params``, unless a module around it is emulated already.
 
     For callers that have only the params and do not know which of these modules the script will call.
     """
     if not params or half_emulation_mode.mode_for(dtypes) is None:
         return
-    wanted = {id(param) for param in params}
-    modules = _modules_alive()
-    done = {id(inner) for module in modules if _is_marked(module) for inner in module.modules()}
+    param_ids = {id(param) for param in params}
+    modules = _tracked_modules()
+    emulated = {id(inner) for module in modules if _is_marked(module) for inner in module.modules()}
     for module in modules:
-        if id(module) not in done and any(id(param) in wanted for param in module.parameters()):
+        if id(module) not in emulated and any(id(param) in param_ids for param in module.parameters()):
             emulate(module, dtypes)
 
 
-def _modules_alive():
+def _tracked_modules():
     """Return all modules that the garbage collector tracks, without scripted and partly constructed ones."""
     # type() instead of isinstance(), which would load lazy proxies.
-    found = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    return [each for each in found if "_modules" in vars(each) and not isinstance(each, torch.jit.ScriptModule)]
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    return [each for each in modules if "_modules" in vars(each) and not isinstance(each, torch.jit.ScriptModule)]
 
 
 def _is_marked(module):
@@ -75,7 +75,7 @@ class EmulatedForward(forwards.ForwardCasts):
         mode = None if self._mode is None else self._mode.context()
         if mode is None or half_emulation_mode.is_active() or not _is_on_cpu(model):
             return forward(model, *args, **kwargs)
-        with _recomputing, mode:
+        with _recompute_context, mode:
             return forward(model, *args, **kwargs)
 
     def __deepcopy__(self, memo):
@@ -90,7 +90,7 @@ def _is_on_cpu(model):
     return param is None or param.device.type == "cpu"
 
 
-class _Recomputing:
+class _RecomputeContext:
     """Context in which activation checkpoints recompute in the ``HalfMode`` of their forward pass."""
 
     def __init__(self):
@@ -111,4 +111,4 @@ class _Recomputing:
                 self._patches.undo()
 
 
-_recomputing = _Recomputing()
+_recompute_context = _RecomputeContext()

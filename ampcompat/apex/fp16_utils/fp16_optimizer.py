@@ -16,8 +16,9 @@ from ...notices import Notices
 from ...opt_levels import DYNAMIC, parse_scale
 from ...optimizers.masters import make_master, recast
 from ..contrib.clip_grad import clip_grad_norm_
+from ..optimizers.fused import clear_gradients
 from . import fp16util
-from .emulation import emulate_owners
+from .emulation import emulate_modules_of
 
 #: Consecutive overflows within one closure before an error: no scale helps if the loss is nan.
 MAX_RETRIES = 50
@@ -48,50 +49,43 @@ class FP16_Optimizer:
         self.first_closure_call_this_step = True
         self._notices = Notices(1 if verbose else 0)
         self._grads_scale = None  # the scale of the gradients that the half params hold now
-        self._float_grads_are_true = False  # gradients of float32 params are unscaled already
+        self._float_grads_are_unscaled = False  # gradients of float32 params are unscaled already
         self.fp16_groups, self.fp32_from_fp16_groups, self.fp32_from_fp32_groups = [], [], []
         for group in init_optimizer.param_groups:
-            self._adopt(group)
-        emulate_owners(_all(self.fp16_groups), fp16util.dtypes())
+            self._make_masters(group)
+        emulate_modules_of(_flatten_groups(self.fp16_groups), fp16util.dtypes())
 
     @staticmethod
     def _new_scaler(scale, options):
         return LossScaler(scale, **options)
 
-    def _adopt(self, group):
+    def _make_masters(self, group):
         """Replace the half params of a group by masters, and re-key and widen the state that they have."""
         high = fp16util.dtypes().high
-        halves, masters, floats = [], [], []
+        half_params, masters, float_params = [], [], []
         for index, param in enumerate(group["params"]):
             if not param.requires_grad:
                 continue
             if not tensor_lists.is_narrower(param, high):
-                floats.append(param)
+                float_params.append(param)
                 continue
             master = make_master(param, (), high)
             group["params"][index] = master
             if param in self.state:
                 self.state[master] = self.state.pop(param)
             recast(self.state.get(master), master.shape, high)
-            halves.append(param)
+            half_params.append(param)
             masters.append(master)
-        self.fp16_groups.append(halves)
+        self.fp16_groups.append(half_params)
         self.fp32_from_fp16_groups.append(masters)
-        self.fp32_from_fp32_groups.append(floats)
+        self.fp32_from_fp32_groups.append(float_params)
 
     # -- one iteration -------------------------------------------------------------------------------------------------
 
     def zero_grad(self, set_grads_to_None=False):
         """Clear the gradients of the params and of the masters."""
-        self._grads_scale, self._float_grads_are_true = None, False
-        for param in _all(self.fp16_groups) + [param for group in self.param_groups for param in group["params"]]:
-            if param.grad is None:
-                continue
-            if set_grads_to_None:
-                param.grad = None
-            else:
-                param.grad = param.grad.detach()
-                param.grad.zero_()
+        self._grads_scale, self._float_grads_are_unscaled = None, False
+        clear_gradients([{"params": group} for group in self.fp16_groups] + self.param_groups, set_grads_to_None)
 
     def backward(self, loss, update_master_grads=True, retain_graph=False):
         """Run backward from the scaled loss.
@@ -111,24 +105,28 @@ class FP16_Optimizer:
     def update_master_grads(self):
         """Unscale the gradients into the masters, and record whether one was inf or nan."""
         self._rescale_grads(self.loss_scale)
-        fp16util.model_grads_to_master_grads(_all(self.fp16_groups), _all(self.fp32_from_fp16_groups))
+        fp16util.model_grads_to_master_grads(
+            _flatten_groups(self.fp16_groups), _flatten_groups(self.fp32_from_fp16_groups)
+        )
         grads = [param.grad for param in self._masters() if param.grad is not None]
         with torch.no_grad():
             self.loss_scaler.clear_overflow_state()
             self.loss_scaler.unscale_(tensor_lists.grouped(grads), self._grads_scale)
-        self._float_grads_are_true = True
+        self._float_grads_are_unscaled = True
         self.overflow = self.loss_scaler.update_scale()
 
     def _rescale_grads(self, scale):
         """Rescale gradients of earlier passes to the scale of the next one, so that they can be summed."""
         before, self._grads_scale = self._grads_scale or scale, scale
-        floats = self._grads_of(self.fp32_from_fp32_groups)
+        float_params = self._grads_of(self.fp32_from_fp32_groups)
         with torch.no_grad():
-            if self._float_grads_are_true:
-                tensor_lists.multiply_(tensor_lists.grouped(floats), before)
-                self._float_grads_are_true = False
+            if self._float_grads_are_unscaled:
+                tensor_lists.multiply_(tensor_lists.grouped(float_params), before)
+                self._float_grads_are_unscaled = False
             if before != scale:
-                tensor_lists.multiply_(tensor_lists.grouped(floats + self._grads_of(self.fp16_groups)), scale / before)
+                tensor_lists.multiply_(
+                    tensor_lists.grouped(float_params + self._grads_of(self.fp16_groups)), scale / before
+                )
 
     def clip_master_grads(self, max_norm, norm_type=2):
         """Clip the masters' gradients by their joint norm and return it; -1, and nothing clipped, after an overflow."""
@@ -154,11 +152,11 @@ class FP16_Optimizer:
         else:
             result = self.optimizer.step()
         self._master_params_to_model_params()
-        self._grads_scale, self._float_grads_are_true = None, False  # the caller may clear the gradients itself
+        self._grads_scale, self._float_grads_are_unscaled = None, False  # the caller may clear the gradients itself
         return result
 
     def _step_with_closure(self, closure):
-        def retried():
+        def run_closure():
             if not self.first_closure_call_this_step:  # the optimizer moved the masters since the last call
                 self._master_params_to_model_params()
             self.first_closure_call_this_step = False
@@ -178,7 +176,7 @@ class FP16_Optimizer:
             )
 
         try:
-            return self.optimizer.step(retried)
+            return self.optimizer.step(run_closure)
         finally:
             self.first_closure_call_this_step = True
 
@@ -190,14 +188,16 @@ class FP16_Optimizer:
         return [[None if p.grad is None else p.grad.detach() for p in group["params"]] for group in self.param_groups]
 
     def _masters(self):
-        return _all(self.fp32_from_fp16_groups) + _all(self.fp32_from_fp32_groups)
+        return _flatten_groups(self.fp32_from_fp16_groups) + _flatten_groups(self.fp32_from_fp32_groups)
 
     @staticmethod
     def _grads_of(groups):
-        return [param.grad for param in _all(groups) if param.grad is not None]
+        return [param.grad for param in _flatten_groups(groups) if param.grad is not None]
 
     def _master_params_to_model_params(self):
-        fp16util.master_params_to_model_params(_all(self.fp16_groups), _all(self.fp32_from_fp16_groups))
+        fp16util.master_params_to_model_params(
+            _flatten_groups(self.fp16_groups), _flatten_groups(self.fp32_from_fp16_groups)
+        )
 
     # -- attributes of the wrapped optimizer ---------------------------------------------------------------------------
 
@@ -251,31 +251,27 @@ class FP16_Optimizer:
         """
         missing = [key for key in (_INNER, _MASTERS) if key not in state_dict]
         if missing:
+            names = " and no ".join(map(repr, missing))
             raise AmpError(
-                "FP16_Optimizer.load_state_dict expects what its state_dict() returned; there is no {}.".format(
-                    " and no ".join(map(repr, missing))
-                )
+                "FP16_Optimizer.load_state_dict expects what its state_dict() returned; there is no {}.".format(names)
             )
-        saved, present = state_dict[_MASTERS], self.fp32_from_fp16_groups
-        if _shapes(saved) != _shapes(present):
-            raise AmpError(
-                "The checkpoint has masters of shapes {} where this optimizer has {}.".format(
-                    _shapes(saved), _shapes(present)
-                )
-            )
+        saved, masters = state_dict[_MASTERS], self.fp32_from_fp16_groups
+        shapes = _shapes(saved), _shapes(masters)
+        if shapes[0] != shapes[1]:
+            raise AmpError("The checkpoint has masters of shapes {} where this optimizer has {}.".format(*shapes))
         self.optimizer.load_state_dict(state_dict[_INNER])
-        numbers = _scaler_numbers(state_dict.get(_SCALER))
-        if numbers and bool(state_dict.get("dynamic_loss_scale")) == self.dynamic_loss_scale:
-            self.loss_scaler.load_state_dict(numbers)
+        scaler_state = _scaler_state(state_dict.get(_SCALER))
+        if scaler_state and bool(state_dict.get("dynamic_loss_scale")) == self.dynamic_loss_scale:
+            self.loss_scaler.load_state_dict(scaler_state)
         self.overflow = bool(state_dict.get("overflow", False))
         self.first_closure_call_this_step = state_dict.get("first_closure_call_this_step", True)
         with torch.no_grad():
-            for master, value in zip(_all(present), _all(saved)):
+            for master, value in zip(_flatten_groups(masters), _flatten_groups(saved)):
                 master.copy_(value)
         self._master_params_to_model_params()
 
 
-def _all(groups):
+def _flatten_groups(groups):
     return [param for group in groups for param in group]
 
 
@@ -283,7 +279,7 @@ def _shapes(groups):
     return [[tuple(param.shape) for param in group] for group in groups]
 
 
-def _scaler_numbers(saved):
+def _scaler_state(saved):
     """Return the values of a scaler in a checkpoint: a dict of this package, or a scaler object of Apex."""
     if saved is None or isinstance(saved, dict):
         return saved

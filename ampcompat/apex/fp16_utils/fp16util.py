@@ -9,6 +9,7 @@ import torch
 from ... import opt_levels, tensor_lists
 from ...errors import AmpTypeError, AmpValueError
 from ...training import state
+from ..multi_tensor.flatten import flatten
 from .emulation import emulate
 
 clip_grad_norm = torch.nn.utils.clip_grad_norm_
@@ -112,7 +113,7 @@ def prep_param_lists(model, flat_master=False):
             "prep_param_lists(flat_master=True) needs params of one dtype and found {}. Use flat_master=False for a "
             "model whose batch norms are float32.".format(" and ".join(found))
         )
-    master = _flattened([param.detach() for param in model_params]).to(high, copy=True)
+    master = flatten([param.detach() for param in model_params]).to(high, copy=True)
     master = torch.nn.Parameter(master)
     master.grad = torch.zeros_like(master)
     return model_params, [master]
@@ -123,7 +124,7 @@ def model_grads_to_master_grads(model_params, master_params, flat_master=False):
     with torch.no_grad():
         if flat_master:
             grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in model_params]
-            flat = _flattened(grads).to(master_params[0].dtype)
+            flat = flatten(grads).to(master_params[0].dtype)
             if master_params[0].grad is None:
                 master_params[0].grad = flat
             else:
@@ -150,10 +151,6 @@ def master_params_to_model_params(model_params, master_params, flat_master=False
         _copy(model_params, master_params)
 
 
-def _flattened(alike):
-    return torch.cat([tensor.contiguous().view(-1) for tensor in alike])
-
-
 def _copy(targets, sources):
     """Copy pairwise, with one operation per device."""
     by_device = {}
@@ -161,8 +158,8 @@ def _copy(targets, sources):
         pairs = by_device.setdefault((target.device, source.device), ([], []))
         pairs[0].append(target)
         pairs[1].append(source)
-    for alike, theirs in by_device.values():
-        tensor_lists.copy_(alike, theirs)
+    for pairs in by_device.values():
+        tensor_lists.copy_(*pairs)
 
 
 def to_python_float(tensor):

@@ -74,9 +74,9 @@ def has_non_finite(grads):
     """Return whether one of the gradients holds inf or nan; synchronizes with each device once."""
     flags = {}
     with torch.no_grad():
-        for alike in tensor_lists.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
-            device = alike[0].device
+        for group in tensor_lists.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
+            device = group[0].device
             if device not in flags:
                 flags[device] = torch.zeros((), dtype=torch.float32, device=device)
-            tensor_lists.check_and_scale_(alike, 1.0, flags[device])
+            tensor_lists.check_and_scale_(group, 1.0, flags[device])
     return any(flag.item() != 0.0 for flag in flags.values())

@@ -43,8 +43,8 @@ class FusedDense(torch.nn.Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
-        self.weight, drawn = _drawn(in_features, out_features)
-        self.register_parameter("bias", drawn if bias else None)
+        self.weight, new_bias = _new_linear_params(in_features, out_features)
+        self.register_parameter("bias", new_bias if bias else None)
 
     def forward(self, input):
         """Return the layer's output."""
@@ -77,8 +77,8 @@ class FusedDenseGeluDense(torch.nn.Module):
         self.in_features = in_features
         self.intermediate_features = intermediate_features
         self.out_features = out_features
-        self.weight1, self.bias1 = _drawn(in_features, intermediate_features)
-        self.weight2, self.bias2 = _drawn(intermediate_features, out_features)
+        self.weight1, self.bias1 = _new_linear_params(in_features, intermediate_features)
+        self.weight2, self.bias2 = _new_linear_params(intermediate_features, out_features)
 
     def forward(self, input):
         """Return the second layer's output."""
@@ -91,7 +91,7 @@ class FusedDenseGeluDense(torch.nn.Module):
         )
 
 
-def _drawn(in_features, out_features):
+def _new_linear_params(in_features, out_features):
     """Return a weight and a bias initialized as in ``torch.nn.Linear``."""
     layer = torch.nn.Linear(in_features, out_features)
     return layer.weight, layer.bias

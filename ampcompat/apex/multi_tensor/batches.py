@@ -11,7 +11,7 @@ from ...torch_compat import features
 from . import foreach_ops
 
 
-def alike(tensor_lists):
+def split_by_dtype(tensor_lists):
     """Yield (row numbers, the lists' tensors of those rows): rows of one device and of the same dtypes."""
     batches = {}
     for row, row_tensors in enumerate(zip(*tensor_lists)):
@@ -22,21 +22,15 @@ def alike(tensor_lists):
         yield rows, [[tensor_list[row] for row in rows] for tensor_list in tensor_lists]
 
 
-def wide(batch):
-    """Return tensors of one dtype in the dtype to compute in; not copied if they have it already."""
-    dtype = foreach_ops.wide_dtype(batch[0].dtype)
-    return batch if batch[0].dtype == dtype else [tensor.to(dtype) for tensor in batch]
-
-
 def write_back(given, computed):
-    """Copy results back into the given tensors, with rounding, where ``wide`` made copies."""
+    """Copy results back into the given tensors, with rounding, where ``foreach_ops.upcast`` made copies."""
     for targets, sources in zip(given, computed):
         if targets is not sources:
             tensors.copy_(targets, sources)
 
 
-def allowed(noop_flag, tensor_lists, on_device=True):
-    """Yield the batches of ``alike``, each with the flag on its device, in the form of ``skip`` in ``updates``.
+def unflagged_batches(noop_flag, tensor_lists, on_device=True):
+    """Yield the batches of ``split_by_dtype``, each with the flag on its device, as ``found_inf`` of ``updates``.
 
     Where torch does not support a flag on the device, or ``on_device`` is false, the host reads it: either nothing is
     yielded, or None is yielded in its place.
@@ -44,40 +38,33 @@ def allowed(noop_flag, tensor_lists, on_device=True):
     on_device = on_device and features.has_flagged_sgd(noop_flag.device.type)
     if not on_device and bool((noop_flag != 0).any()):
         return
-    skip = (noop_flag != 0).any().to(torch.float32) if on_device else None
-    for rows, batch in alike(tensor_lists):
-        yield rows, batch, None if skip is None else skip.to(batch[0][0].device)
+    found_inf = (noop_flag != 0).any().to(torch.float32) if on_device else None
+    for rows, batch in split_by_dtype(tensor_lists):
+        yield rows, batch, None if found_inf is None else found_inf.to(batch[0][0].device)
 
 
-def update(noop_flag, tensor_lists, length, rule, on_device=True):
-    """Call ``rule`` with widened batches of the first ``length`` lists, gradients first; write all but those back.
+def update(noop_flag, tensor_lists, length, update_batch, on_device=True):
+    """Call ``update_batch`` with upcast batches of the first ``length`` lists, gradients first; write back the others.
 
     Nothing changes if the flag is set. An additional list holds copies of the params (the second list) in another dtype
     and gets their new values.
     """
     with torch.no_grad():
-        for _, batch, skip in allowed(noop_flag, tensor_lists, on_device):
-            computed = [wide(each) for each in batch[:length]]
-            rule(*computed, skip=skip)
+        for _, batch, found_inf in unflagged_batches(noop_flag, tensor_lists, on_device):
+            computed = [foreach_ops.upcast(each) for each in batch[:length]]
+            update_batch(*computed, found_inf=found_inf)
             write_back(batch[1:length], computed[1:])
             if len(batch) > length:
                 tensors.copy_(batch[length], computed[1])
 
 
-def flag_unless_finite(noop_flag, batch):
+def flag_non_finite(noop_flag, batch):
     """Set the flag if a tensor of the batch holds inf or nan; the host reads nothing."""
     largest = foreach_ops.norms(batch, float("inf"))
     bad = (largest - largest != 0).any().to(noop_flag.device, noop_flag.dtype)
     noop_flag.copy_(noop_flag | bad)
 
 
-def scaled(batch, factor):
-    """Return the batch multiplied by a tensor of shape ()."""
-    results = foreach_ops.mul(batch, 1.0)
-    foreach_ops.scale_(results, factor.to(batch[0].device))
-    return results
-
-
-def shapeless(value):
+def to_scalar(value):
     """Return a tensor of one element as one of shape (); a number is returned as it is."""
     return value.reshape(()) if isinstance(value, torch.Tensor) else value

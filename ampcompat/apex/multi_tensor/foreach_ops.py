@@ -8,6 +8,7 @@ import itertools
 
 import torch
 
+from ... import tensor_lists
 from ...torch_compat import features
 
 
@@ -18,23 +19,19 @@ def _operation(name):
     """
     foreach = features.foreach(name)
 
-    def over_lists(firsts, *others, **options):
-        if not firsts:
+    def operation(tensors, *others, **options):
+        if not tensors:
             return []
         if foreach is not None:
-            return foreach(firsts, *others, **options)
-        rows = zip(firsts, *[other if _is_list(other) else itertools.repeat(other) for other in others])
-        return [getattr(row[0], name)(*row[1:], **options) for row in rows]
+            return foreach(tensors, *others, **options)
+        columns = [other if isinstance(other, (list, tuple)) else itertools.repeat(other) for other in others]
+        return [getattr(tensor, name)(*row, **options) for tensor, *row in zip(tensors, *columns)]
 
-    return over_lists
-
-
-def _is_list(argument):
-    return isinstance(argument, (list, tuple))
+    return operation
 
 
 add, add_, mul, mul_, div, div_ = map(_operation, ("add", "add_", "mul", "mul_", "div", "div_"))
-sqrt, sqrt_, addcmul_ = map(_operation, ("sqrt", "sqrt_", "addcmul_"))
+sqrt, addcmul_ = map(_operation, ("sqrt", "addcmul_"))
 
 
 def scale_(tensors, factor):
@@ -53,65 +50,65 @@ def zero_(tensors):
         tensor.zero_()
 
 
-# -- conditional writes: ``skip`` is a float32 tensor of shape () on the tensors' device, or None ----------------------
+# -- conditional writes: ``found_inf`` is a float32 tensor of shape () on the tensors' device, or None -----------------
 
 # torch has no list operation that a flag on the device can suppress, except its fused SGD. With a suitable learning
 # rate and weight decay the fused SGD writes any weighted mean.
 
 
-def blend_(averages, weight, news, new_weight, skip=None):
-    """``averages = weight * averages + new_weight * news``, unless ``skip`` is 1."""
-    if skip is None:
+def update_average_(averages, weight, values, new_weight, found_inf=None):
+    """``averages = weight * averages + new_weight * values``, unless ``found_inf`` is 1."""
+    if found_inf is None:
         scale_(averages, weight)
-        add_(averages, news, alpha=new_weight)
+        add_(averages, values, alpha=new_weight)
     elif weight == 0.0 or new_weight == 0.0:  # in two steps: the weights below would divide by 0, or lose digits
-        _descend_(averages, averages, 1.0 - weight, skip)
-        _descend_(averages, news, -new_weight, skip)
+        _sgd_step_(averages, averages, 1.0 - weight, found_inf)
+        _sgd_step_(averages, values, -new_weight, found_inf)
     else:
-        _descend_(averages, mul(news, -1.0), new_weight, skip, (1.0 - weight) / new_weight)
+        _sgd_step_(averages, mul(values, -1.0), new_weight, found_inf, (1.0 - weight) / new_weight)
 
 
-def accumulate_squares_(averages, weight, news, new_weight, skip=None):
-    """``blend_`` with the squares of ``news``."""
-    if skip is None:
+def update_square_average_(averages, weight, values, new_weight, found_inf=None):
+    """``update_average_`` with the squares of ``values``."""
+    if found_inf is None:
         if weight != 1.0:
             scale_(averages, weight)
-        addcmul_(averages, news, news, value=new_weight)
+        addcmul_(averages, values, values, value=new_weight)
     else:
-        blend_(averages, weight, mul(news, news), new_weight, skip)
+        update_average_(averages, weight, mul(values, values), new_weight, found_inf)
 
 
-def subtract_(tensors, updates, rate, skip=None):
+def subtract_(tensors, updates, rate, found_inf=None):
     """Subtract ``rate`` times the updates, which may be overwritten; ``rate`` is a number or a tensor of shape ()."""
     if isinstance(rate, torch.Tensor):
         scale_(updates, rate)
         rate = 1.0
-    if skip is None:
+    if found_inf is None:
         add_(tensors, updates, alpha=-rate)
     else:
-        _descend_(tensors, updates, rate, skip)
+        _sgd_step_(tensors, updates, rate, found_inf)
 
 
-def _descend_(tensors, directions, rate, skip, decay=0.0):
-    """``tensors -= rate * (directions + decay * tensors)``, unless ``skip`` is 1."""
-    alike = all(tensor.is_contiguous() for tensor in itertools.chain(tensors, directions))
-    if alike and features.has_flagged_sgd(skip.device.type):  # the kernels ignore strides
+def _sgd_step_(tensors, updates, rate, found_inf, decay=0.0):
+    """``tensors -= rate * (updates + decay * tensors)``, unless ``found_inf`` is 1."""
+    are_contiguous = all(tensor.is_contiguous() for tensor in itertools.chain(tensors, updates))
+    if are_contiguous and features.has_flagged_sgd(found_inf.device.type):  # the kernels ignore strides
         options = {"weight_decay": decay, "momentum": 0.0, "lr": rate, "dampening": 0.0, "nesterov": False}
-        options.update(maximize=False, is_first_step=False, grad_scale=None, found_inf=skip)
+        options.update(maximize=False, is_first_step=False, grad_scale=None, found_inf=found_inf)
         if tensors:
-            torch._fused_sgd_(tensors, directions, [], **options)
+            torch._fused_sgd_(tensors, updates, [], **options)
         return
-    forbidden = skip != 0
-    for tensor, direction in zip(tensors, directions):
-        found = tensor - rate * (direction + decay * tensor)
-        tensor.copy_(torch.where(forbidden, tensor, found))
+    is_skipped = found_inf != 0
+    for tensor, update in zip(tensors, updates):
+        updated = tensor - rate * (update + decay * tensor)
+        tensor.copy_(torch.where(is_skipped, tensor, updated))
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------
 
 
 #: Size from which a norm on a CPU is computed by rows, the length of a row, and how many elements are cast at a time.
-LARGE, ROW, PIECE = 1 << 16, 128, 1 << 18
+MIN_ROWS_SIZE, ROW_LENGTH, CHUNK_SIZE = 1 << 16, 128, 1 << 18
 
 
 def norms(tensors, order=2):
@@ -120,17 +117,17 @@ def norms(tensors, order=2):
     The relative error is at most 1e-6, whatever the number of elements.
     """
     dtype = tensors[0].dtype
-    is_wide = wide_dtype(dtype) == dtype
+    is_wide = compute_dtype(dtype) == dtype
     if tensors[0].device.type == "cpu" and dtype != torch.float64 and 0 < order < float("inf"):
-        large = {id(tensor): _norm_by_rows(tensor, order) for tensor in tensors if tensor.numel() >= LARGE}
+        large = {id(tensor): _norm_by_rows(tensor, order) for tensor in tensors if tensor.numel() >= MIN_ROWS_SIZE}
         if large:
             small = [tensor for tensor in tensors if id(tensor) not in large]
             others = iter(norms(small, order).unbind() if small else ())
             return torch.stack([large[id(tensor)] if id(tensor) in large else next(others) for tensor in tensors])
     if features.foreach_norm_takes(order, not is_wide):
-        options = {} if is_wide else {"dtype": wide_dtype(dtype)}
+        options = {} if is_wide else {"dtype": compute_dtype(dtype)}
         return torch.stack(list(torch._foreach_norm(tensors, order, **options)))
-    tensors = tensors if is_wide else [tensor.to(wide_dtype(dtype)) for tensor in tensors]
+    tensors = tensors if is_wide else [tensor.to(compute_dtype(dtype)) for tensor in tensors]
     if order != float("inf"):
         return torch.stack([tensor.norm(order) for tensor in tensors])
     # tensor - tensor is 0, or nan for inf and nan. Needed because max() ignores nan in old torch.
@@ -144,14 +141,44 @@ def _norm_by_rows(tensor, order):
     """
     flat = tensor.detach().reshape(-1)
     rows = []
-    for piece in flat.split(PIECE):
-        piece = piece.to(torch.float32)
-        whole = len(piece) // ROW * ROW
-        rows.append(piece[:whole].view(-1, ROW).norm(order, 1))
-        rows.append(piece[whole:].norm(order).reshape(1))
+    for chunk in flat.split(CHUNK_SIZE):
+        chunk = chunk.to(torch.float32)
+        end = len(chunk) // ROW_LENGTH * ROW_LENGTH
+        rows.append(chunk[:end].view(-1, ROW_LENGTH).norm(order, 1))
+        rows.append(chunk[end:].norm(order).reshape(1))
     return torch.cat(rows).to(torch.float64).norm(order).to(torch.float32)
 
 
-def wide_dtype(dtype):
+def total_norm(groups, order=2):
+    """Return the norm over all tensors in lists of tensors, on the first one's device; None for none."""
+    group_norms = [norms(group, order) for group in groups]
+    if not group_norms:
+        return None
+    dtype = max((each.dtype for each in group_norms), key=lambda each: torch.finfo(each).bits)
+    joined = torch.cat([each.to(group_norms[0].device, dtype) for each in group_norms])
+    return joined.max() if order == float("inf") else joined.norm(order)
+
+
+def scaled(tensors, factor):
+    """Return new tensors, multiplied by a number or by a tensor of one element."""
+    results = mul(tensors, 1.0)
+    scale_(results, factor.to(tensors[0]).reshape(()) if isinstance(factor, torch.Tensor) else factor)
+    return results
+
+
+def compute_dtype(dtype):
     """Return the dtype in which updates of a tensor are computed: its own, float32 at least."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def upcast(tensors, dtype=None, like=None):
+    """Return tensors of one dtype in ``dtype``, their ``compute_dtype`` by default; themselves if they have it.
+
+    ``like``: tensors of that dtype and those shapes, so that one operation can make all copies.
+    """
+    dtype = compute_dtype(tensors[0].dtype) if dtype is None else dtype
+    if tensors[0].dtype == dtype:
+        return tensors
+    if like is not None:
+        return tensor_lists.widened(tensors, like)[0]
+    return [tensor.to(dtype) for tensor in tensors]

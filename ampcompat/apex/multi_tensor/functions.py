@@ -39,22 +39,20 @@ __all__ = [
 def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
     """``out = in * scale`` for the lists ``[in, out]``; flags inf and nan in ``in``."""
     with torch.no_grad():
-        for _, (sources, targets) in batches.alike(tensor_lists):
-            sources = batches.wide(sources)
-            batches.flag_unless_finite(noop_flag, sources)
-            results = foreach_ops.mul(sources, 1.0)
-            foreach_ops.scale_(results, scale)
-            tensors.copy_(targets, results)
+        for _, (sources, targets) in batches.split_by_dtype(tensor_lists):
+            sources = foreach_ops.upcast(sources)
+            batches.flag_non_finite(noop_flag, sources)
+            tensors.copy_(targets, foreach_ops.scaled(sources, scale))
 
 
 def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-1):
     """``out = a * x + b * y`` for the lists ``[x, y, out]``; flags inf and nan in x (0), y (1) or both (-1)."""
     with torch.no_grad():
-        for _, (xs, ys, targets) in batches.alike(tensor_lists):
-            xs, ys = batches.wide(xs), batches.wide(ys)
+        for _, (xs, ys, targets) in batches.split_by_dtype(tensor_lists):
+            xs, ys = foreach_ops.upcast(xs), foreach_ops.upcast(ys)
             for index, operands in enumerate((xs, ys)):
                 if arg_to_check in (index, -1):
-                    batches.flag_unless_finite(noop_flag, operands)
+                    batches.flag_non_finite(noop_flag, operands)
             results = foreach_ops.mul(xs, a)
             foreach_ops.add_(results, foreach_ops.mul(ys, b))
             tensors.copy_(targets, results)
@@ -74,13 +72,13 @@ def multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, scale, per_te
         if len(tensor_lists) > 1:
             multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
         device = noop_flag.device
-        each = torch.zeros(len(tensor_lists[0]), dtype=torch.float32, device=device)
-        for rows, (xs,) in batches.alike(tensor_lists[:1]):
-            each[rows] = foreach_ops.norms(batches.wide(xs)).to(device, torch.float32)
-        each = each * scale
-        total = each.norm().reshape(1)
-        batches.flag_unless_finite(noop_flag, [total])
-        return total, each if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
+        norms = torch.zeros(len(tensor_lists[0]), dtype=torch.float32, device=device)
+        for rows, (xs,) in batches.split_by_dtype(tensor_lists[:1]):
+            norms[rows] = foreach_ops.norms(foreach_ops.upcast(xs)).to(device, torch.float32)
+        norms = norms * scale
+        total = norms.norm().reshape(1)
+        batches.flag_non_finite(noop_flag, [total])
+        return total, norms if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
 
 
 def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, per_tensor=False):
@@ -105,13 +103,13 @@ def multi_tensor_sgd(
     """SGD on ``[gradients, params, buffers]``, and a fourth list of half copies; ``scale`` multiplies gradients."""
     options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)
 
-    def rule(gradients, params, buffers, skip):
+    def update_batch(gradients, params, buffers, found_inf):
         if scale != 1.0:
             gradients = foreach_ops.mul(gradients, scale)
-        updates.sgd(params, gradients, buffers, *options, skip=skip)
+        updates.sgd(params, gradients, buffers, *options, found_inf=found_inf)
 
     # In a first run the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
-    batches.update(noop_flag, tensor_lists, 3, rule, on_device=not first_run)
+    batches.update(noop_flag, tensor_lists, 3, update_batch, on_device=not first_run)
 
 
 def multi_tensor_adam(
@@ -120,23 +118,23 @@ def multi_tensor_adam(
     """Adam on ``[gradients, params, means, squares]``; ``mode`` 1 decouples the decay, 0 adds it to the gradients."""
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
-    def rule(gradients, params, means, squares, skip):
-        updates.adam(params, gradients, means, squares, *options, skip=skip)
+    def update_batch(gradients, params, means, squares, found_inf):
+        updates.adam(params, gradients, means, squares, *options, found_inf=found_inf)
 
-    batches.update(noop_flag, tensor_lists, 4, rule)
+    batches.update(noop_flag, tensor_lists, 4, update_batch)
 
 
 def multi_tensor_adam_capturable(
     chunk_size, noop_flag, tensor_lists, lr, beta1, beta2, eps, step, mode, bias_correction, weight_decay, inv_scale
 ):
     """``multi_tensor_adam`` with ``lr``, ``step`` and ``inv_scale``, a factor for the gradients, as tensors."""
-    lr, step, inv_scale = map(batches.shapeless, (lr, step, inv_scale))
+    lr, step, inv_scale = map(batches.to_scalar, (lr, step, inv_scale))
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
-    def rule(gradients, params, means, squares, skip):
-        updates.adam(params, batches.scaled(gradients, inv_scale), means, squares, *options, skip=skip)
+    def update_batch(gradients, params, means, squares, found_inf):
+        updates.adam(params, foreach_ops.scaled(gradients, inv_scale), means, squares, *options, found_inf=found_inf)
 
-    batches.update(noop_flag, tensor_lists, 4, rule)
+    batches.update(noop_flag, tensor_lists, 4, update_batch)
 
 
 def multi_tensor_adam_capturable_master(chunk_size, noop_flag, tensor_lists, *options):
@@ -148,10 +146,10 @@ def multi_tensor_adam_capturable_master(chunk_size, noop_flag, tensor_lists, *op
 def multi_tensor_adagrad(chunk_size, noop_flag, tensor_lists, lr, epsilon, mode, weight_decay):
     """Adagrad on ``[gradients, params, sums]``; ``mode`` 1 decouples the decay."""
 
-    def rule(gradients, params, sums, skip):
-        updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1, skip)
+    def update_batch(gradients, params, sums, found_inf):
+        updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1, found_inf)
 
-    batches.update(noop_flag, tensor_lists, 3, rule)
+    batches.update(noop_flag, tensor_lists, 3, update_batch)
 
 
 def multi_tensor_novograd(
@@ -178,15 +176,16 @@ def multi_tensor_novograd(
     order = 2 if norm_type == 2 else float("inf")
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay, grad_averaging, moment_mode == 0)
     with torch.no_grad():
-        for rows, batch, skip in batches.allowed(noop_flag, tensor_lists):
-            gradients, params, means = map(batches.wide, batch)
-            news, held = foreach_ops.norms(gradients, order).to(grad_norms.device, grad_norms.dtype), grad_norms[rows]
-            moments = updates.blend_norms(held, news, beta2, order)
-            if skip is not None:
-                moments = torch.where(skip.to(held.device) != 0, held, moments)
+        for rows, batch, found_inf in batches.unflagged_batches(noop_flag, tensor_lists):
+            gradients, params, means = map(foreach_ops.upcast, batch)
+            old_moments = grad_norms[rows]
+            norms = foreach_ops.norms(gradients, order).to(grad_norms.device, grad_norms.dtype)
+            moments = updates.update_moments(old_moments, norms, beta2, order)
+            if found_inf is not None:
+                moments = torch.where(found_inf.to(grad_norms.device) != 0, old_moments, moments)
             grad_norms[rows] = moments
             moments = moments.to(params[0].device, params[0].dtype)
-            updates.novograd(params, gradients, means, moments, *options, skip=skip)
+            updates.novograd(params, gradients, means, moments, *options, found_inf=found_inf)
             batches.write_back(batch[1:], (params, means))
 
 
@@ -214,16 +213,18 @@ def multi_tensor_lamb(
     Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``; the
     norm and its limit are those of before that. A fifth list, if there is one, are half copies of the params.
     """
-    modes = {"averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
-    lr, step, inv_scale = map(batches.shapeless, (lr, step, inv_scale))
-    divisor = updates.clip_divisor(batches.shapeless(global_grad_norm), float(max_grad_norm))
+    modes = {"grad_averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
+    lr, step, inv_scale = map(batches.to_scalar, (lr, step, inv_scale))
+    divisor = updates.clip_divisor(batches.to_scalar(global_grad_norm), float(max_grad_norm))
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
 
-    def rule(gradients, params, means, squares, skip):
-        gradients = gradients if inv_scale is None else batches.scaled(gradients, inv_scale)
-        updates.lamb(params, gradients, means, squares, divisor.to(params[0].device), *options, skip=skip, **modes)
+    def update_batch(gradients, params, means, squares, found_inf):
+        gradients = gradients if inv_scale is None else foreach_ops.scaled(gradients, inv_scale)
+        updates.lamb(
+            params, gradients, means, squares, divisor.to(params[0].device), *options, found_inf=found_inf, **modes
+        )
 
-    batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, rule)
+    batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, update_batch)
 
 
 multi_tensor_lamb_mp = multi_tensor_lamb
@@ -244,10 +245,10 @@ def multi_tensor_lamb_stage1_cuda(
     """The first half of LAMB, on ``[gradients, params, means, squares, updates]``; ``step`` counts from 0."""
     with torch.no_grad():
         # The host reads the flag: the list of updates, an output for the second stage, may be uninitialized.
-        for rows, batch, _ in batches.allowed(noop_flag, tensor_lists, on_device=False):
-            gradients, params, means, squares = map(batches.wide, batch[:4])
-            norm = batches.shapeless(global_grad_norm).to(params[0].device)
-            gradients = batches.scaled(gradients, 1.0 / updates.clip_divisor(norm, max_global_grad_norm))
+        for rows, batch, _ in batches.unflagged_batches(noop_flag, tensor_lists, on_device=False):
+            gradients, params, means, squares = map(foreach_ops.upcast, batch[:4])
+            norm = batches.to_scalar(global_grad_norm).to(params[0].device)
+            gradients = foreach_ops.scaled(gradients, 1.0 / updates.clip_divisor(norm, max_global_grad_norm))
             options = ((beta1, beta2), 1.0 - beta1, epsilon, step + 1, True, 0.0, True)
             found = updates.adam_direction(params, gradients, means, squares, *options)
             decays = list(per_tensor_decay[rows].to(params[0].device).unbind())
@@ -268,11 +269,11 @@ def multi_tensor_lamb_stage2_cuda(
 ):
     """The second half of LAMB, on ``[params, updates]``: ``params -= lr * ratio * updates``."""
     with torch.no_grad():
-        for rows, batch, skip in batches.allowed(noop_flag, tensor_lists):
-            params, found = map(batches.wide, batch)
+        for rows, batch, found_inf in batches.unflagged_batches(noop_flag, tensor_lists):
+            params, found = map(foreach_ops.upcast, batch)
             found = foreach_ops.mul(found, 1.0)
             if weight_decay or use_nvlamb:
-                ratios = updates.ratios(per_tensor_param_norm[rows], per_tensor_update_norm[rows])
+                ratios = updates.trust_ratios(per_tensor_param_norm[rows], per_tensor_update_norm[rows])
                 foreach_ops.mul_(found, list(ratios.to(params[0].device).unbind()))
-            foreach_ops.subtract_(params, found, lr, skip)
+            foreach_ops.subtract_(params, found, lr, found_inf)
             batches.write_back(batch[:1], (params,))

@@ -5,7 +5,7 @@ import functools
 import torch
 
 
-def takes(weights, grads, means, squares, lr, step, decoupled):
+def supports(weights, grads, means, squares, lr, step, decoupled):
     """Return whether ``update`` supports these lists: one dtype, contiguous tensors, a number as learning rate."""
     rows = (weights, grads, means, squares)
     if isinstance(lr, torch.Tensor) or len({row[0].dtype for row in rows}) > 1:
@@ -13,10 +13,10 @@ def takes(weights, grads, means, squares, lr, step, decoupled):
     # The kernels ignore strides.
     if not all(tensor.is_contiguous() for row in rows for tensor in row):
         return False
-    return _works(weights[0].device, weights[0].dtype, bool(decoupled))
+    return _is_available(weights[0].device, weights[0].dtype, bool(decoupled))
 
 
-def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, skip=None):
+def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, found_inf=None):
     """Do what ``updates.adam`` does."""
     operation = torch._fused_adamw_ if decoupled else torch._fused_adam_
     if not bias_correction:
@@ -25,12 +25,12 @@ def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction
         step = torch.full((), step, dtype=torch.float32, device=weights[0].device)
     steps = [step.to(torch.float32)] * len(weights)
     options = {"lr": float(lr), "beta1": betas[0], "beta2": betas[1], "weight_decay": float(decay), "eps": float(eps)}
-    options.update(amsgrad=False, maximize=False, grad_scale=None, found_inf=skip)
+    options.update(amsgrad=False, maximize=False, grad_scale=None, found_inf=found_inf)
     operation(weights, grads, means, squares, [], steps, **options)
 
 
 @functools.lru_cache(maxsize=None)
-def _works(device, dtype, decoupled):
+def _is_available(device, dtype, decoupled):
     """Return whether the operation exists for a device and dtype and is right without bias correction; tested once."""
     weight, grad = torch.full((1,), 2.0, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
     mean, square = torch.zeros_like(grad), torch.zeros_like(grad)

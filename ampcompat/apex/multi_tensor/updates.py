@@ -1,8 +1,8 @@
 """The published update rules of Adam, SGD, LAMB, NovoGrad and Adagrad, over lists of tensors.
 
 All tensors of a list have one device and the dtype to compute in. Gradients are never modified. A step count or a
-learning rate may be a tensor of shape (), for steps that are captured in a CUDA graph. ``skip`` is a float32 tensor
-of shape () on the device of the lists, or None. Where it is 1, weights and state stay unchanged, whatever the
+learning rate may be a tensor of shape (), for steps that are captured in a CUDA graph. ``found_inf`` is a float32
+tensor of shape () on the device of the lists, or None. Where it is 1, weights and state stay unchanged, whatever the
 gradients hold, and the host does not read it.
 """
 
@@ -14,41 +14,41 @@ from ... import tensor_lists
 from . import foreach_ops, fused_adam
 
 
-def correction(beta, step, wanted=True):
-    """Return ``1 - beta ** step``, the bias correction of an average that starts at 0; 1 if not wanted."""
-    if not wanted or beta == 0:
+def correction(beta, step, enabled=True):
+    """Return ``1 - beta ** step``, the bias correction of an average that starts at 0; 1 if not ``enabled``."""
+    if not enabled or beta == 0:
         return 1.0
     if isinstance(step, torch.Tensor):
         return -torch.expm1(step * math.log(beta))  # the plain formula would lose four digits in float32
     return 1.0 - beta**step
 
 
-def decayed(grads, weights, decay):
+def add_weight_decay(grads, weights, decay):
     """Return gradients plus ``decay`` times the weights, as new tensors; the gradients themselves without decay."""
     return foreach_ops.add(grads, weights, alpha=decay) if decay else grads
 
 
-def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, skip=None):
+def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, found_inf=None):
     """Adam (Kingma and Ba, 2014), or AdamW (Loshchilov and Hutter, 2017) if the decay is ``decoupled``."""
-    options = (eps, step, bias_correction, decay, decoupled, skip)
-    if fused_adam.takes(weights, grads, means, squares, lr, step, decoupled):
+    options = (eps, step, bias_correction, decay, decoupled, found_inf)
+    if fused_adam.supports(weights, grads, means, squares, lr, step, decoupled):
         fused_adam.update(weights, grads, means, squares, lr, betas, *options)
         return
     direction = adam_direction(weights, grads, means, squares, betas, 1.0 - betas[0], *options)
-    foreach_ops.subtract_(weights, direction, lr, skip)
+    foreach_ops.subtract_(weights, direction, lr, found_inf)
 
 
 def adam_direction(
-    weights, grads, means, squares, betas, share, eps, step, bias_correction, decay, decoupled, skip=None
+    weights, grads, means, squares, betas, grad_weight, eps, step, bias_correction, decay, decoupled, found_inf=None
 ):
     """Update Adam's two averages; return what to subtract from the weights, before the learning rate.
 
-    ``share`` is the weight of the new gradient in the mean.
+    ``grad_weight`` is the weight of the new gradient in the mean.
     """
     if not decoupled:
-        grads = decayed(grads, weights, decay)
-    foreach_ops.blend_(means, betas[0], grads, share, skip)
-    foreach_ops.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
+        grads = add_weight_decay(grads, weights, decay)
+    foreach_ops.update_average_(means, betas[0], grads, grad_weight, found_inf)
+    foreach_ops.update_square_average_(squares, betas[1], grads, 1.0 - betas[1], found_inf)
     roots = foreach_ops.sqrt(squares)
     foreach_ops.scale_(roots, correction(betas[1], step, bias_correction) ** -0.5)
     foreach_ops.add_(roots, eps)
@@ -59,42 +59,44 @@ def adam_direction(
     return updates
 
 
-def adam_of_2018(
-    weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, eps_inside_sqrt, skip=None
+def legacy_adam(
+    weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, eps_inside_sqrt, found_inf=None
 ):
     """Adam in the faster order of the paper's section 2: eps is added to the second moment as it is, uncorrected.
 
     The decay is decoupled, and multiplied by the corrected rate. ``eps_inside_sqrt``: eps is added before the root.
     """
-    foreach_ops.blend_(means, betas[0], grads, 1.0 - betas[0], skip)
-    foreach_ops.accumulate_squares_(squares, betas[1], grads, 1.0 - betas[1], skip)
+    foreach_ops.update_average_(means, betas[0], grads, 1.0 - betas[0], found_inf)
+    foreach_ops.update_square_average_(squares, betas[1], grads, 1.0 - betas[1], found_inf)
     if eps_inside_sqrt:
         roots = foreach_ops.sqrt(foreach_ops.add(squares, eps))
     else:
         roots = foreach_ops.sqrt(squares)
         foreach_ops.add_(roots, eps)
-    updates = decayed(foreach_ops.div(means, roots), weights, decay)
+    updates = add_weight_decay(foreach_ops.div(means, roots), weights, decay)
     corrections = [correction(beta, step, bias_correction) for beta in betas]
-    foreach_ops.subtract_(weights, updates, lr * corrections[1] ** 0.5 / corrections[0], skip)
+    foreach_ops.subtract_(weights, updates, lr * corrections[1] ** 0.5 / corrections[0], found_inf)
 
 
-def sgd(weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decays_last, is_first, skip=None):
-    """SGD with momentum; ``buffers`` is None without. ``decays_last``: the decay does not enter the momentum.
+def sgd(
+    weights, grads, buffers, lr, momentum, dampening, nesterov, decay, decay_after_momentum, is_first, found_inf=None
+):
+    """SGD with momentum; ``buffers`` is None without. ``decay_after_momentum``: the decay does not enter the momentum.
 
-    In a first step the buffers become the gradients, whatever they held; with ``skip`` they must hold 0 before it.
+    In a first step the buffers become the gradients, whatever they held; with ``found_inf`` they must hold 0 before it.
     """
-    direction = grads if decays_last else decayed(grads, weights, decay)
+    direction = grads if decay_after_momentum else add_weight_decay(grads, weights, decay)
     if momentum:
-        if is_first and skip is None:
+        if is_first and found_inf is None:
             tensor_lists.copy_(buffers, direction)
         else:
-            foreach_ops.blend_(buffers, momentum, direction, 1.0 if is_first else 1.0 - dampening, skip)
+            foreach_ops.update_average_(buffers, momentum, direction, 1.0 if is_first else 1.0 - dampening, found_inf)
         direction = foreach_ops.add(direction, buffers, alpha=momentum) if nesterov else buffers
-    if decays_last:
-        direction = decayed(direction, weights, decay)
+    if decay_after_momentum:
+        direction = add_weight_decay(direction, weights, decay)
     # subtract_ multiplies the direction by a tensor rate in place. The direction may be the buffers, so copy it.
     foreach_ops.subtract_(
-        weights, foreach_ops.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, skip
+        weights, foreach_ops.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, found_inf
     )
 
 
@@ -107,71 +109,84 @@ def clip_divisor(norm, limit):
     return torch.where(over > 1, over, torch.ones_like(over))
 
 
-def trust_ratios(weights, updates):
-    """Return (norm of the weight / norm of its update) of each tensor, 1 where either is 0, as one tensor."""
-    return ratios(foreach_ops.norms(weights), foreach_ops.norms(updates))
-
-
-def ratios(weight_norms, update_norms):
+def trust_ratios(weight_norms, update_norms):
     """Return the quotients of norms, 1 where either is 0."""
     both = (weight_norms != 0) & (update_norms != 0)
     return torch.where(both, weight_norms / update_norms, torch.ones_like(weight_norms))
 
 
-def lamb(weights, grads, means, squares, divisor, lr, betas, eps, step, bias_correction, decay, skip=None, **modes):
+def lamb(
+    weights, grads, means, squares, divisor, lr, betas, eps, step, bias_correction, decay, found_inf=None, **modes
+):
     """LAMB (You et al., 2019): Adam's direction, its length per tensor adapted to that of the weight.
 
     Args:
         divisor: a tensor of shape () that gradients are divided by first, see ``clip_divisor``; or None.
-        modes: ``averaging`` (the new gradient's share of the mean is 1 - beta1, not 1), ``decoupled`` (AdamW's
+        modes: ``grad_averaging`` (the new gradient's weight in the mean is 1 - beta1, not 1), ``decoupled`` (AdamW's
             decay), ``nvlamb`` (adapts also where there is no weight decay).
     """
     if divisor is not None:
-        grads = foreach_ops.mul(grads, 1.0)
-        foreach_ops.scale_(grads, 1.0 / divisor)
-    share = 1.0 - betas[0] if modes["averaging"] else 1.0
-    options = (eps, step, bias_correction, decay, modes["decoupled"], skip)
-    updates = adam_direction(weights, grads, means, squares, betas, share, *options)
+        grads = foreach_ops.scaled(grads, 1.0 / divisor)
+    grad_weight = 1.0 - betas[0] if modes["grad_averaging"] else 1.0
+    options = (eps, step, bias_correction, decay, modes["decoupled"], found_inf)
+    updates = adam_direction(weights, grads, means, squares, betas, grad_weight, *options)
     if decay or modes["nvlamb"]:
-        foreach_ops.mul_(updates, list(trust_ratios(weights, updates).unbind()))
-    foreach_ops.subtract_(weights, updates, lr, skip)
+        ratios = trust_ratios(foreach_ops.norms(weights), foreach_ops.norms(updates))
+        foreach_ops.mul_(updates, list(ratios.unbind()))
+    foreach_ops.subtract_(weights, updates, lr, found_inf)
 
 
-def blend_norms(averages, news, beta, order):
+def update_moments(averages, values, beta, order):
     """Return NovoGrad's second moments after a step: averaged as squares for 2-norms, directly for maximum norms."""
     if order == 2:
-        return (averages * averages * beta + news * news * (1.0 - beta)).sqrt()
-    return averages * beta + news * (1.0 - beta)
+        return (averages * averages * beta + values * values * (1.0 - beta)).sqrt()
+    return averages * beta + values * (1.0 - beta)
 
 
 def novograd(
-    weights, grads, means, moments, lr, betas, eps, step, bias_correction, decay, averaging, inside, skip=None
+    weights,
+    grads,
+    means,
+    moments,
+    lr,
+    betas,
+    eps,
+    step,
+    bias_correction,
+    decay,
+    grad_averaging,
+    reg_inside_moment,
+    found_inf=None,
 ):
     """NovoGrad (Ginsburg et al., 2019), given its second moments of this step.
 
     Args:
         moments: one tensor of shape (n,): the running norm of each tensor.
-        inside: the decay enters the mean, as in the paper; otherwise it is decoupled.
+        reg_inside_moment: the decay enters the mean, as in the paper; otherwise it is decoupled.
     """
     divisors = moments * correction(betas[1], step, bias_correction) ** -0.5 + eps
-    share = 1.0 - betas[0] if averaging else 1.0
+    grad_weight = 1.0 - betas[0] if grad_averaging else 1.0
     factors = list((1.0 / divisors).unbind())
-    if inside:
-        foreach_ops.blend_(means, betas[0], decayed(foreach_ops.mul(grads, factors), weights, decay), share, skip)
+    if reg_inside_moment:
+        foreach_ops.update_average_(
+            means, betas[0], add_weight_decay(foreach_ops.mul(grads, factors), weights, decay), grad_weight, found_inf
+        )
         updates = foreach_ops.mul(means, 1.0)
     else:
-        foreach_ops.blend_(means, betas[0], grads, share, skip)
+        foreach_ops.update_average_(means, betas[0], grads, grad_weight, found_inf)
         updates = foreach_ops.mul(means, factors)
     foreach_ops.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
-    foreach_ops.subtract_(weights, updates if inside else decayed(updates, weights, decay), lr, skip)
+    foreach_ops.subtract_(
+        weights, updates if reg_inside_moment else add_weight_decay(updates, weights, decay), lr, found_inf
+    )
 
 
-def adagrad(weights, grads, sums, lr, eps, decay, decoupled, skip=None):
+def adagrad(weights, grads, sums, lr, eps, decay, decoupled, found_inf=None):
     """Adagrad (Duchi et al., 2011); a ``decoupled`` decay does not enter the sum of squares."""
     if not decoupled:
-        grads = decayed(grads, weights, decay)
-    foreach_ops.accumulate_squares_(sums, 1.0, grads, 1.0, skip)
+        grads = add_weight_decay(grads, weights, decay)
+    foreach_ops.update_square_average_(sums, 1.0, grads, 1.0, found_inf)
     roots = foreach_ops.sqrt(sums)
     foreach_ops.add_(roots, eps)
     updates = foreach_ops.div(grads, roots)
-    foreach_ops.subtract_(weights, decayed(updates, weights, decay) if decoupled else updates, lr, skip)
+    foreach_ops.subtract_(weights, add_weight_decay(updates, weights, decay) if decoupled else updates, lr, found_inf)

@@ -9,7 +9,7 @@ from ...errors import AmpValueError
 from . import norm_functions
 
 
-class _Norm(torch.nn.Module):
+class _FusedNorm(torch.nn.Module):
     """Base class of the norms: a weight of the normalized shape, and a bias where there is one."""
 
     _has_bias = False
@@ -41,7 +41,7 @@ class _Norm(torch.nn.Module):
         )
 
 
-class FusedLayerNorm(_Norm):
+class FusedLayerNorm(_FusedNorm):
     """Layer norm with the result in the input's dtype.
 
     Args:
@@ -56,16 +56,15 @@ class FusedLayerNorm(_Norm):
 
     def forward(self, input):
         """Return the norm of ``input``."""
+        shape, weight, bias = self.normalized_shape, self.weight, self.bias
         if torch.jit.is_scripting():  # TorchScript supports torch's own functions only, as in Apex
-            normed = torch.nn.functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+            normed = torch.nn.functional.layer_norm(input, shape, weight, bias, self.eps)
         else:
-            normed = norm_functions.fused_layer_norm_affine(
-                input, self.weight, self.bias, self.normalized_shape, self.eps
-            )
+            normed = norm_functions.fused_layer_norm_affine(input, weight, bias, shape, self.eps)
         return normed
 
 
-class FusedRMSNorm(_Norm):
+class FusedRMSNorm(_FusedNorm):
     """RMS norm with the result in the input's dtype; arguments as for ``FusedLayerNorm``, and there is no bias."""
 
     def forward(self, input):
@@ -82,12 +81,11 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 
     def forward(self, input):
         """Return the norm of ``input`` in the dtype of the weights."""
+        shape, weight, bias = self.normalized_shape, self.weight, self.bias
         if torch.jit.is_scripting():
-            normed = torch.nn.functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+            normed = torch.nn.functional.layer_norm(input, shape, weight, bias, self.eps)
         else:
-            normed = norm_functions.mixed_dtype_fused_layer_norm_affine(
-                input, self.weight, self.bias, self.normalized_shape, self.eps
-            )
+            normed = norm_functions.mixed_dtype_fused_layer_norm_affine(input, weight, bias, shape, self.eps)
         return normed
 
 

@@ -1,47 +1,48 @@
-"""Adam and AdamW: ``FusedAdam``. With a keyword of before October 2019 it creates the class of that time.
+"""Adam and AdamW: ``FusedAdam``, and ``LegacyFusedAdam``, which had that name before October 2019.
 
-``adam_w_mode`` is on by default, so weight decay is decoupled by default.
+The formulas are in ``multi_tensor.updates``. ``FusedAdam`` with a keyword of before October 2019 makes a legacy object.
 """
 
 import functools
 import inspect
 
+import torch
+
 from ...errors import AmpError, AmpTypeError
-from ..multi_tensor import functions, updates
-from .fused import STEP, FusedOptimizer, checked, evaluated, on_device, refuse_amsgrad
-from .scaling import grad_scaler_in, handed_over
+from ..multi_tensor import foreach_ops, functions, updates
+from .explicit_gradients import ExplicitGradientOptimizer
+from .fused import STEP, FusedOptimizer, check_amsgrad, checked_options, evaluate_closure, on_device
+from .step_scaling import pop_grad_scaler, step_scaling
 
-#: Keywords of the ``FusedAdam`` of before October 2019 only.
-OLDER_KEYWORDS = ("eps_inside_sqrt", "max_grad_norm", "use_mt", "amp_scale_adjustment")
+#: Keywords of ``LegacyFusedAdam`` only.
+LEGACY_KEYWORDS = ("eps_inside_sqrt", "max_grad_norm", "use_mt", "amp_scale_adjustment")
 
 
-def older_by_its_keywords(init):
-    """Decorate ``FusedAdam.__init__``: with a keyword of before October 2019 the object becomes one of that class.
+def accept_legacy_keywords(init):
+    """Decorate ``FusedAdam.__init__``: with a keyword of before October 2019 the object becomes a ``LegacyFusedAdam``.
 
     The signature stays that of ``init``.
     """
 
     @functools.wraps(init)
     def either(self, *args, **kwargs):
-        older = [keyword for keyword in OLDER_KEYWORDS if keyword in kwargs]
-        if not older:
+        legacy = [keyword for keyword in LEGACY_KEYWORDS if keyword in kwargs]
+        if not legacy:
             return init(self, *args, **kwargs)
-        from ..contrib.optimizers import FusedAdam as Older  # imported here, because it is a subclass of this one
-
         if type(self) is not FusedAdam:
             raise AmpTypeError(
                 "{} is a keyword of the FusedAdam of before October 2019, which is apex.contrib.optimizers.FusedAdam: "
-                "derive {} from that.".format(older[0], type(self).__name__)
+                "derive {} from that.".format(legacy[0], type(self).__name__)
             )
-        self.__class__ = Older
-        return Older.__init__(self, *args, **kwargs)
+        self.__class__ = LegacyFusedAdam
+        return LegacyFusedAdam.__init__(self, *args, **kwargs)
 
     either.__signature__ = inspect.signature(init)
     return either
 
 
 class FusedAdam(FusedOptimizer):
-    """Adam, with weight decay as in AdamW or as an L2 term.
+    """Adam, with weight decay as in AdamW, which is the default, or as an L2 term.
 
     Args:
         params: params, or param groups.
@@ -64,7 +65,7 @@ class FusedAdam(FusedOptimizer):
     state_names = ("exp_avg", "exp_avg_sq")
     multi_tensor_adam = staticmethod(functions.multi_tensor_adam)
 
-    @older_by_its_keywords
+    @accept_legacy_keywords
     def __init__(
         self,
         params,
@@ -79,8 +80,8 @@ class FusedAdam(FusedOptimizer):
         capturable=False,
         master_weights=False,
     ):
-        refuse_amsgrad(amsgrad, "FusedAdam")
-        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        check_amsgrad(self, amsgrad)
+        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
         modes = {"adam_w_mode": int(adam_w_mode), "capturable": capturable, "master_weights": master_weights}
         super().__init__(params, group, set_grad_none, **modes)
 
@@ -91,7 +92,7 @@ class FusedAdam(FusedOptimizer):
         if self.capturable and group["params"]:
             group["lr"] = on_device(group["lr"], group)
 
-    def step(self, closure=None, grads=None, output_params=None, scale=None, grad_norms=None, **told):
+    def step(self, closure=None, grads=None, output_params=None, scale=None, grad_norms=None, **kwargs):
         """Step, and return the loss that ``closure``, if there is one, computed before.
 
         ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it. The other arguments
@@ -103,17 +104,76 @@ class FusedAdam(FusedOptimizer):
                 "2019, which is apex.contrib.optimizers.FusedAdam. amp.initialize and amp.scale_loss do what these "
                 "were for."
             )
-        loss = evaluated(closure)
-        self._step_under(handed_over(self, grad_scaler_in(told)))
+        loss = evaluate_closure(closure)
+        self._step_with(step_scaling(self, pop_grad_scaler(kwargs)))
         return loss
 
-    def _advance(self, group):
+    def _count_step(self, group):
         if self.capturable and group["params"]:  # in place: a captured graph increments it
-            skip = self._scaling.skip_on(group["params"][0].device)
+            found_inf = self._scaling.found_inf_on(group["params"][0].device)
             group[STEP] = on_device(group.get(STEP, 0.0), group)
-            group[STEP].add_(1.0 if skip is None else 1.0 - skip)
+            group[STEP].add_(1.0 if found_inf is None else 1.0 - found_inf)
         else:
-            super()._advance(group)
+            super()._count_step(group)
 
     def _update_batch(self, group, batch):
-        updates.adam(*batch.rows, decoupled=bool(self.adam_w_mode), **self._numbers(group, batch))
+        updates.adam(*batch.lists, decoupled=bool(self.adam_w_mode), **self._adam_options(group, batch))
+
+
+class LegacyFusedAdam(ExplicitGradientOptimizer, FusedAdam):
+    """Adam as Apex had it before October 2019: eps is added without bias correction.
+
+    Args:
+        params, lr, bias_correction, betas, eps, weight_decay, amsgrad: as in ``FusedAdam``; the decay is decoupled.
+        eps_inside_sqrt: eps is added before the root of the squares instead of after it.
+        max_grad_norm: gradients of each group are clipped to this norm; 0: no clipping.
+        use_mt, amp_scale_adjustment: accepted, no effect.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        eps_inside_sqrt=False,
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        amsgrad=False,
+        use_mt=False,
+        amp_scale_adjustment=1.0,
+    ):
+        check_amsgrad(self, amsgrad)
+        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group["max_grad_norm"] = max_grad_norm
+        modes = {"eps_mode": 0 if eps_inside_sqrt else 1, "capturable": False, "master_weights": False}
+        FusedOptimizer.__init__(self, params, group, True, **modes)
+
+    def _update(self):
+        for index, group in enumerate(self.param_groups):
+            self._count_step(group)
+            batches = self._batches(group["params"], self.state_names)
+            divisor = self._divisor(index, group, batches)
+            for batch in batches:
+                self._update_batch(group, batch, divisor)
+                self._copy_to_params(batch)
+
+    def _divisor(self, index, group, batches):
+        """Return the divisor of a group's gradients, as a tensor of shape (), or None."""
+        if not group["max_grad_norm"] > 0 or not batches:
+            return None
+        given = self._grad_norms
+        norm = foreach_ops.total_norm([batch.grads for batch in batches]) if given is None else given[index]
+        norm = torch.as_tensor(norm, dtype=torch.float32, device=batches[0].params[0].device).reshape(())
+        return updates.clip_divisor(norm + 1e-6, group["max_grad_norm"])
+
+    def _update_batch(self, group, batch, divisor):
+        weights, grads, means, squares = batch.lists
+        if divisor is not None:
+            grads = foreach_ops.scaled(grads, 1.0 / divisor.to(grads[0]))
+        options = dict(self._adam_options(group, batch), eps_inside_sqrt=self.eps_mode == 0)
+        updates.legacy_adam(weights, grads, means, squares, **options)
+
+
+LegacyFusedAdam.__name__ = "FusedAdam"  # in ``repr``, as in Apex; pickles have ``__qualname__``

@@ -14,7 +14,7 @@ from ... import tensor_lists
 from ...errors import AmpError
 from ...torch_compat import features
 from ..multi_tensor import foreach_ops
-from .scaling import UNSCALED, handed_over
+from .step_scaling import UNSCALED, step_scaling
 
 #: The keys of a group's step count and of a param's float32 copy.
 STEP, MASTER = "step", "master_param"
@@ -23,18 +23,18 @@ STEP, MASTER = "step", "master_param"
 class Batch(NamedTuple):
     """Params of one device and dtype that have gradients; lists as long as ``params``.
 
-    ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` if they have it.
-    ``state`` holds a list per name. ``skip`` is described in ``multi_tensor.updates``.
+    ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` if they have it. ``state`` has a
+    list per name. ``found_inf`` is described in ``multi_tensor.updates``.
     """
 
     params: List[torch.Tensor]
     weights: List[torch.Tensor]
     grads: List[torch.Tensor]
     state: Dict[str, List[torch.Tensor]]
-    skip: Optional[torch.Tensor]
+    found_inf: Optional[torch.Tensor]
 
     @property
-    def rows(self):
+    def lists(self):
         """The lists in the order of the formulas' arguments."""
         return (self.weights, self.grads) + tuple(self.state.values())
 
@@ -53,17 +53,17 @@ class FusedOptimizer(torch.optim.Optimizer):
     state_names = ()
     #: Whether the optimizer keeps float32 copies of half params.
     master_weights = False
-    #: The ``Scaling`` of the current step.
+    #: The ``StepScaling`` of the current step.
     _scaling = UNSCALED
 
     def __init__(self, params, defaults, set_grad_none, **attributes):
-        self._own = dict(attributes, set_grad_none=set_grad_none)
-        vars(self).update(self._own)
+        self._attributes = dict(attributes, set_grad_none=set_grad_none)
+        vars(self).update(self._attributes)
         super().__init__(params, defaults)
 
     def __getstate__(self):
-        own = {name: getattr(self, name) for name in self._own}
-        return dict(super().__getstate__(), _own=self._own, **own)
+        attributes = {name: getattr(self, name) for name in self._attributes}
+        return dict(super().__getstate__(), _attributes=self._attributes, **attributes)
 
     @property
     def _step_supports_amp_scaling(self):
@@ -82,13 +82,13 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure=None):
         """Step, and return the loss that ``closure``, if there is one, computed before."""
-        loss = evaluated(closure)
-        self._step_under(handed_over(self))
+        loss = evaluate_closure(closure)
+        self._step_with(step_scaling(self))
         return loss
 
-    def _step_under(self, scaling):
-        """Step on gradients with the state that ``scaling``, a ``Scaling``, describes."""
-        if scaling.skip is not None and not self._step_supports_amp_scaling and scaling.is_skip():
+    def _step_with(self, scaling):
+        """Step on gradients with the state that ``scaling``, a ``StepScaling``, describes."""
+        if scaling.found_inf is not None and not self._step_supports_amp_scaling and scaling.is_overflow():
             with torch.no_grad():
                 params = [param for group in self.param_groups for param in group["params"]]
                 scaling.unscale_skipped_([param.grad for param in params if param.grad is not None])
@@ -102,27 +102,27 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _update(self):
         for group in self.param_groups:
-            self._advance(group)
+            self._count_step(group)
             for batch in self._batches(group["params"], self.state_names):
                 self._update_batch(group, batch)
-                self._finish(batch)
+                self._copy_to_params(batch)
 
     def _update_batch(self, group, batch):
         raise NotImplementedError("a subclass says what a step does")
 
-    def _advance(self, group):
+    def _count_step(self, group):
         """Count a step of a group, on the device if the step may be skipped there."""
         if not group["params"]:
             return
-        count, skip = group.get(STEP, 0), self._scaling.skip
-        if skip is not None or isinstance(count, torch.Tensor):
+        count, found_inf = group.get(STEP, 0), self._scaling.found_inf
+        if found_inf is not None or isinstance(count, torch.Tensor):
             count = on_device(count, group)
-            group[STEP] = count + 1.0 if skip is None else count + (1.0 - skip.to(count.device))
+            group[STEP] = count + 1.0 if found_inf is None else count + (1.0 - found_inf.to(count.device))
         else:
             group[STEP] = int(count) + 1
 
     @staticmethod
-    def _numbers(group, batch):
+    def _adam_options(group, batch):
         """Return the keyword arguments of Adam-like formulas."""
         count = group[STEP]
         return {
@@ -132,42 +132,42 @@ class FusedOptimizer(torch.optim.Optimizer):
             "step": count.to(batch.weights[0]) if isinstance(count, torch.Tensor) else count,
             "bias_correction": group["bias_correction"],
             "decay": group["weight_decay"],
-            "skip": batch.skip,
+            "found_inf": batch.found_inf,
         }
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _batches(self, params, names):
         """Return the params that have gradients, in batches, with their state of these names, created as 0."""
-        alike = {}
+        groups = {}
         for param in params:
-            grad = self._gradient(param)
+            grad = self._grad(param)
             if grad is None or not param.numel():
                 continue
             if grad.is_sparse:
                 raise AmpError(
                     "{} does not take sparse gradients; torch.optim.SparseAdam and SGD do.".format(type(self).__name__)
                 )
-            alike.setdefault((param.device, param.dtype, grad.dtype), []).append(param)
-        return [self._batch(each, names) for each in alike.values()]
+            groups.setdefault((param.device, param.dtype, grad.dtype), []).append(param)
+        return [self._batch(group, names) for group in groups.values()]
 
-    def _gradient(self, param):
+    def _grad(self, param):
         """Return the gradient for a param; None: the param is not updated."""
         return param.grad
 
     def _batch(self, params, names):
-        dtype = foreach_ops.wide_dtype(params[0].dtype)
-        state = {name: [self._slot(param, name, dtype) for param in params] for name in names}
-        models = state[names[0]] if names else None
-        given = [self._gradient(param) for param in params]
-        grads = self._scaling.unscaled(widened(given, dtype, models), given)
+        dtype = foreach_ops.compute_dtype(params[0].dtype)
+        state = {name: [self._state_tensor(param, name, dtype) for param in params] for name in names}
+        like = state[names[0]] if names else None
+        param_grads = [self._grad(param) for param in params]
+        grads = self._scaling.unscaled(foreach_ops.upcast(param_grads, dtype, like), param_grads)
         if params[0].dtype != dtype and self._keeps_master(params[0]):
             weights = [self._master(param, dtype) for param in params]
         else:
-            weights = widened(params, dtype, models)
-        return Batch(params, weights, grads, state, self._scaling.skip_on(params[0].device))
+            weights = foreach_ops.upcast(params, dtype, like)
+        return Batch(params, weights, grads, state, self._scaling.found_inf_on(params[0].device))
 
-    def _slot(self, param, name, dtype):
+    def _state_tensor(self, param, name, dtype):
         state = self.state[param]
         if state.get(name) is None:
             state[name] = torch.zeros_like(param.detach(), dtype=dtype)
@@ -183,7 +183,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             state[MASTER] = param.detach().to(dtype)
         return state[MASTER]
 
-    def _finish(self, batch):
+    def _copy_to_params(self, batch):
         if batch.weights is not batch.params:
             tensor_lists.copy_(batch.params, batch.weights)
 
@@ -205,13 +205,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         for key, param in zip(saved, own):
             for name, value in state_dict["state"].get(key, {}).items():
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and name != STEP:
-                    dtype = foreach_ops.wide_dtype(param.dtype)
+                    dtype = foreach_ops.compute_dtype(param.dtype)
                     self.state[param][name] = value.detach().to(device=param.device, dtype=dtype).clone()
 
         for group in self.param_groups:
-            self._complete(group)
+            self._add_missing_options(group)
 
-    def _complete(self, group):
+    def _add_missing_options(self, group):
         """Add missing entries to a group of torch's optimizer; torch counts steps in the state of each param."""
         for name, value in self.defaults.items():
             group.setdefault(name, value)
@@ -230,26 +230,14 @@ def clear_gradients(groups, to_none):
             elif param.grad is not None:
                 param.grad = param.grad.detach()
                 grads.append(param.grad)
-    for alike in tensor_lists.grouped([grad for grad in grads if not grad.is_sparse]):
-        foreach_ops.zero_(alike)
+    for group in tensor_lists.grouped([grad for grad in grads if not grad.is_sparse]):
+        foreach_ops.zero_(group)
     for grad in grads:
         if grad.is_sparse:
             grad.zero_()
 
 
-def widened(alike, dtype, models=None):
-    """Return ``alike`` itself if it is of ``dtype``, else copies in that dtype.
-
-    ``models``: tensors of that dtype and those shapes, so that one operation can make all copies.
-    """
-    if alike[0].dtype == dtype:
-        return alike
-    if models is not None:
-        return tensor_lists.widened(alike, models)[0]
-    return [tensor.to(dtype) for tensor in alike]
-
-
-def evaluated(closure):
+def evaluate_closure(closure):
     """Return the loss of a closure, computed with gradients; None without a closure."""
     if closure is None:
         return None
@@ -257,19 +245,16 @@ def evaluated(closure):
         return closure()
 
 
-def refuse_amsgrad(amsgrad, name):
+def check_amsgrad(optimizer, amsgrad):
     """Raise if the AMSGrad variant is requested, which Apex never had."""
     if amsgrad:
+        name = type(optimizer).__name__
         raise AmpError("{} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.".format(name))
 
 
-#: Options that must not be negative.
-NOT_NEGATIVE = ("lr", "eps", "weight_decay", "momentum")
-
-
-def checked(**options):
+def checked_options(**options):
     """Return the options of a group; raise ``ValueError`` for one that is negative. Tensors are not read."""
-    for name in NOT_NEGATIVE:
+    for name in ("lr", "eps", "weight_decay", "momentum"):
         value = options.get(name, 0.0)
         if not isinstance(value, torch.Tensor) and value < 0.0:
             raise ValueError("{} must not be negative: {}".format(name, value))

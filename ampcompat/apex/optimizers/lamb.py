@@ -4,26 +4,17 @@ Gradients are first clipped by their global norm over all groups (``max_grad_nor
 ``param.grad`` are not modified.
 """
 
-import torch
-
 from ..multi_tensor import foreach_ops, functions, updates
-from .fused import FusedOptimizer, checked, refuse_amsgrad
+from .fused import FusedOptimizer, check_amsgrad, checked_options
 
 
 class FusedLAMB(FusedOptimizer):
     """LAMB: Adam's update, scaled for each tensor by the norm of the weight over that of the update.
 
     Args:
-        params: params, or param groups.
-        lr: learning rate.
-        bias_correction: whether the averages are corrected for their initial value 0.
-        betas: decay rates of the running means of the gradients and of their squares.
-        eps: added to the root of the squares.
-        weight_decay: weight decay.
-        amsgrad: not supported; ``True`` raises ``RuntimeError``.
+        params, lr, bias_correction, betas, eps, weight_decay, amsgrad, set_grad_none: as in ``FusedAdam``.
         adam_w_mode: weight decay is added to the update; otherwise to the gradient.
         grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
-        set_grad_none: ``zero_grad`` sets gradients to None.
         max_grad_norm: gradients are clipped to this global norm; 0 or None: no clipping.
         use_nvlamb: also adapt tensors that have no weight decay.
     """
@@ -47,37 +38,28 @@ class FusedLAMB(FusedOptimizer):
         max_grad_norm=1.0,
         use_nvlamb=False,
     ):
-        refuse_amsgrad(amsgrad, type(self).__name__)
-        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        check_amsgrad(self, amsgrad)
+        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
         group.update(grad_averaging=grad_averaging, max_grad_norm=max_grad_norm)
         super().__init__(params, group, set_grad_none, adam_w_mode=int(adam_w_mode), use_nvlamb=use_nvlamb)
 
     def _update(self):
         names = self.state_names
         batches = [(group, batch) for group in self.param_groups for batch in self._batches(group["params"], names)]
-        norm = global_norm([batch.grads for _, batch in batches])
+        norm = foreach_ops.total_norm([batch.grads for _, batch in batches])
         for group in self.param_groups:
-            self._advance(group)
+            self._count_step(group)
         for group, batch in batches:
             self._update_batch(group, batch, norm)
-            self._finish(batch)
+            self._copy_to_params(batch)
 
     def _update_batch(self, group, batch, norm):
         limit = group.get("max_grad_norm", self.defaults["max_grad_norm"])
         updates.lamb(
-            *batch.rows,
+            *batch.lists,
             divisor=updates.clip_divisor(norm.to(batch.params[0].device), limit) if limit else None,
-            averaging=group["grad_averaging"],
+            grad_averaging=group["grad_averaging"],
             decoupled=bool(self.adam_w_mode),
             nvlamb=self.use_nvlamb,
-            **self._numbers(group, batch),
+            **self._adam_options(group, batch),
         )
-
-
-def global_norm(batches):
-    """Return the 2-norm over all tensors in lists of tensors, on the first one's device; None if there are none."""
-    norms = [foreach_ops.norms(batch).norm() for batch in batches]
-    if len(norms) < 2:
-        return norms[0] if norms else None
-    dtype = max((norm.dtype for norm in norms), key=lambda each: torch.finfo(each).bits)
-    return torch.stack([norm.to(device=norms[0].device, dtype=dtype) for norm in norms]).norm()

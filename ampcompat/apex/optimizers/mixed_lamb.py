@@ -4,9 +4,9 @@ Learning rate and step count are plain numbers here and tensors of one element i
 have either form.
 """
 
-from .fused import evaluated
+from .fused import evaluate_closure
 from .lamb import FusedLAMB
-from .scaling import grad_scaler_in, handed_over
+from .step_scaling import pop_grad_scaler, step_scaling
 
 
 class FusedMixedPrecisionLamb(FusedLAMB):
@@ -35,21 +35,19 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         use_nvlamb=False,
         reduced_precision_dtype=None,
     ):
-        modes = {"adam_w_mode": adam_w_mode, "grad_averaging": grad_averaging, "use_nvlamb": use_nvlamb}
-        super().__init__(
-            params, lr, bias_correction, betas, eps, weight_decay, amsgrad, max_grad_norm=max_grad_norm, **modes
-        )
-        self._own["reduced_precision_dtype"] = self.reduced_precision_dtype = reduced_precision_dtype
+        options = (lr, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode, grad_averaging)
+        super().__init__(params, *options, max_grad_norm=max_grad_norm, use_nvlamb=use_nvlamb)
+        self._attributes["reduced_precision_dtype"] = self.reduced_precision_dtype = reduced_precision_dtype
         for group in self.param_groups:
             group.setdefault("step", int(step))
 
-    def step(self, closure=None, **told):
+    def step(self, closure=None, **kwargs):
         """Step, and return the loss that ``closure``, if there is one, computed before.
 
         ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it.
         """
-        loss = evaluated(closure)
-        self._step_under(handed_over(self, grad_scaler_in(told)))
+        loss = evaluate_closure(closure)
+        self._step_with(step_scaling(self, pop_grad_scaler(kwargs)))
         return loss
 
     def _keeps_master(self, param):

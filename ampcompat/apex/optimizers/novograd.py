@@ -8,11 +8,11 @@ import torch
 
 from ...errors import AmpValueError
 from ..multi_tensor import foreach_ops, functions, updates
-from .fused import FusedOptimizer, checked, refuse_amsgrad
+from .fused import FusedOptimizer, check_amsgrad, checked_options
 
 MOMENT = "exp_avg_sq"
-#: The moment of a param whose steps so far were all skipped on the device; norms are never negative.
-NONE_YET = -1.0
+#: The moment of a param that has had no step, or only skipped ones; norms are never negative.
+NO_MOMENT = -1.0
 #: Apex's values of ``norm_type``.
 ORDERS = {2: 2, 0: float("inf")}
 
@@ -21,18 +21,13 @@ class FusedNovoGrad(FusedOptimizer):
     """NovoGrad: gradients are divided by a running norm of their tensor.
 
     Args:
-        params: params, or param groups.
-        lr: learning rate.
-        bias_correction: whether the averages are corrected for their initial value 0.
+        params, lr, bias_correction, weight_decay, amsgrad, set_grad_none: as in ``FusedAdam``.
         betas: decay rates of the running means of the gradients and of their norm.
         eps: added to the norm.
-        weight_decay: weight decay.
-        amsgrad: not supported; ``True`` raises ``RuntimeError``.
         reg_inside_moment: norm and decay enter the mean, as in the paper; otherwise only the update.
         grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
         norm_type: 2, or 0 for the largest absolute value.
         init_zero: norms start at 0; otherwise at those of the first gradients.
-        set_grad_none: ``zero_grad`` sets gradients to None.
     """
 
     state_names = ("exp_avg",)
@@ -53,10 +48,10 @@ class FusedNovoGrad(FusedOptimizer):
         init_zero=False,
         set_grad_none=True,
     ):
-        refuse_amsgrad(amsgrad, "FusedNovoGrad")
+        check_amsgrad(self, amsgrad)
         if norm_type not in ORDERS:
             raise AmpValueError("norm_type must be 2, or 0 for the largest absolute value, not {!r}".format(norm_type))
-        group = checked(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
         group.update(grad_averaging=grad_averaging, norm_type=norm_type, init_zero=init_zero)
         super().__init__(params, group, set_grad_none, moment_mode=0 if reg_inside_moment else 1)
 
@@ -65,39 +60,39 @@ class FusedNovoGrad(FusedOptimizer):
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             if MOMENT in group:
-                self._spread(group, group.pop(MOMENT))
+                self._assign_moments(group, group.pop(MOMENT))
 
-    def _spread(self, group, moments):
+    def _assign_moments(self, group, moments):
         """Distribute Apex's two tensors, one for half params and one for the others, to the state of the params."""
-        rows = [iter([] if row is None else row.float().reshape(-1).unbind()) for row in moments]
+        half, other = (iter([] if each is None else each.float().reshape(-1).unbind()) for each in moments)
         for param in group["params"]:
             if "exp_avg" in self.state.get(param, {}):
-                dtype = foreach_ops.wide_dtype(param.dtype)
-                moment = next(rows[0 if param.dtype == torch.float16 else 1], None)
+                dtype = foreach_ops.compute_dtype(param.dtype)
+                moment = next(half if param.dtype == torch.float16 else other, None)
                 if moment is None:
                     raise AmpValueError("the checkpoint has fewer norms of gradients than params with state")
                 self.state[param][MOMENT] = moment.to(device=param.device, dtype=dtype).clone()
 
     def _update_batch(self, group, batch):
         updates.novograd(
-            *batch.rows,
+            *batch.lists,
             moments=self._moments(group, batch),
-            averaging=group["grad_averaging"],
-            inside=self.moment_mode == 0,
-            **self._numbers(group, batch),
+            grad_averaging=group["grad_averaging"],
+            reg_inside_moment=self.moment_mode == 0,
+            **self._adam_options(group, batch),
         )
 
     def _moments(self, group, batch):
         """Update the second moments of a batch for this step, and return them as one tensor."""
         order = ORDERS[group["norm_type"]]
         norms = foreach_ops.norms(batch.grads, order)
-        held = [self.state[param].get(MOMENT) for param in batch.params]
-        missing = torch.full_like(norms[0], NONE_YET)
-        held = torch.stack([missing if old is None else old for old in held])
-        begun = torch.where(held < 0, torch.zeros_like(norms) if group["init_zero"] else norms, held)
-        moments = updates.blend_norms(begun, norms, group["betas"][1], order)
-        if batch.skip is not None:
-            moments = torch.where(batch.skip != 0, held, moments)
+        missing = torch.full_like(norms[0], NO_MOMENT)
+        before = torch.stack([self.state[param].get(MOMENT, missing) for param in batch.params])
+        initial = torch.zeros_like(norms) if group["init_zero"] else norms
+        moments = torch.where(before < 0, initial, before)
+        moments = updates.update_moments(moments, norms, group["betas"][1], order)
+        if batch.found_inf is not None:
+            moments = torch.where(batch.found_inf != 0, before, moments)
         for param, moment in zip(batch.params, moments.unbind()):
             self.state[param][MOMENT] = moment
         return moments

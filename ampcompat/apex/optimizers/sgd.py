@@ -6,7 +6,7 @@ the step itself, which gives the same result.
 
 from ...errors import AmpValueError
 from ..multi_tensor import functions, updates
-from .fused import FusedOptimizer, checked, clear_gradients
+from .fused import FusedOptimizer, checked_options, clear_gradients
 
 BUFFER = "momentum_buffer"
 
@@ -42,8 +42,8 @@ class FusedSGD(FusedOptimizer):
     ):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("nesterov needs a momentum and no dampening")
-        group = checked(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
-        group["lr"] = lr if lr is None else checked(lr=lr)["lr"]
+        group = checked_options(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
+        group["lr"] = lr if lr is None else checked_options(lr=lr)["lr"]
         modes = {
             "wd_after_momentum": wd_after_momentum,
             "materialize_master_grads": materialize_master_grads,
@@ -69,12 +69,11 @@ class FusedSGD(FusedOptimizer):
     def _update(self):
         # Steps are not counted: Apex's checkpoints have no such entry.
         for group in self.param_groups:
-            known = [param for param in group["params"] if self._has_momentum(param)]
-            fresh = [param for param in group["params"] if not self._has_momentum(param)]
-            for params, is_first in ((known, False), (fresh, True)):
+            for is_first in (False, True):
+                params = [param for param in group["params"] if self._has_momentum(param) != is_first]
                 for batch in self._batches(params, (BUFFER,) if group["momentum"] else ()):
                     self._update_batch(group, batch, is_first)
-                    self._finish(batch)
+                    self._copy_to_params(batch)
 
     @property
     def _step_supports_amp_scaling(self):
@@ -95,7 +94,7 @@ class FusedSGD(FusedOptimizer):
             group["dampening"],
             group["nesterov"],
             group["weight_decay"],
-            decays_last=self.wd_after_momentum,
+            decay_after_momentum=self.wd_after_momentum,
             is_first=is_first,
-            skip=batch.skip,
+            found_inf=batch.found_inf,
         )

@@ -11,6 +11,7 @@ import torch
 from torch.nn.parallel import parallel_apply, replicate, scatter_gather
 
 from ...errors import AmpTypeError, AmpValueError
+from ...nested import tensors_in
 
 #: The reductions of a criterion, named as in torch.
 MEAN, SUM, NONE = "mean", "sum", "none"
@@ -36,7 +37,7 @@ class DataParallelModel(torch.nn.DataParallel):
         if not isinstance(module, torch.nn.Module):
             raise AmpTypeError("DataParallelModel expected a torch.nn.Module, not {}.".format(type(module).__name__))
         devices = _devices(device_ids)
-        if _on_host(devices):
+        if _on_cpu(devices):
             torch.nn.Module.__init__(self)
             self.module, self.dim = module, dim
             self.device_ids, self.output_device = [], None
@@ -99,15 +100,15 @@ class DataParallelCriterion(torch.nn.Module):
             )
         calls = [(((output,) + tuple(args)), options) for output, (args, options) in zip(outputs, parts)]
         losses = _apply(_replicas(self.module, self.devices[: len(calls)]), calls)
-        return self._together(losses, [_size(call, self.dim) for call in calls])
+        return self._reduced(losses, [_size(call, self.dim) for call in calls])
 
-    def _together(self, losses, sizes):
-        home = losses[0].device
+    def _reduced(self, losses, sizes):
+        device = losses[0].device
         if self.reduction == NONE:
-            return torch.cat([loss.to(home) for loss in losses], self.dim)
+            return torch.cat([loss.to(device) for loss in losses], self.dim)
         total = float(sum(sizes))
-        shares = [size / total if self.reduction == MEAN else 1.0 for size in sizes]
-        return sum(loss.to(home) * share for loss, share in zip(losses, shares))
+        weights = [size / total if self.reduction == MEAN else 1.0 for size in sizes]
+        return sum(loss.to(device) * weight for loss, weight in zip(losses, weights))
 
 
 def gather(outputs, target_device=None, dim=0):
@@ -120,9 +121,9 @@ def gather(outputs, target_device=None, dim=0):
     """
     if not isinstance(outputs, (tuple, list)) or not outputs:
         raise AmpTypeError("gather expected the tuple of a DataParallelModel, one output per device.")
-    target = next(_tensors(outputs)).device if target_device is None else _device(target_device)
+    target = next(tensors_in(outputs)).device if target_device is None else _device(target_device)
     if target.type == "cpu":
-        return _joined(list(outputs), target, dim)
+        return _concatenated(list(outputs), target, dim)
     return scatter_gather.gather(list(outputs), target.index, dim)
 
 
@@ -147,68 +148,68 @@ def _device(named):
     return device
 
 
-def _on_host(devices):
+def _on_cpu(devices):
     return devices[0].type == "cpu"
 
 
-# -- the four primitives -----------------------------------------------------------------------------------------------
+# -- scatter, replicate, apply, gather ---------------------------------------------------------------------------------
 
 
 def _scatter(args, kwargs, devices, dim):
     """Return [(args, kwargs)] for as many devices as get a part of the batch."""
-    if not _on_host(devices):
+    if not _on_cpu(devices):
         indices = [device.index for device in devices]
         split, named = scatter_gather.scatter_kwargs(args, kwargs, indices, dim)
         return list(zip(split, named))
-    split, named = _divided(tuple(args), len(devices), dim), _divided(dict(kwargs), len(devices), dim)
+    split, named = _chunks(tuple(args), len(devices), dim), _chunks(dict(kwargs), len(devices), dim)
     count = min(len(split), len(named))
     return list(zip(split[:count], named[:count]))
 
 
-def _divided(value, count, dim):
+def _chunks(value, count, dim):
     """Return up to ``count`` parts of a nested value, as torch's scatter does: tensors in chunks, others whole."""
     if isinstance(value, torch.Tensor):
         return list(value.chunk(count, dim))
     if isinstance(value, (tuple, list)) and value:
-        rows = list(zip(*(_divided(each, count, dim) for each in value)))
+        rows = list(zip(*(_chunks(each, count, dim) for each in value)))
         if hasattr(value, "_fields"):
             return [type(value)(*row) for row in rows]
         return [type(value)(row) for row in rows]
     if isinstance(value, dict) and value:
         names = list(value)
-        return [dict(zip(names, row)) for row in _divided(tuple(value.values()), count, dim)]
+        return [dict(zip(names, row)) for row in _chunks(tuple(value.values()), count, dim)]
     return [value] * count
 
 
 def _replicas(module, devices):
     if len(devices) == 1:
         return [module]
-    if not _on_host(devices):
+    if not _on_cpu(devices):
         return replicate(module, [device.index for device in devices], not torch.is_grad_enabled())
-    return [module] + [_light_copy(module, {}) for _ in devices[1:]]
+    return [module] + [_cpu_replica(module, {}) for _ in devices[1:]]
 
 
-def _light_copy(module, done):
+def _cpu_replica(module, replicas):
     """Return a copy that shares params and has buffers of its own, which are discarded as on all GPUs but the first."""
-    if id(module) not in done:
-        twin = done[id(module)] = type(module).__new__(type(module))
-        vars(twin).update(vars(module))
-        twin._parameters = module._parameters.copy()
-        twin._buffers = {name: None if each is None else each.clone() for name, each in module._buffers.items()}
-        twin._modules = {
-            name: None if child is None else _light_copy(child, done) for name, child in module._modules.items()
+    if id(module) not in replicas:
+        replica = replicas[id(module)] = type(module).__new__(type(module))
+        vars(replica).update(vars(module))
+        replica._parameters = module._parameters.copy()
+        replica._buffers = {name: None if each is None else each.clone() for name, each in module._buffers.items()}
+        replica._modules = {
+            name: None if child is None else _cpu_replica(child, replicas) for name, child in module._modules.items()
         }
-    return done[id(module)]
+    return replicas[id(module)]
 
 
 def _apply(modules, calls):
-    if len(modules) == 1 or next(_tensors(calls)).device.type == "cpu":
+    if len(modules) == 1 or next(tensors_in(calls)).device.type == "cpu":
         return [module(*args, **kwargs) for module, (args, kwargs) in zip(modules, calls)]
     args, kwargs = zip(*calls)
     return parallel_apply(modules, args, kwargs)
 
 
-def _joined(parts, device, dim):
+def _concatenated(parts, device, dim):
     """Join nested values of the same structure by concatenating their tensors."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
@@ -216,25 +217,16 @@ def _joined(parts, device, dim):
             return torch.stack([part.to(device) for part in parts])
         return torch.cat([part.to(device) for part in parts], dim)
     if isinstance(first, dict):
-        return type(first)((name, _joined([part[name] for part in parts], device, dim)) for name in first)
+        return type(first)((name, _concatenated([part[name] for part in parts], device, dim)) for name in first)
     if isinstance(first, (tuple, list)):
-        columns = [_joined(list(column), device, dim) for column in zip(*parts)]
+        columns = [_concatenated(list(column), device, dim) for column in zip(*parts)]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     if first is None:
         return None
     raise AmpTypeError("gather can join tensors and containers of them, not {}.".format(type(first).__name__))
 
 
-def _tensors(value):
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list, dict)):
-        for each in value.values() if isinstance(value, dict) else value:
-            for found in _tensors(each):
-                yield found
-
-
 def _size(call, dim):
     """Return the number of samples in a call of the criterion."""
-    tensor = next(_tensors(call))
+    tensor = next(tensors_in(call))
     return tensor.shape[dim] if tensor.dim() > dim else 1

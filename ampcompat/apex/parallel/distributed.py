@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from ...errors import AmpTypeError, AmpValueError
 from ...training import state
-from .buckets import Arithmetic, BackwardReduction, Plan
-from .flat import broadcast_params, flat_dist_call, is_distributed
+from .buckets import BackwardReduction, ReductionOptions
+from .collectives import broadcast_params, flat_dist_call, is_distributed
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -68,27 +68,27 @@ class DistributedDataParallel(torch.nn.Module):
         self.gradient_predivide_factor = float(gradient_predivide_factor)
         self.allreduce_always_fp32 = bool(allreduce_always_fp32)
         self.prof = prof
-        self._triggers = frozenset(map(id, allreduce_trigger_params or ()))
+        self._trigger_params = frozenset(map(id, allreduce_trigger_params or ()))
         self._groups = _groups(num_allreduce_streams, allreduce_communicators)
         self._disable_allreduce = False
         self._reduction = None
-        self._watched = None
+        self._hooked_params = None
         broadcast_params(module)
         if is_distributed():
             for session in state.sessions:
                 if session.enabled:
                     session.ddp_wrappers.compare_arithmetic(module)
-        self._watch()
+        self._register_hooks()
 
     def forward(self, *inputs, **kwargs):
         """Run the module; the backward pass of what it returns will be reduced."""
         result = self.module(*inputs, **kwargs)
         if torch.is_grad_enabled() and not self._disable_allreduce and is_distributed():
-            self._watch()
-            self._reduction.restart()
+            self._register_hooks()
+            self._reduction.reset()
             for output in _tensors(result, set()):
                 if output.requires_grad and output.grad_fn is not None:
-                    self._reduction.watch_output(output)
+                    self._reduction.register_output_hook(output)
         return result
 
     def enable_allreduce(self):
@@ -119,39 +119,47 @@ class DistributedDataParallel(torch.nn.Module):
     @property
     def has_local_gradients(self):
         """Whether there was an unreduced pass since the last reduction."""
-        return self._reduction is not None and self._reduction.has_local
+        return self._reduction is not None and self._reduction.has_unreduced_passes
 
     def _set_disabled(self, disabled):
         self._disable_allreduce = disabled
         if self._reduction is not None:
             self._reduction.enabled = not disabled
-            self._reduction.has_local |= disabled
+            self._reduction.has_unreduced_passes |= disabled
 
-    def _watch(self):
+    def _register_hooks(self):
         """Register hooks on the params that are trained now; they may have been frozen, cast or replaced."""
         if not is_distributed():
             return
         params = [param for param in self.module.parameters() if param.requires_grad]
-        found = [(id(param), param.dtype, param.device) for param in params]
-        if found == self._watched:
+        hooked_params = [(id(param), param.dtype, param.device) for param in params]
+        if hooked_params == self._hooked_params:
             return
         if self._reduction is not None:
             self._reduction.close()
-        plan = Plan(
-            self.message_size, self._triggers, self.delay_allreduce, self.retain_allreduce_buffers, self._groups
+        options = ReductionOptions(
+            bucket_size=self.message_size,
+            trigger_params=self._trigger_params,
+            delay_allreduce=self.delay_allreduce,
+            retain_buffers=self.retain_allreduce_buffers,
+            groups=self._groups,
+            average=self.gradient_average,
+            predivide_factor=self.gradient_predivide_factor,
+            always_fp32=self.allreduce_always_fp32,
         )
-        arithmetic = Arithmetic(self.gradient_average, self.gradient_predivide_factor, self.allreduce_always_fp32)
-        has_local = self._disable_allreduce or (self._reduction is not None and self._reduction.has_local)
-        self._reduction = BackwardReduction(params, plan, arithmetic)
-        self._reduction.enabled, self._reduction.has_local = not self._disable_allreduce, has_local
-        self._watched = found
+        has_unreduced = self._disable_allreduce or (
+            self._reduction is not None and self._reduction.has_unreduced_passes
+        )
+        self._reduction = BackwardReduction(params, options)
+        self._reduction.enabled, self._reduction.has_unreduced_passes = not self._disable_allreduce, has_unreduced
+        self._hooked_params = hooked_params
         for session in state.sessions:
             if session.enabled:
                 session.ddp_wrappers.add(self)
 
     def __getstate__(self):
         # Hooks and process groups are not copied; the copy creates its own at its first forward.
-        return dict(self.__dict__, _reduction=None, _watched=None, _groups=[None])
+        return dict(self.__dict__, _reduction=None, _hooked_params=None, _groups=[None])
 
 
 class Reducer:

@@ -9,9 +9,10 @@ import torch
 
 from ...optimizers.adapter import SLOT
 from ..multi_tensor import foreach_ops
+from ..optimizers.fused import evaluate_closure
 
 #: Other attributes that schedulers, hooks and amp read on an optimizer; they are those of the wrapped one.
-_SHARED = ("defaults", SLOT)
+_OPTIMIZER_ATTRIBUTES = ("defaults", SLOT)
 
 
 class LARC(torch.optim.Optimizer):
@@ -35,7 +36,7 @@ class LARC(torch.optim.Optimizer):
         self.clip = clip
 
     def __getattr__(self, name):
-        if name in _SHARED or name.startswith("_optimizer_"):
+        if name in _OPTIMIZER_ATTRIBUTES or name.startswith("_optimizer_"):
             return getattr(self.optim, name)
         raise AttributeError("LARC has no attribute {!r}; that of the optimizer it wraps is .optim".format(name))
 
@@ -82,10 +83,7 @@ class LARC(torch.optim.Optimizer):
 
     def step(self, closure=None):
         """Rescale the gradients, step, and return the loss that ``closure``, if there is one, computed before that."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate_closure(closure)
         decays = [group.get("weight_decay") for group in self.param_groups]
         try:
             with torch.no_grad():
@@ -104,21 +102,21 @@ class LARC(torch.optim.Optimizer):
     def _rescale(self, group):
         """Rescale the gradients of a group; nothing is read from the device."""
         decay = group.get("weight_decay") or 0.0
-        for alike in _alike([param for param in group["params"] if param.grad is not None]):
-            weights, grads = [param.detach() for param in alike], [_values(param.grad) for param in alike]
-            weight, grad = foreach_ops.norms(weights), foreach_ops.norms(grads)
-            rate = self.trust_coefficient * weight / (grad + decay * weight + self.eps)
+        for params in _by_dtype([param for param in group["params"] if param.grad is not None]):
+            weights, grads = [param.detach() for param in params], [_values(param.grad) for param in params]
+            weight_norms, grad_norms = foreach_ops.norms(weights), foreach_ops.norms(grads)
+            rates = self.trust_coefficient * weight_norms / (grad_norms + decay * weight_norms + self.eps)
             if self.clip:
-                rate = (rate / group["lr"]).clamp(max=1.0)
-            adapts = (weight != 0) & (grad != 0)
-            rates = torch.where(adapts, rate, torch.ones_like(rate)).to(grads[0].dtype)
+                rates = (rates / group["lr"]).clamp(max=1.0)
+            adapts = (weight_norms != 0) & (grad_norms != 0)
+            rates = torch.where(adapts, rates, torch.ones_like(rates)).to(grads[0].dtype)
             if decay:
-                decays = torch.where(adapts, torch.full_like(rate, decay), torch.zeros_like(rate)).to(weights[0].dtype)
-                _add_decay_([param.grad for param in alike], weights, list(decays.unbind()))
-            foreach_ops.mul_([_values(param.grad) for param in alike], list(rates.unbind()))
+                decays = (adapts.to(weight_norms.dtype) * decay).to(weights[0].dtype)
+                _add_decay_([param.grad for param in params], weights, list(decays.unbind()))
+            foreach_ops.mul_([_values(param.grad) for param in params], list(rates.unbind()))
 
 
-def _alike(params):
+def _by_dtype(params):
     """Return lists of params of the same device and dtype, and with gradients of the same device and dtype."""
     groups = {}
     for param in params:

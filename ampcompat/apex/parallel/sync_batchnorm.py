@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from ...errors import AmpValueError
-from .flat import is_distributed
+from . import syncbn
+from .collectives import is_distributed
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -52,11 +53,11 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     @property
     def process_group(self):
         """The ranks that share statistics; None is all of them."""
-        return self._held_group.group
+        return self._group_reference.group
 
     @process_group.setter
     def process_group(self, group):
-        self._held_group = _HeldGroup(group)
+        self._group_reference = _GroupReference(group)
 
     def specify_process_group(self, process_group):
         """Set the ranks that share statistics."""
@@ -76,10 +77,10 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
             settings = self.running_mean, self.running_var, self.weight, self.bias
             if input.dtype is self.running_mean.dtype and input.numel():  # torch 1.3 crashes on an empty batch
                 return torch.nn.functional.batch_norm(input, *settings, training=False, eps=self.eps)
-            return _normalize(input, *settings, eps=self.eps).to(input.dtype)
+            return _normalize(input, *settings, eps=self.eps)
         output, mean, variance, count = _SyncNorm.apply(input, self.weight, self.bias, self.eps, self._group())
         if self.training and self.running_mean is not None:
-            self._track(mean, variance, count)
+            self._update_running_stats(mean, variance, count)
         return output
 
     def _group(self):
@@ -87,15 +88,15 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         return (True if self.process_group is None else self.process_group) if is_distributed() else None
 
     @torch.no_grad()
-    def _track(self, mean, variance, count):
+    def _update_running_stats(self, mean, variance, count):
         self.num_batches_tracked += 1
-        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         unbiased = variance * (count / (count - 1).clamp(min=1))
         for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
-            running.mul_(1 - share).add_(new.to(running.dtype) * share)
+            running.mul_(1 - momentum).add_(new.to(running.dtype) * momentum)
 
 
-class _HeldGroup:
+class _GroupReference:
     """A process group that copies of a module share and that is not pickled."""
 
     def __init__(self, group):
@@ -105,7 +106,7 @@ class _HeldGroup:
         return self
 
     def __reduce__(self):
-        return _HeldGroup, (None,)
+        return _GroupReference, (None,)
 
 
 class _SyncNorm(torch.autograd.Function):
@@ -113,74 +114,52 @@ class _SyncNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, input, weight, bias, eps, group):
-        mean, variance, count = _joint_statistics(input.detach(), _wide_dtype(input, weight), group)
-        output = _normalize(input.detach(), mean, variance, weight, bias, eps)
-        ctx.group, ctx.has_weight, ctx.has_bias = group, weight is not None, bias is not None
+        mean, variance, count = _joint_statistics(input.to(_compute_dtype(input, weight)), group)
+        output = _normalize(input, mean, variance, weight, bias, eps)
+        ctx.group, ctx.has_bias = group, bias is not None
         ctx.save_for_backward(input, mean, torch.rsqrt(variance + eps), weight, count)
         ctx.mark_non_differentiable(mean, variance, count)
-        return output.to(input.dtype), mean, variance, count
+        return output, mean, variance, count
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output, *unused):
-        input, mean, inverse, weight, count = ctx.saved_tensors
-        grad = grad_output.to(mean.dtype)
-        normal = (input.to(mean.dtype) - _spread(mean, input)) * _spread(inverse, input)
-        sums = torch.stack([_channel_sums(grad), _channel_sums(grad * normal)])
-        grad_weight = sums[1].to(weight.dtype) if ctx.has_weight else None
-        grad_bias = sums[0].to(weight.dtype) if ctx.has_bias else None
+        input, mean, inv_std, weight, count = ctx.saved_tensors
+        saved = grad_output.to(mean.dtype), input.to(mean.dtype), mean, inv_std, weight
+        sum_dy, sum_dy_xmu, grad_weight, grad_bias = syncbn.reduce_bn(*saved)
         grad_input = None
         if ctx.needs_input_grad[0]:
-            joint = _summed(sums.clone(), ctx.group) / count
-            scale = inverse if weight is None else inverse * weight.detach().to(inverse.dtype)
-            centred = grad - _spread(joint[0], input) - normal * _spread(joint[1], input)
-            grad_input = (centred * _spread(scale, input)).to(input.dtype)
-        return grad_input, grad_weight, grad_bias, None, None
+            sums = _all_reduced(torch.stack([sum_dy, sum_dy_xmu]), ctx.group)
+            grad_input = syncbn.batchnorm_backward(*saved, sums[0], sums[1], count).to(input.dtype)
+        if weight is None:
+            grad_weight = None
+        return grad_input, grad_weight, grad_bias if ctx.has_bias else None, None, None
 
 
-def _wide_dtype(input, weight):
+def _compute_dtype(input, weight):
     """Return the dtype to compute in: float32, or the wider one of input and weight."""
     dtypes = [tensor.dtype for tensor in (input, weight) if tensor is not None]
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
-def _joint_statistics(input, dtype, group):
+def _joint_statistics(input, group):
     """Return mean, biased variance and the count of values per channel over the batches of a group."""
-    wide = input.to(dtype)
-    own = max(wide.numel() // wide.shape[1], 1)
-    mean = _channel_sums(wide) / own
-    # Means and squared deviations are combined, since a sum of squares would lose digits.
-    deviations = _channel_sums((wide - _spread(mean, wide)).pow(2))
-    count = mean.new_full((1,), wide.numel() // wide.shape[1])
+    mean, variance = syncbn.welford_mean_var(input)
+    count = mean.new_full((1,), input.numel() // input.shape[1])
     if group is None:
-        return mean, deviations / own, count
-    everyone = _gathered(torch.cat([mean, deviations, count]), group)
-    means, deviations, counts = everyone.split([len(mean), len(mean), 1], dim=1)
-    count = counts.sum(0)
-    mean = (means * counts).sum(0) / count
-    deviations = (deviations + counts * (means - mean).pow(2)).sum(0)
-    return mean, deviations / count, count
+        return mean, variance, count
+    gathered = _all_gathered(torch.cat([mean, variance, count]), group)
+    return syncbn.combined_mean_var(*gathered.split([len(mean), len(mean), 1], dim=1))
 
 
 def _normalize(input, mean, variance, weight, bias, eps):
-    """Return the output in the wide dtype."""
-    dtype = _wide_dtype(input, weight)
-    inverse = torch.rsqrt(variance.to(dtype) + eps)
-    normal = (input.to(dtype) - _spread(mean.to(dtype), input)) * _spread(inverse, input)
-    output = normal if weight is None else normal * _spread(weight.to(dtype), input)
-    return output if bias is None else output + _spread(bias.to(dtype), input)
+    """Return the output, in the dtype of ``input``; computed in ``_compute_dtype``."""
+    dtype = _compute_dtype(input, weight)
+    inv_std = torch.rsqrt(variance.to(dtype) + eps)
+    return syncbn.normalized(input.to(dtype), mean.to(dtype), inv_std, weight, bias).to(input.dtype)
 
 
-def _spread(per_channel, input):
-    """Return a vector per channel in a shape that broadcasts over ``input``."""
-    return per_channel.view((1, -1) + (1,) * (input.dim() - 2))
-
-
-def _channel_sums(input):
-    return input.sum([dimension for dimension in range(input.dim()) if dimension != 1])
-
-
-def _gathered(vector, group):
+def _all_gathered(vector, group):
     """Return the vectors of all ranks of a group as rows."""
     options = {} if group is True else {"group": group}
     rows = [torch.empty_like(vector) for _ in range(dist.get_world_size(**options))]
@@ -188,7 +167,7 @@ def _gathered(vector, group):
     return torch.stack(rows)
 
 
-def _summed(tensor, group):
+def _all_reduced(tensor, group):
     if group is not None:
         dist.all_reduce(tensor, **({} if group is True else {"group": group}))
     return tensor

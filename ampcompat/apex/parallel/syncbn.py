@@ -32,9 +32,9 @@ def welford_mean_var(input):
     """Return [mean, biased variance] per channel."""
     with torch.no_grad():
         wide = _wide(input)
-        count = wide.numel() // wide.shape[1]
+        count = max(wide.numel() // wide.shape[1], 1)  # an empty batch has the mean 0
         mean = _channel_sums(wide) / count
-        return [mean, _channel_sums((wide - _spread(mean, wide)).pow(2)) / count]
+        return [mean, _channel_sums((wide - _per_channel(mean, wide)).pow(2)) / count]
 
 
 def welford_parallel(mean_feature_nodes, var_biased_feature_nodes, numel, eps):
@@ -46,18 +46,24 @@ def welford_parallel(mean_feature_nodes, var_biased_feature_nodes, numel, eps):
         eps: added to the variance.
     """
     with torch.no_grad():
-        means, variances = mean_feature_nodes, var_biased_feature_nodes
+        means = mean_feature_nodes
         counts = torch.as_tensor(numel, device=means.device).to(means.dtype).reshape(-1, 1).expand(len(means), 1)
-        count = counts.sum()
-        mean = (means * counts).sum(0) / count
-        deviations = ((variances + (means - mean).pow(2)) * counts).sum(0)
-        return [mean, deviations / (count - 1), torch.rsqrt(deviations / count + eps)]
+        mean, variance, count = combined_mean_var(means, var_biased_feature_nodes, counts)
+        return [mean, variance * count / (count - 1), torch.rsqrt(variance + eps)]
+
+
+def combined_mean_var(means, variances, counts):
+    """Return (mean, biased variance, count) of the joint batch of ranks; all arguments have a row per rank."""
+    # Means and squared deviations are combined, since a sum of squares would lose digits.
+    count = counts.sum(0)
+    mean = (means * counts).sum(0) / count
+    return mean, ((variances + (means - mean).pow(2)) * counts).sum(0) / count, count
 
 
 def batchnorm_forward(input, mean, inv_std, weight, shift):
     """Return the output, in the dtype of ``input``."""
     with torch.no_grad():
-        return _output(input, mean, inv_std, weight, shift).to(input.dtype)
+        return normalized(input, mean, inv_std, weight, shift).to(input.dtype)
 
 
 def reduce_bn(grad_output, input, mean, inv_std, weight):
@@ -66,8 +72,8 @@ def reduce_bn(grad_output, input, mean, inv_std, weight):
     Without weight the last two are empty.
     """
     with torch.no_grad():
-        grad, centred = _wide(grad_output), _wide(input) - _spread(mean, input)
-        sum_dy, sum_dy_xmu = _channel_sums(grad), _channel_sums(grad * centred)
+        grad, centered = _wide(grad_output), _wide(input) - _per_channel(mean, input)
+        sum_dy, sum_dy_xmu = _channel_sums(grad), _channel_sums(grad * centered)
         if weight is None:
             return [sum_dy, sum_dy_xmu, mean.new_empty(0), mean.new_empty(0)]
         return [sum_dy, sum_dy_xmu, (sum_dy_xmu * inv_std).to(weight.dtype), sum_dy.to(weight.dtype)]
@@ -85,9 +91,13 @@ def batchnorm_backward(grad_output, input, mean, inv_std, weight, sum_dy, sum_dy
             total = count.sum().to(sum_dy)
             sum_dy, sum_dy_xmu = sum_dy / total, sum_dy_xmu / total
         scale = inv_std if weight is None else inv_std * weight.to(inv_std.dtype)
-        centred = _wide(input) - _spread(mean, input)
-        grad = _wide(grad_output) - _spread(sum_dy, input) - centred * _spread(inv_std.pow(2) * sum_dy_xmu, input)
-        return (grad * _spread(scale, input)).to(input.dtype)
+        centered = _wide(input) - _per_channel(mean, input)
+        grad = (
+            _wide(grad_output)
+            - _per_channel(sum_dy, input)
+            - centered * _per_channel(inv_std.pow(2) * sum_dy_xmu, input)
+        )
+        return (grad * _per_channel(scale, input)).to(input.dtype)
 
 
 def welford_mean_var_c_last(input):
@@ -98,7 +108,7 @@ def welford_mean_var_c_last(input):
 def batchnorm_forward_c_last(input, z, mean, inv_std, weight, shift, fuse_relu):
     """``batchnorm_forward`` with channels last, then plus ``z`` unless it is None, then relu if ``fuse_relu``."""
     with torch.no_grad():
-        output = _sum_with(z, _output(_rows(input), mean, inv_std, weight, shift))
+        output = _sum_with(z, normalized(_rows(input), mean, inv_std, weight, shift))
         return (output.clamp(min=0) if fuse_relu else output).to(input.dtype).view(input.shape)
 
 
@@ -109,14 +119,14 @@ def reduce_bn_c_last(grad_output, input, mean, inv_std, weight):
 
 def batchnorm_backward_c_last(grad_output, input, mean, inv_std, weight, sum_dy, sum_dy_xmu, count=None):
     """``batchnorm_backward`` with channels last."""
-    given = (mean, inv_std, weight, sum_dy, sum_dy_xmu, count)
-    return batchnorm_backward(_rows(grad_output), _rows(input), *given).view(input.shape)
+    statistics = (mean, inv_std, weight, sum_dy, sum_dy_xmu, count)
+    return batchnorm_backward(_rows(grad_output), _rows(input), *statistics).view(input.shape)
 
 
 def relu_bw_c_last(grad_output, input, z, mean, inv_std, weight, shift):
     """Return ``grad_output`` where ``batchnorm_forward_c_last`` is greater than 0 before its relu, and 0 elsewhere."""
     with torch.no_grad():
-        output = _sum_with(z, _output(_rows(input), mean, inv_std, weight, shift)).view(input.shape)
+        output = _sum_with(z, normalized(_rows(input), mean, inv_std, weight, shift)).view(input.shape)
         return torch.where(output > 0, grad_output, torch.zeros_like(grad_output))
 
 
@@ -129,7 +139,7 @@ def _rows(tensor):
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def _spread(per_channel, input):
+def _per_channel(per_channel, input):
     """Return a vector per channel in a shape that broadcasts over ``input``."""
     return per_channel.reshape((1, -1) + (1,) * (input.dim() - 2))
 
@@ -138,11 +148,12 @@ def _channel_sums(tensor):
     return tensor.sum([dimension for dimension in range(tensor.dim()) if dimension != 1])
 
 
-def _output(input, mean, inv_std, weight, shift):
-    normal = (_wide(input) - _spread(mean, input)) * _spread(inv_std, input)
+def normalized(input, mean, inv_std, weight, shift):
+    """Return the output in float32 at least; differentiable."""
+    normal = (_wide(input) - _per_channel(mean, input)) * _per_channel(inv_std, input)
     if weight is not None:
-        normal = normal * _spread(weight.to(normal.dtype), input)
-    return normal if shift is None else normal + _spread(shift.to(normal.dtype), input)
+        normal = normal * _per_channel(weight.to(normal.dtype), input)
+    return normal if shift is None else normal + _per_channel(shift.to(normal.dtype), input)
 
 
 def _sum_with(z, output):

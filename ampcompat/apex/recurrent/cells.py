@@ -3,7 +3,7 @@
 A layer keeps its hidden state, with its graph, from call to call; ``reset_hidden`` and ``detach_hidden`` end that.
 Copies and pickles of a layer hold the values without the graph.
 
-The kinds (x: the input's contribution to a step, h: the hidden state's; gates in torch's order):
+The formulas (x: the input's contribution to a step, h: the hidden state's; gates in torch's order):
 
     ReLU, Tanh   h = relu(x + h), tanh(x + h)
     LSTM         c = sigmoid(f) * c + sigmoid(i) * tanh(g); h = sigmoid(o) * tanh(c)       Hochreiter, Schmidhuber 1997
@@ -93,8 +93,8 @@ class RNNCell(torch.nn.Module):
 
     def init_hidden(self, bsz):
         """Set the hidden state to 0 unless there is one of this batch size."""
-        for index, held in enumerate(self.hidden):
-            if held is None or held.shape[0] != bsz:
+        for index, state in enumerate(self.hidden):
+            if state is None or state.shape[0] != bsz:
                 size = self.hidden_size if index else self.output_size
                 self.hidden[index] = torch.zeros(bsz, size, dtype=self.w_ih.dtype, device=self.w_ih.device)
 
@@ -109,31 +109,31 @@ class RNNCell(torch.nn.Module):
         Raises:
             RuntimeError: there is no hidden state yet.
         """
-        if any(held is None for held in self.hidden):
+        if any(state is None for state in self.hidden):
             raise RuntimeError("detach_hidden: there is no hidden state before the first call or init_hidden.")
-        self.hidden = [held.detach() for held in self.hidden]
+        self.hidden = [state.detach() for state in self.hidden]
 
     def forward(self, input):
         """Return the hidden states after one step, the output first; ``input`` is of shape (batch, features)."""
-        return self.over_steps(input.unsqueeze(0))[0]
+        return self.run_sequence(input.unsqueeze(0))[0]
 
-    def over_steps(self, inputs, reverse=False):
+    def run_sequence(self, inputs, reverse=False):
         """Return the hidden states after each step over ``inputs``, which are of shape (steps, batch, features)."""
         self.init_hidden(inputs.shape[1])
-        prepared = [each.unbind() for each in self._prepare(inputs)]  # does not depend on the hidden state
-        found = [None] * len(inputs)
+        projected = [each.unbind() for each in self._project_inputs(inputs)]  # does not depend on the hidden state
+        outputs = [None] * len(inputs)
         for step in reversed(range(len(inputs))) if reverse else range(len(inputs)):
-            hidden = self.cell(*self._shares(*[each[step] for each in prepared]), self.hidden)
+            hidden = self.cell(*self._gate_inputs(*[each[step] for each in projected]), self.hidden)
             if self.output_size != self.hidden_size:
                 hidden = (torch.nn.functional.linear(hidden[0], self.w_ho),) + tuple(hidden[1:])
             self.hidden = list(hidden)
-            found[step] = tuple(hidden)
-        return found
+            outputs[step] = tuple(hidden)
+        return outputs
 
-    def _prepare(self, inputs):
+    def _project_inputs(self, inputs):
         return (torch.nn.functional.linear(inputs, self.w_ih, self.b_ih),)
 
-    def _shares(self, x):
+    def _gate_inputs(self, x):
         return x, torch.nn.functional.linear(self.hidden[0], self.w_hh, self.b_hh)
 
 
@@ -151,20 +151,20 @@ class mLSTMRNNCell(RNNCell):
         size = self.input_size if new_input_size is None else new_input_size
         return type(self)(size, self.hidden_size, self.bias, self.output_size)
 
-    def _prepare(self, inputs):
+    def _project_inputs(self, inputs):
         return torch.nn.functional.linear(inputs, self.w_ih, self.b_ih), torch.nn.functional.linear(inputs, self.w_mih)
 
-    def _shares(self, x, multiplier):
+    def _gate_inputs(self, x, multiplier):
         between = multiplier * torch.nn.functional.linear(self.hidden[0], self.w_mhh)
         return x, torch.nn.functional.linear(between, self.w_hh, self.b_hh)
 
 
 def _network(layer, num_layers, bidirectional, dropout, batch_first):
-    kind = bidirectionalRNN if bidirectional else stackedRNN
-    return kind(layer, num_layers, dropout=dropout, batch_first=batch_first)
+    network_class = bidirectionalRNN if bidirectional else stackedRNN
+    return network_class(layer, num_layers, dropout=dropout, batch_first=batch_first)
 
 
-def _kind(name, doc, gates, cell, states):
+def _network_function(name, doc, gates, cell, states):
     """Return the function that makes networks of one kind."""
 
     def make(
@@ -187,10 +187,10 @@ def _kind(name, doc, gates, cell, states):
     return make
 
 
-LSTM = _kind("LSTM", "Return an LSTM", 4, _lstm, 2)
-GRU = _kind("GRU", "Return a GRU", 3, _gru, 1)
-ReLU = _kind("ReLU", "Return a plain recurrent network with ReLU", 1, _relu, 1)
-Tanh = _kind("Tanh", "Return a plain recurrent network with tanh", 1, _tanh, 1)
+LSTM = _network_function("LSTM", "Return an LSTM", 4, _lstm, 2)
+GRU = _network_function("GRU", "Return a GRU", 3, _gru, 1)
+ReLU = _network_function("ReLU", "Return a plain recurrent network with ReLU", 1, _relu, 1)
+Tanh = _network_function("Tanh", "Return a plain recurrent network with tanh", 1, _tanh, 1)
 
 
 def mLSTM(

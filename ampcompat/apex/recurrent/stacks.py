@@ -8,7 +8,7 @@ import torch
 from ...errors import AmpTypeError
 
 
-class _Network(torch.nn.Module):
+class _RecurrentNetwork(torch.nn.Module):
     """Base class of both: a list ``rnns`` of layers that keep hidden states."""
 
     def reset_parameters(self):
@@ -32,7 +32,7 @@ class _Network(torch.nn.Module):
             rnn.detach_hidden()
 
 
-class stackedRNN(_Network):
+class stackedRNN(_RecurrentNetwork):
     """Layers, each taking the outputs of the one below.
 
     Args:
@@ -69,7 +69,7 @@ class stackedRNN(_Network):
         for index, rnn in enumerate(self.rnns):
             if index and self.dropout:
                 outputs = torch.nn.functional.dropout(outputs, self.dropout, self.training)
-            layers.append(rnn.over_steps(outputs, reverse))
+            layers.append(rnn.run_sequence(outputs, reverse))
             outputs = torch.stack([states[0] for states in layers[-1]])
         kept = range(len(outputs)) if collect_hidden else [0 if reverse else len(outputs) - 1]
         hidden = [
@@ -80,7 +80,7 @@ class stackedRNN(_Network):
         return outputs, hidden if collect_hidden else [steps[0] for steps in hidden]
 
 
-class bidirectionalRNN(_Network):
+class bidirectionalRNN(_RecurrentNetwork):
     """Two networks, one for each direction; outputs and hidden states side by side. Arguments as ``stackedRNN``."""
 
     def __init__(self, inputRNN, num_layers=1, dropout=0, batch_first=False):

@@ -20,6 +20,6 @@ from ampcompat.apex.parallel.syncbn import (
     welford_parallel,
 )
 
-_theirs = nvidia_apex.extension(__name__)
-if _theirs is not None:  # NVIDIA's compiled extension, which replaces this module
-    sys.modules[__name__] = _theirs
+_extension = nvidia_apex.extension(__name__)
+if _extension is not None:  # NVIDIA's compiled extension, which replaces this module
+    sys.modules[__name__] = _extension

@@ -20,14 +20,14 @@ def _find_ampcompat():
 
 
 _find_ampcompat()
-_absent.watch()
+_absent.install_finders()
 
 #: Names that Apex's ``__init__.py`` defines: see ``ampcompat.apex.package_names``.
-_OWN = ("DeprecatedFeatureWarning", "RankInfoFormatter", "check_cudnn_version_and_warn", "deprecated_warning")
+_PACKAGE_NAMES = ("DeprecatedFeatureWarning", "RankInfoFormatter", "check_cudnn_version_and_warn", "deprecated_warning")
 
 
 def __getattr__(name):
-    if name in _OWN:
+    if name in _PACKAGE_NAMES:
         from ampcompat.apex import package_names
 
         return getattr(package_names, name)
@@ -35,7 +35,7 @@ def __getattr__(name):
     if not name.startswith("_") and importlib.util.find_spec(full_name) is not None:
         return importlib.import_module(full_name)
     try:
-        return _absent.their_attribute(name)
+        return _absent.nvidia_attribute(name)
     except AttributeError:
         raise AttributeError(_absent.explain(full_name)) from None
 
@@ -43,5 +43,5 @@ def __getattr__(name):
 def __dir__():
     import pkgutil
 
-    carried = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
-    return sorted(carried.union(globals(), _OWN))
+    provided = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
+    return sorted(provided.union(globals(), _PACKAGE_NAMES))

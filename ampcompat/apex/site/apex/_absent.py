@@ -30,7 +30,7 @@ _ADVICE = {
 }
 
 
-class NotCarriedImportError(ModuleNotFoundError):
+class NotProvidedError(ModuleNotFoundError):
     """A part of Apex that ampcompat does not provide; the message names a replacement."""
 
 
@@ -41,70 +41,72 @@ def explain(name):
         entry = entry.rpartition(".")[0]
     advice = _ADVICE.get(entry)
     if advice:
-        return "ampcompat does not carry {}; use {}.".format(name, advice)
-    home = name.rpartition(".")[0]
-    known = _names_in(home)
-    there = "; {} has {}".format(home, ", ".join(known)) if known else ""
-    return "ampcompat does not carry {}{}.".format(name, there)
+        return "ampcompat does not provide {}; use {}.".format(name, advice)
+    parent = name.rpartition(".")[0]
+    known = _names_in(parent)
+    there = "; {} has {}".format(parent, ", ".join(known)) if known else ""
+    return "ampcompat does not provide {}{}.".format(name, there)
 
 
-def _names_in(home):
+def _names_in(parent):
     """Return the public names of a loaded module, without modules that it imported."""
-    module = sys.modules.get(home)
+    module = sys.modules.get(parent)
     names = [] if module is None else [name for name in dir(module) if not name.startswith("_")]
     values = {name: vars(module).get(name) for name in names}
-    foreign = [name for name, value in values.items() if getattr(value, "__spec__", None) and not _is_in(home, value)]
-    return sorted(set(names).difference(foreign))
+    imported = [
+        name for name, value in values.items() if getattr(value, "__spec__", None) and not _is_in(parent, value)
+    ]
+    return sorted(set(names).difference(imported))
 
 
-def _is_in(home, module):
-    return module.__name__.startswith(home + ".")
+def _is_in(parent, module):
+    return module.__name__.startswith(parent + ".")
 
 
-def their_attribute(name):
+def nvidia_attribute(name):
     """Return an attribute of another installed Apex, or raise AttributeError."""
     if name.startswith("__"):
         raise AttributeError(name)
-    from ampcompat.apex import nvidia_apex as beside
+    from ampcompat.apex import nvidia_apex
 
-    return beside.attribute(name)
+    return nvidia_apex.nvidia_attribute(name)
 
 
-def watch():
+def install_finders():
     """Install the import hooks in this process: the errors, and the compiled parts of another installed Apex."""
-    sys.meta_path.insert(0, _Chooser())
-    sys.meta_path.append(_Adviser())
+    sys.meta_path.insert(0, _NvidiaFinder())
+    sys.meta_path.append(_AbsentFinder())
 
 
-class _Chooser:
+class _NvidiaFinder:
     """The first finder: modules of another installed Apex may be preferred."""
 
     def find_spec(self, fullname, path=None, target=None):
         """Return the spec of the preferred module, or None for the usual import."""
         if not fullname.startswith("apex."):
             return None
-        from ampcompat.apex import nvidia_apex as beside
+        from ampcompat.apex import nvidia_apex
 
-        return beside.preferred(fullname, path)
+        return nvidia_apex.preferred_spec(fullname, path)
 
 
-class _Adviser:
+class _AbsentFinder:
     """The last finder: it is called only for names that no other finder found."""
 
     def find_spec(self, fullname, path=None, target=None):
         """Raise the error for a name of Apex; return None for other names and for ``importlib.util.find_spec``."""
         if not fullname.startswith("apex."):
             return None
-        from ampcompat.apex import nvidia_apex as beside
+        from ampcompat.apex import nvidia_apex
 
-        spec = beside.missing(fullname)
+        spec = nvidia_apex.fallback_spec(fullname)
         if spec is not None:
             return spec
-        requested, asker = _request(fullname, sys._getframe(1))
-        if asker == "importlib.util":  # called by importlib.util.find_spec
+        requested, importer = _request(fullname, sys._getframe(1))
+        if importer == "importlib.util":  # called by importlib.util.find_spec
             return None
         # Without `name=`: with it, `from apex import parallel` would suppress the error and its message.
-        raise NotCarriedImportError(explain(requested))
+        raise NotProvidedError(explain(requested))
 
 
 def _request(fullname, frame):

@@ -1,4 +1,4 @@
 """Gradients averaged over processes."""
 
+from ampcompat.apex.parallel.collectives import flat_dist_call, flatten, unflatten
 from ampcompat.apex.parallel.distributed import DistributedDataParallel, Reducer
-from ampcompat.apex.parallel.flat import flat_dist_call, flatten, unflatten

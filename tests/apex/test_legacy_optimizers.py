@@ -11,7 +11,7 @@ import torch
 from half_kernels import trains_in
 
 from ampcompat.apex import install
-from ampcompat.apex import optimizers as present
+from ampcompat.apex import optimizers as apex_optimizers
 from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
 
@@ -34,7 +34,7 @@ def values(step, shapes=((3, 2), (4,))):
     return [3 * torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def fresh(dtype=torch.float32):
+def new_params(dtype=torch.float32):
     return [torch.nn.Parameter(value.to(dtype)) for value in values(100)]
 
 
@@ -76,7 +76,7 @@ def close(params, right):
 
 @pytest.mark.parametrize("options, reference", OPTIONS, ids=lambda each: " ".join(each) or "plain")
 def test_adam_follows_the_formula_of_its_time(options, reference):
-    params = fresh()
+    params = new_params()
     optimizer = optimizers.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options)
     right = Reference(params, **reference)
     for step in range(STEPS):
@@ -89,7 +89,7 @@ def test_adam_follows_the_formula_of_its_time(options, reference):
 
 @pytest.mark.parametrize("given", ["list", "lists", "generator", "with norms"])
 def test_gradients_copies_scale_and_norms_may_be_given(given):
-    params = fresh()
+    params = new_params()
     optimizer = optimizers.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, max_grad_norm=1.0)
     right = Reference(params, limit=1.0)
     copies = [torch.empty(param.shape, dtype=torch.float16) for param in params]
@@ -118,9 +118,9 @@ OLDER = [
 
 @pytest.mark.parametrize("options", OLDER, ids=lambda each: list(each)[0])
 def test_todays_name_with_a_keyword_of_then_is_the_optimizer_of_then(options):
-    params = fresh()
-    optimizer = present.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options)
-    assert type(optimizer) is optimizers.FusedAdam and isinstance(optimizer, present.FusedAdam)
+    params = new_params()
+    optimizer = apex_optimizers.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options)
+    assert type(optimizer) is optimizers.FusedAdam and isinstance(optimizer, apex_optimizers.FusedAdam)
     right = Reference(params, limit=options.get("max_grad_norm", 0.0), inside="eps_inside_sqrt" in options)
     for step in range(STEPS):
         optimizer = copy.deepcopy(optimizer)
@@ -135,24 +135,24 @@ def test_todays_name_with_a_keyword_of_then_is_the_optimizer_of_then(options):
 def test_the_signature_of_todays_adam_is_its_own():
     names = ["lr", "bias_correction", "betas", "eps", "adam_w_mode", "weight_decay", "amsgrad", "set_grad_none"]
     names = ["params"] + names + ["capturable", "master_weights"]
-    assert list(inspect.signature(present.FusedAdam).parameters) == names
-    assert inspect.getfullargspec(present.FusedAdam.__init__).args == ["self"] + names
-    assert not isinstance(present.FusedAdam(fresh()), optimizers.FusedAdam)
+    assert list(inspect.signature(apex_optimizers.FusedAdam).parameters) == names
+    assert inspect.getfullargspec(apex_optimizers.FusedAdam.__init__).args == ["self"] + names
+    assert not isinstance(apex_optimizers.FusedAdam(new_params()), optimizers.FusedAdam)
 
 
-def test_a_subclass_of_todays_adam_is_told_what_to_derive_from():
-    class Mine(present.FusedAdam):
+def test_the_error_of_a_subclass_of_todays_adam_names_the_base_to_derive_from():
+    class Subclass(apex_optimizers.FusedAdam):
         pass
 
-    with pytest.raises(TypeError, match="max_grad_norm .* derive Mine from that"):
-        Mine(fresh(), max_grad_norm=1.0)
+    with pytest.raises(TypeError, match="max_grad_norm .* derive Subclass from that"):
+        Subclass(new_params(), max_grad_norm=1.0)
 
 
 @pytest.mark.parametrize("options", [{"max_grad_norm": 1.0}, {}], ids=["by keyword", "by the wrapper"])
 def test_within_the_wrapper_of_then_todays_name_is_the_optimizer_of_then(options):
-    params = fresh()
+    params = new_params()
     right = Reference(params, limit=options.get("max_grad_norm", 0.0))
-    optimizer = FP16_Optimizer(present.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options))
+    optimizer = FP16_Optimizer(apex_optimizers.FusedAdam(params, lr=0.1, eps=1e-3, weight_decay=0.1, **options))
     assert type(optimizer.optimizer) is optimizers.FusedAdam
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -166,20 +166,25 @@ def test_within_the_wrapper_of_then_todays_name_is_the_optimizer_of_then(options
 
 
 @pytest.mark.parametrize("options", [{"adam_w_mode": False}, {"capturable": True}], ids=lambda each: list(each)[0])
-def test_within_the_wrapper_an_adam_with_options_of_today_stays_what_it_is(options):
-    optimizer = present.FusedAdam(fresh(), **options)
-    assert type(FP16_Optimizer(optimizer).optimizer) is present.FusedAdam
+def test_the_wrapper_does_not_convert_an_adam_with_options_of_today(options):
+    optimizer = apex_optimizers.FusedAdam(new_params(), **options)
+    assert type(FP16_Optimizer(optimizer).optimizer) is apex_optimizers.FusedAdam
 
 
 def test_sgd_takes_its_rate_from_the_groups():
-    first, second = fresh()
-    optimizer = present.FusedSGD([{"params": [first], "lr": 0.25}, {"params": [second], "lr": 0.5}], momentum=0.125)
+    first, second = new_params()
+    optimizer = apex_optimizers.FusedSGD(
+        [{"params": [first], "lr": 0.25}, {"params": [second], "lr": 0.5}], momentum=0.125
+    )
     before = [first.detach().clone(), second.detach().clone()]
     first.grad, second.grad = torch.ones_like(first), torch.ones_like(second)
     optimizer.step()
     assert torch.allclose(first.detach(), before[0] - 0.25) and torch.allclose(second.detach(), before[1] - 0.5)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    for wrong in (lambda: present.FusedSGD([first]), lambda: optimizer.add_param_group({"params": [fresh()[0]]})):
+    for wrong in (
+        lambda: apex_optimizers.FusedSGD([first]),
+        lambda: optimizer.add_param_group({"params": [new_params()[0]]}),
+    ):
         with pytest.raises(ValueError, match="FusedSGD needs a learning rate"):
             wrong()
     assert len(optimizer.param_groups) == 2
@@ -187,11 +192,11 @@ def test_sgd_takes_its_rate_from_the_groups():
 
 def test_lists_of_another_length_are_refused():
     with pytest.raises(TypeError, match=r"grads=.*\[2\], and got \[1\]"):
-        optimizers.FusedAdam(fresh()).step(grads=[torch.ones(3, 2)])
+        optimizers.FusedAdam(new_params()).step(grads=[torch.ones(3, 2)])
 
 
 def test_sgd_takes_the_same_arguments():
-    params, plain = fresh(), fresh()
+    params, plain = new_params(), new_params()
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     optimizer, right = optimizers.FusedSGD(params, **options), torch.optim.SGD(plain, **options)
     copies = [torch.empty(param.shape, dtype=torch.float16) for param in params]
@@ -263,7 +268,7 @@ def test_a_resumed_run_equals_one_that_went_on(dtype):
     other.load_state_dict(saved[1])
     train(model, optimizer, 3)
     train(resumed, other, 3)
-    assert all(torch.equal(one, twin) for one, twin in zip(model.parameters(), resumed.parameters()))
+    assert all(torch.equal(one, clone) for one, clone in zip(model.parameters(), resumed.parameters()))
 
 
 def as_of_2018(optimizer, flat):
@@ -294,7 +299,7 @@ def test_checkpoints_of_that_time_load(dtype, flat):
     optimizer.cur_scale = 512.0
     train(model, optimizer, 2)
     train(resumed, other, 2)
-    assert all(torch.equal(one, twin) for one, twin in zip(model.parameters(), resumed.parameters()))
+    assert all(torch.equal(one, clone) for one, clone in zip(model.parameters(), resumed.parameters()))
 
 
 @each_half
@@ -307,7 +312,7 @@ def test_checkpoints_of_other_params_are_refused(dtype):
 
 def test_closures_are_those_of_the_present_one():
     with pytest.raises(RuntimeError, match="apex.fp16_utils"):
-        FP16_Optimizer(torch.optim.SGD(fresh(), lr=0.1)).step(lambda: None)
+        FP16_Optimizer(torch.optim.SGD(new_params(), lr=0.1)).step(lambda: None)
 
 
 def test_the_alias_has_them_where_scripts_of_that_time_look():

@@ -78,7 +78,7 @@ def test_fewer_samples_than_devices_use_fewer_devices():
 
 
 @pytest.mark.parametrize("kind", ["tensor", "dict", "named"])
-def test_outputs_stay_apart_until_they_are_gathered(kind):
+def test_outputs_are_separate_until_they_are_gathered(kind):
     model, x = DataParallelModel(Net(kind), ["cpu", "cpu"]), make_batch()[0]
     outputs = model(x)
     assert isinstance(outputs, tuple) and len(outputs) == 2

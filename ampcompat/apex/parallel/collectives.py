@@ -1,4 +1,4 @@
-"""One collective for many tensors: flattened by dtype and device, sent, and copied back.
+"""Collectives of ``torch.distributed`` for many tensors at once: flattened by dtype and device, sent, and copied back.
 
 Weights that amp has cast are broadcast by way of their float32 master weights, which ``initialize`` made on each rank.
 """
@@ -8,20 +8,7 @@ import torch.distributed as dist
 
 from ... import tensor_lists
 from ...training import state
-
-
-def flatten(alike):
-    """Return tensors of one dtype and device as one vector."""
-    return torch.cat([tensor.contiguous().view(-1) for tensor in alike])
-
-
-def unflatten(flat, alike):
-    """Return views of the front of ``flat`` with the shapes of ``alike``."""
-    views, start = [], 0
-    for tensor in alike:
-        views.append(flat.narrow(0, start, tensor.numel()).view(tensor.shape))
-        start += tensor.numel()
-    return views
+from ..multi_tensor.flatten import flatten, unflatten
 
 
 def flat_dist_call(tensor_list, call, extra_args=None):
@@ -33,12 +20,12 @@ def flat_dist_call(tensor_list, call, extra_args=None):
         extra_args: arguments of ``call`` after the tensor, such as ``(0,)``.
     """
     with torch.no_grad():
-        for alike in tensor_lists.grouped(tensor_list):
-            flat = flatten(alike)
+        for group in tensor_lists.grouped(tensor_list):
+            flat = flatten(group)
             call(flat, *(extra_args or ()))
             if call is dist.all_reduce:
                 flat /= dist.get_world_size()
-            tensor_lists.copy_([tensor.detach() for tensor in alike], unflatten(flat, alike))
+            tensor_lists.copy_([tensor.detach() for tensor in group], unflatten(flat, group))
 
 
 def is_distributed():

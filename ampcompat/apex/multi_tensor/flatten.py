@@ -12,6 +12,9 @@ def flatten(tensors):
 
 
 def unflatten(flat, tensors):
-    """Return views of ``flat`` with the shapes of ``tensors``, in order."""
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors))
+    """Return views of the first elements of ``flat`` with the shapes of ``tensors``, in order."""
+    views, start = [], 0
+    for tensor in tensors:
+        views.append(flat.narrow(0, start, tensor.numel()).view(tensor.shape))
+        start += tensor.numel()
+    return tuple(views)

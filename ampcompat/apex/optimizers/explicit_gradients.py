@@ -1,0 +1,62 @@
+"""The ``step`` of Apex's optimizers of before 2019: it takes gradients, output params and a scale as arguments."""
+
+import torch
+
+from ... import tensor_lists
+from ...errors import AmpTypeError
+from .fused import FusedOptimizer, evaluate_closure
+from .step_scaling import step_scaling
+
+
+class ExplicitGradientOptimizer(FusedOptimizer):
+    """Base class of optimizers whose ``step`` takes the gradients as an argument."""
+
+    _explicit_grads = {}  # id(param) -> gradient, during a step
+    _grad_norms = None  # the norm of the unscaled gradients of each group, during a step
+
+    def step(self, closure=None, grads=None, output_params=None, scale=1.0, grad_norms=None):
+        """Step, and return the loss that ``closure``, if there is one, computed before.
+
+        Args:
+            closure: clears the gradients, computes the loss, goes backward, returns the loss.
+            grads: a list of gradients per group, or one list if there is one group. None instead of a gradient, or of
+                all, means ``param.grad``.
+            output_params: likewise, tensors of another dtype that get the new weights.
+            scale: the gradients are first divided by it.
+            grad_norms: the norm of the scaled gradients of each group, for ``max_grad_norm``; computed if None.
+        """
+        loss = evaluate_closure(closure)
+        self._explicit_grads = {
+            id(param): grad
+            for group, group_grads in zip(self.param_groups, self._by_group("grads", grads))
+            for param, grad in zip(group["params"], group_grads)
+            if grad is not None
+        }
+        self._grad_norms = None if grad_norms is None else [norm / scale for norm in grad_norms]
+        try:
+            self._step_with(step_scaling(self).divided_by(scale))
+        finally:
+            del self._explicit_grads, self._grad_norms
+        with torch.no_grad():
+            for group, outputs in zip(self.param_groups, self._by_group("output_params", output_params)):
+                if outputs:
+                    tensor_lists.copy_(outputs, group["params"])
+        return loss
+
+    def _by_group(self, name, lists):
+        """Return a list per group."""
+        lists = [] if lists is None else list(lists)
+        if lists and not isinstance(lists[0], (list, tuple)):
+            lists = [lists]
+        expected = [len(group["params"]) for group in self.param_groups]
+        lists = lists or [[] for _ in expected]
+        if [len(each) for each in lists if each] != [length for each, length in zip(lists, expected) if each]:
+            raise AmpTypeError(
+                "step({}=...) expected lists as long as the param groups, {}, and got {}.".format(
+                    name, expected, [len(each) for each in lists]
+                )
+            )
+        return lists
+
+    def _grad(self, param):
+        return self._explicit_grads.get(id(param), param.grad)
