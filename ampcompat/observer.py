@@ -30,8 +30,8 @@ class Observer:
 
         Args:
             backward: the ``BackwardPass``. Its gradients are unscaled, unless ``backward.delay_unscale``.
-                ``backward.overflow_check`` is the overflow check of these gradients, whose result is still on the device; None
-                if the check is delayed.
+                ``backward.overflow_check`` is the ``OverflowCheck`` of these gradients, whose result is still on the
+                device; None if the check is delayed.
         """
 
     def step_skipped(self, session, loss_id, scaler):
@@ -56,8 +56,8 @@ class Observer:
         """Called after ``step()`` of an optimizer, skipped or not.
 
         Args:
-            adapter: its ``OptimizerAdapter``; ``adapter.skips.was_last_skipped()`` waits for the device and returns whether the
-                step was skipped.
+            adapter: its ``OptimizerAdapter``; ``adapter.skips.was_last_skipped()`` waits for the device and returns
+                whether the step was skipped.
         """
 
     def closed(self, session):

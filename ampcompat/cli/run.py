@@ -49,9 +49,7 @@ def _parser():
     parser.add_argument(
         "--backend", choices=BACKENDS, metavar="NAME", help="cast backend of O1 and O4: auto, native or patched"
     )
-    parser.add_argument(
-        "--verbosity", type=whole_number(0), metavar="N", help="0 prints nothing, 1 prints what Apex prints"
-    )
+    parser.add_argument("--verbosity", type=whole_number(0), metavar="N", help="0 prints nothing, 1 what Apex prints")
     parser.add_argument(
         "--dtypes",
         type=parse_dtypes,

@@ -63,8 +63,8 @@ class SkipLimit(Observer):
             return
         self._has_reported = True
         message = (
-            "ampcompat: {} steps in a row were skipped (loss scaler {}, scale {:g}), and lowering the scale does not help. "
-            "{}".format(skips, loss_id, scaler.loss_scale(), self._explanation(session, loss_id, scaler))
+            "ampcompat: {} steps in a row were skipped (loss scaler {}, scale {:g}), and lowering the scale does not "
+            "help. {}".format(skips, loss_id, scaler.loss_scale(), self._explanation(session, loss_id, scaler))
         )
         self._stop()
         if self._raises:

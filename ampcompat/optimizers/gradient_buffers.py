@@ -2,8 +2,8 @@
 
 Allocating a small gradient takes longer than filling it, so small gradients share one tensor, ``GradientPool.flat``,
 which is reused in every step. Without it the step of ``benchmarks/step_overhead.py`` at O2 with 2000 params takes 1.18
-to 1.37 of GradScaler's instead of 1.01 to 1.15. If a script has kept a gradient, or a view or an alias of one, beyond the step, the pool
-allocates a new tensor and what was kept stays unchanged.
+to 1.37 of GradScaler's instead of 1.01 to 1.15. If a script has kept a gradient, or a view or an alias of one, beyond
+the step, the pool allocates a new tensor and what was kept stays unchanged.
 """
 
 import copy

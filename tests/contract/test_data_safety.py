@@ -290,7 +290,7 @@ def test_models_of_a_cross_validation_are_freed(setting):
 
     with session_of(setting):
         batch, folds = make_batch(setting), []
-        for fold in range(2):
+        for _ in range(2):
             model = make_network(setting)
             optimizer = momentum_sgd(model)
             initialize(setting, model, optimizer)
