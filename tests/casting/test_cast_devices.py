@@ -237,6 +237,6 @@ def test_initialize_that_fails_leaves_the_devices_of_before(backend):
         broken = torch.nn.Linear(2, 2).to(HIGH).to("meta")
         optimizer = torch.optim.SGD(broken.parameters(), lr=0.1)
         optimizer.param_groups[0]["params"] = None
-        with pytest.raises(Exception):
+        with pytest.raises(TypeError):
             amp.initialize(broken, optimizer, verbosity=0)
         assert is_cast("cpu") and not is_cast("meta")
