@@ -8,6 +8,8 @@ from networks import REAL, make_batch, make_network, session_of, settings_at, tr
 
 from ampcompat import amp
 
+FOLDS = 5
+
 
 def train_fold(setting, scheduled, diagnose, fold):
     model = make_network(setting)
@@ -31,8 +33,9 @@ def objects_after(setting, scheduled, diagnose, folds):
 def check_that_no_object_stays(setting, scheduled, diagnose):
     with session_of(setting):
         objects_after(setting, scheduled, diagnose, 3)  # what torch makes once
-        before, folds = objects_after(setting, scheduled, diagnose, 5), 5
-        assert objects_after(setting, scheduled, diagnose, folds) - before <= 5 * folds
+        counts = [objects_after(setting, scheduled, diagnose, FOLDS) for _ in range(4)]
+        # What stays of each fold grows every time; what torch makes once does not.
+        assert min(after - before for before, after in zip(counts, counts[1:])) <= 5 * FOLDS
 
 
 @pytest.mark.parametrize("setting", REAL)
