@@ -55,6 +55,7 @@ def test_the_readme_and_the_site_lead_to_every_page():
 def test_links_lead_to_files(page):
     folder = os.path.join(ROOT, "docs")
     assert [link for link in links(read("docs", page)) if not os.path.exists(os.path.join(folder, link))] == []
+    assert [link for link in links(read("docs", page)) if link.startswith("..")] == [], "the site has docs/ only"
 
 
 def test_commands_and_their_options_exist():
