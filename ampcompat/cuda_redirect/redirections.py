@@ -17,7 +17,7 @@ RETURNS = "returns"  # returns a copy of detail (None by default), whatever the 
 ADDED = "added"  # the same, and is added where torch was built without CUDA
 UNSUPPORTED = "unsupported"  # raises an error; detail: the reason, and what to do
 
-#: That of the first GPUs with tensor cores, so that scripts which check for them take that branch.
+#: The compute capability of the first GPUs with tensor cores: scripts that check for them take that branch.
 CAPABILITY = (7, 0)
 
 
