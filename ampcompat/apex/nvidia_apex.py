@@ -60,17 +60,17 @@ def has_submodule(package, name):
 def describe(package):
     """Return one sentence that describes the package and whether it is used."""
     if not is_nvidia_apex(package):
-        return (
-            "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ours comes before it.".format(
-                package
-            )
+        text = (
+            "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ampcompat's comes before it."
         )
-    if has_submodule(package, "amp"):
-        return "The Apex at {} has an amp of its own; ampcompat's comes before it.".format(package)
-    return (
-        "The Apex at {} has no amp any more; ampcompat's comes before it, and its compiled parts are used where there "
-        "is a GPU.".format(package)
-    )
+    elif has_submodule(package, "amp"):
+        text = "The Apex at {} has an amp of its own; ampcompat's comes before it."
+    else:
+        text = (
+            "The Apex at {} has no amp any more; ampcompat's comes before it, and its compiled parts are used where "
+            "there is a GPU."
+        )
+    return text.format(package)
 
 
 def find_nvidia_apex():

@@ -39,6 +39,11 @@ class OptionsView:
         )
 
 
+def _state_variable(name, doc):
+    """Return a property that reads and writes a variable of ``training.state``."""
+    return property(lambda self: getattr(state, name), lambda self, value: setattr(state, name, value), doc=doc)
+
+
 class AmpStateModule(types.ModuleType):
     """``apex.amp._amp_state``: the module and the state object in one."""
 
@@ -73,23 +78,10 @@ class AmpStateModule(types.ModuleType):
         if session is not None:  # without a session nothing is printed, and initialize sets its own verbosity
             session.verbosity = level
 
-    @property
-    def allow_incoming_model_not_fp32(self):
-        """Whether ``initialize`` accepts models that are half already."""
-        return state.allow_incoming_model_not_fp32
-
-    @allow_incoming_model_not_fp32.setter
-    def allow_incoming_model_not_fp32(self, allowed):
-        state.allow_incoming_model_not_fp32 = allowed
-
-    @property
-    def hard_override(self):
-        """Whether ``warn_or_err`` only warns."""
-        return state.hard_override
-
-    @hard_override.setter
-    def hard_override(self, override):
-        state.hard_override = override
+    allow_incoming_model_not_fp32 = _state_variable(
+        "allow_incoming_model_not_fp32", "Whether ``initialize`` accepts models that are half already."
+    )
+    hard_override = _state_variable("hard_override", "Whether ``warn_or_err`` only warns.")
 
     def maybe_print(self, msg, rank0=False):
         """Print at verbosity 1 and up; with ``rank0``, in the first process only."""

@@ -56,7 +56,7 @@ def _line(label, value):
 
 
 def _more(text):
-    """Return a further line on the value above it."""
+    """Return a line that continues the value of the line above."""
     return "{:22}   {}".format("", text)
 
 

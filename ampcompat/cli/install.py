@@ -13,7 +13,7 @@ from .argument_parser import CommandParser
 
 FILE = "ampcompat-apex.pth"
 
-#: A path in a ``.pth`` is *appended* to ``sys.path``, but an ``import`` statement is executed, which can insert ours in
+#: A path in a ``.pth`` is *appended* to ``sys.path``, but an ``import`` statement is executed, which can insert this in
 #: front. ``site`` executes it every time that it reads the folder, in a virtual environment twice.
 LINE = "import sys; {0} in sys.path or sys.path.insert(0, {0})\n"
 

@@ -23,8 +23,8 @@ def make_progress(stream=None, steps=None):
     return (BarProgress if can_redraw else LineProgress)(stream, steps)
 
 
-class Progress:
-    """Shows the progress of one run after the other.
+class LineProgress:
+    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds before.
 
     Args:
         stream: where to write.
@@ -88,18 +88,6 @@ class Progress:
         return text + (", last loss " + number(run.loss[-1][2]) if run.loss else "")
 
     def show(self):
-        """Show the status."""
-        raise NotImplementedError
-
-    def show_end(self, run):
-        """Show how the run ended."""
-        raise NotImplementedError
-
-
-class LineProgress(Progress):
-    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds before."""
-
-    def show(self):
         """Write a line."""
         print("{}: {}".format(self.label, ", ".join(self.status())), file=self.stream, flush=True)
 
@@ -108,7 +96,7 @@ class LineProgress(Progress):
         print("{}: {}".format(self.label, self.ending(run)), file=self.stream, flush=True)
 
 
-class BarProgress(Progress):
+class BarProgress(LineProgress):
     """Redraws one line with a bar."""
 
     interval = BAR_INTERVAL

@@ -122,7 +122,7 @@ def _checked_module(parser, command):
 
 
 def _warn_of_other_apex(parser, folder):
-    """Warn if Python finds another ``apex`` before ours, next to the script, where it always looks first.
+    """Warn if there is another ``apex`` next to the script, where Python looks first.
 
     Also mention an installed ``apex`` that is not NVIDIA's.
     """

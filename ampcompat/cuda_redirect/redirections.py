@@ -17,7 +17,7 @@ RETURNS = "returns"  # returns a copy of detail (None by default), whatever the 
 ADDED = "added"  # the same, and is added where torch was built without CUDA
 UNSUPPORTED = "unsupported"  # raises an error; detail: the reason, and what to do
 
-#: That of the first GPUs with tensor cores, so that scripts which check for them take that branch.
+#: The compute capability of the first GPUs with tensor cores: scripts that check for them take that branch.
 CAPABILITY = (7, 0)
 
 
@@ -32,6 +32,11 @@ class NameRule(NamedTuple):
 
 def _names(text):
     return tuple(text.split())
+
+
+def _rules(owners, names, rule, detail=None):
+    """Return a row for each of several owners that have the same names."""
+    return tuple(NameRule(owner, names, rule, detail) for owner in _names(owners))
 
 
 _FACTORIES = _names(
@@ -50,8 +55,10 @@ _TENSOR_TYPES = _names(
     "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
     "BoolTensor"
 )
-_STORAGES = ("torch.storage._StorageBase", "torch.storage.UntypedStorage", "torch.storage.TypedStorage")
-_OLDER_STORAGES = ("torch.storage._UntypedStorage", "torch.storage._TypedStorage")
+_STORAGES = (
+    "torch.storage._StorageBase torch.storage.UntypedStorage torch.storage.TypedStorage "
+    "torch.storage._UntypedStorage torch.storage._TypedStorage"
+)
 
 _TENSORS = (
     NameRule("torch", _FACTORIES, FACTORY),
@@ -64,8 +71,7 @@ _TENSORS = (
     NameRule("torch.Tensor", ("cpu",), REPLACED, "tensor_movement.tensor_cpu"),
     NameRule("torch.Tensor", ("pin_memory",), REPLACED, "tensor_movement.return_self"),
     NameRule("torch.Tensor", ("is_cuda",), REPLACED, "tensor_movement.tensor_is_cuda"),
-    NameRule("torch.Tensor", ("get_device",), REPLACED, "tensor_movement.get_device"),
-    NameRule("torch", ("get_device",), REPLACED, "tensor_movement.get_device"),
+    *_rules("torch.Tensor torch", ("get_device",), REPLACED, "tensor_movement.get_device"),
     NameRule("torch.Tensor", ("record_stream",), RETURNS),
     NameRule("torch.Tensor", ("type",), REPLACED, "tensor_types.tensor_type"),
     NameRule("torch.nn.Module", ("to",), REPLACED, "tensor_movement.module_to"),
@@ -75,10 +81,8 @@ _TENSORS = (
     NameRule("torch.accelerator", ("current_accelerator",), REPLACED, "class_proxies.current_accelerator"),
     NameRule("torch", ("Generator",), REPLACED, "class_proxies.generator"),
     NameRule("torch.utils._device.DeviceContext", ("__init__",), ARGUMENTS, (("device", "device"),)),
-) + tuple(
-    NameRule(owner, (name,), REPLACED, maker)
-    for owner in _STORAGES + _OLDER_STORAGES
-    for name, maker in (("cuda", "tensor_movement.storage_cuda"), ("pin_memory", "tensor_movement.return_self"))
+    *_rules(_STORAGES, ("cuda",), REPLACED, "tensor_movement.storage_cuda"),
+    *_rules(_STORAGES, ("pin_memory",), REPLACED, "tensor_movement.return_self"),
 )
 
 _FILES = (
@@ -136,27 +140,22 @@ _RESULTS = tuple(
     NameRule("torch.cuda", ("get_arch_list",), RETURNS, []),
     NameRule("torch.cuda", ("get_gencode_flags",), RETURNS, ""),
     NameRule("torch.cuda", ("get_sync_debug_mode",), RETURNS, 0),
-    NameRule("torch.distributed", ("is_nccl_available",), RETURNS, True),
-    NameRule("torch.distributed.distributed_c10d", ("is_nccl_available",), RETURNS, True),
 )
 
 _CUDA = (
     NameRule("torch.cuda", _QUERIES, QUERY),
     NameRule("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), RETURNS),
     NameRule("torch._C", ("_cuda_clearCublasWorkspaces",), ADDED),  # PyTorch Lightning calls it
-    NameRule("torch.cuda", _MEMORY, QUERY),
-    NameRule("torch.cuda.memory", _MEMORY, QUERY),
+    *_rules("torch.cuda torch.cuda.memory", _MEMORY, QUERY),
     NameRule("torch.cuda", _MEMORY_RESETS, RETURNS),
     NameRule("torch.cuda.memory", _MEMORY_RESETS + ("_record_memory_history",), RETURNS),
-    NameRule("torch.cuda", _RANDOM, QUERY),
-    NameRule("torch.cuda.random", _RANDOM, QUERY),
+    *_rules("torch.cuda torch.cuda.random", _RANDOM, QUERY),
     NameRule("torch.cuda", _STREAMS, REPLACED, "streams.replacement"),
     NameRule("torch.cuda.streams", ("Stream", "Event"), REPLACED, "streams.replacement"),
     NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), REPLACED, "streams.nvtx"),
     NameRule("torch.cuda.nvtx", ("mark", "range_end"), RETURNS),
     NameRule("torch.cuda.profiler", ("start", "stop", "init"), RETURNS),
-    NameRule("torch.cuda", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
-    NameRule("torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
+    *_rules("torch.cuda torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
     NameRule("torch.cuda", _DRIVER, UNSUPPORTED, _NVML),
     NameRule(
         "torch.cuda",
@@ -203,35 +202,30 @@ _MIXED_PRECISION = (
 
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
 _COMM = _names("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather")
+_DATA_PARALLEL = "torch.nn.parallel torch.nn.parallel.data_parallel"
+_PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply"
+_DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
+_DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
+_DATA_PARALLEL = "torch.nn.parallel torch.nn.parallel.data_parallel"
+_PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply"
+_DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
+_DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
+_PROCESS_GROUP = (("backend", "backend"), ("device_id", "none"))
 _PARALLEL = (
-    (
-        NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, "single_device.data_parallel_init"),
-        NameRule("torch.nn.parallel", ("data_parallel",), REPLACED, "single_device.data_parallel"),
-        NameRule("torch.nn.parallel.data_parallel", ("data_parallel",), REPLACED, "single_device.data_parallel"),
-        NameRule("torch.nn.parallel", ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
-        NameRule("torch.nn.parallel.parallel_apply", ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
-        NameRule("torch.nn.parallel.comm", _COMM, REPLACED, "single_device.comm"),
-        NameRule("torch.cuda.comm", _COMM, REPLACED, "single_device.comm"),
-        NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, "single_device.scatter_apply"),
-        NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, "single_device.gather_apply"),
-        NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, "single_device.broadcast_apply"),
-        NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
-        NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), RETURNS),
-        NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, "single_device.sync_batch_norm_forward"),
-    )
-    + tuple(
-        NameRule(owner, names, ARGUMENTS, rules)
-        for owner in ("torch.distributed", "torch.distributed.distributed_c10d")
-        for names, rules in (
-            (("init_process_group",), (("backend", "backend"), ("device_id", "none"))),
-            (("new_group",), (("backend", "backend"), ("device_id", "none"))),
-            (("barrier",), (("device_ids", "none"),)),
-        )
-    )
-    + (
-        NameRule("torch.distributed", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
-        NameRule("torch.distributed.device_mesh", ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
-    )
+    NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, "single_device.data_parallel_init"),
+    *_rules(_DATA_PARALLEL, ("data_parallel",), REPLACED, "single_device.data_parallel"),
+    *_rules(_PARALLEL_APPLY, ("parallel_apply",), REPLACED, "single_device.parallel_apply"),
+    *_rules("torch.nn.parallel.comm torch.cuda.comm", _COMM, REPLACED, "single_device.comm"),
+    NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, "single_device.scatter_apply"),
+    NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, "single_device.gather_apply"),
+    NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, "single_device.broadcast_apply"),
+    NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
+    NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), RETURNS),
+    NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, "single_device.sync_batch_norm_forward"),
+    *_rules(_DISTRIBUTED, ("is_nccl_available",), RETURNS, True),
+    *_rules(_DISTRIBUTED, ("init_process_group", "new_group"), ARGUMENTS, _PROCESS_GROUP),
+    *_rules(_DISTRIBUTED, ("barrier",), ARGUMENTS, (("device_ids", "none"),)),
+    *_rules(_DEVICE_MESH, ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
 )
 
 _PROFILED = (("use_cuda", "false"), ("use_device", "not cuda"))

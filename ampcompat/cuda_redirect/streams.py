@@ -14,10 +14,23 @@ from ..errors import AmpValueError
 from . import unsupported
 
 
-class Stream:
+class _Synchronous:
+    """Base class of streams and events: all work before is done when they are asked."""
+
+    _target = _names = None  # set in the classes that ``_StreamNames`` makes
+
+    def query(self):
+        """Return True."""
+        return True
+
+    def synchronize(self):
+        """Wait for the device."""
+        self._target.synchronize()
+
+
+class Stream(_Synchronous):
     """A stream whose work is done in order with all other work."""
 
-    _target = _names = None
     cuda_stream = 0
 
     def __init__(self, device=None, priority=0, **kwargs):
@@ -38,14 +51,6 @@ class Stream:
         event.record(self)
         return event
 
-    def query(self):
-        """Return True."""
-        return True
-
-    def synchronize(self):
-        """Wait for the device."""
-        self._target.synchronize()
-
     @staticmethod
     def priority_range():
         """Return the lowest and the highest priority."""
@@ -59,10 +64,9 @@ class Stream:
         self._names.stream_stack().pop()
 
 
-class Event:
+class Event(_Synchronous):
     """An event with a time of the host."""
 
-    _target = None
     cuda_event = 0
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
@@ -76,14 +80,6 @@ class Event:
 
     def wait(self, stream=None):
         """Do nothing."""
-
-    def query(self):
-        """Return True."""
-        return True
-
-    def synchronize(self):
-        """Wait for the device."""
-        self._target.synchronize()
 
     def elapsed_time(self, end_event):
         """Return the milliseconds from this event to another."""

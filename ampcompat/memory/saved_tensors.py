@@ -39,7 +39,7 @@ class SavedTensors:
         graph = torch.autograd.graph
         disable = getattr(graph, "disable_saved_tensors_hooks", None)
         if disable is not None:
-            self._patches.set(graph, "disable_saved_tensors_hooks", self._disable_without_ours(disable))
+            self._patches.set(graph, "disable_saved_tensors_hooks", self._wrap_disable(disable))
         self._push()
         return self
 
@@ -56,21 +56,21 @@ class SavedTensors:
         self._hooks.__exit__(None, None, None)
         self._outer = self._hooks = None
 
-    def _disable_without_ours(self, disable):
+    def _wrap_disable(self, disable):
         """Return ``disable`` for the case that only our hooks are in force: torch.func raises where there are any."""
 
         @contextmanager
         @functools.wraps(disable)
         def disabled(*args, **kwargs):
-            ours = (self._pack, self._unpack)
-            is_ours = self._hooks is not None and thread_context.saved_tensor_hooks() == ours
-            if is_ours:
+            own_hooks = (self._pack, self._unpack)
+            is_innermost = self._hooks is not None and thread_context.saved_tensor_hooks() == own_hooks
+            if is_innermost:
                 self._pop()
             try:
                 with disable(*args, **kwargs):
                     yield
             finally:
-                if is_ours:
+                if is_innermost:
                     self._push()
 
         return disabled

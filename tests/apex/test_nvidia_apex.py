@@ -218,7 +218,7 @@ def test_a_web_toolkit_named_apex_is_not_nvidias(installed):
 
 
 @pytest.mark.parametrize(
-    "files, says",
+    "files, expected",
     [
         (WEB_TOOLKIT, "not NVIDIA's (PyPI's apex is a web toolkit)"),
         (FILES, "has no amp any more"),
@@ -226,10 +226,10 @@ def test_a_web_toolkit_named_apex_is_not_nvidias(installed):
     ],
     ids=["web toolkit", "today's", "with amp"],
 )
-def test_it_is_described_in_one_sentence(tmp_path, files, says):
+def test_it_is_described_in_one_sentence(tmp_path, files, expected):
     folder = write(tmp_path, files)
     sentence = nvidia_apex.describe(nvidia_apex.other_apex([folder]))
-    assert says in sentence and folder in sentence and sentence.endswith(".") and ";" in sentence
+    assert expected in sentence and folder in sentence and sentence.endswith(".") and ";" in sentence
 
 
 @pytest.mark.parametrize("files", [WEB_TOOLKIT, FILES], ids=["web toolkit", "today's"])

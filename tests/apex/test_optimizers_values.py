@@ -208,7 +208,7 @@ def test_norms_in_checkpoints_of_apex_novograd_are_read():
 
 
 @pytest.mark.parametrize(
-    "theirs, ours, options",
+    "torch_class, apex_class, options",
     [
         (torch.optim.Adam, optimizers.FusedAdam, {"adam_w_mode": False}),
         (torch.optim.AdamW, optimizers.FusedAdam, {}),
@@ -216,12 +216,12 @@ def test_norms_in_checkpoints_of_apex_novograd_are_read():
     ],
     ids=["Adam", "AdamW", "SGD"],
 )
-def test_a_checkpoint_of_torchs_own_optimizer_can_be_resumed(theirs, ours, options):
+def test_a_checkpoint_of_torchs_own_optimizer_can_be_resumed(torch_class, apex_class, options):
     shared = {name: value for name, value in options.items() if name != "adam_w_mode"}
-    optimizer = made(theirs, shared, fresh_params(torch.float64))
+    optimizer = made(torch_class, shared, fresh_params(torch.float64))
     train(optimizer, 3)
     clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
-    resumed = made(ours, options, clones)
+    resumed = made(apex_class, options, clones)
     resumed.load_state_dict(optimizer.state_dict())
     train(optimizer, 2, first=3)
     train(resumed, 2, first=3)

@@ -26,30 +26,30 @@ def names(kind):
 
 
 def paired(kind, **options):
-    """Return one of ours and one of torch's with the same weights, in float64."""
-    ours, theirs = kind(3, 4, 2, **options).double(), TORCHS[kind](3, 4, 2, **options).double()
-    for index, layer in enumerate(ours.rnns):
+    """Return one of Apex's kind and one of torch's with the same weights, in float64."""
+    apex_network, torch_network = kind(3, 4, 2, **options).double(), TORCHS[kind](3, 4, 2, **options).double()
+    for index, layer in enumerate(apex_network.rnns):
         for name in ("w_ih", "w_hh") + (("b_ih", "b_hh") if layer.bias else ()):
             long = {"w": "weight", "b": "bias"}[name[0]]
-            getattr(theirs, "{}_{}_l{}".format(long, name[2:], index)).data.copy_(getattr(layer, name).data)
-    return ours, theirs
+            getattr(torch_network, "{}_{}_l{}".format(long, name[2:], index)).data.copy_(getattr(layer, name).data)
+    return apex_network, torch_network
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"batch_first": True}], ids=str)
 @pytest.mark.parametrize("kind", KINDS, ids=names)
 def test_outputs_states_and_gradients_are_those_of_torch(kind, options):
     torch.manual_seed(0)
-    ours, theirs = paired(kind, **options)
+    apex_network, torch_network = paired(kind, **options)
     x = torch.randn(5, 2, 3, dtype=torch.float64)
-    output, hidden = ours(x)
-    right, right_hidden = theirs(x)
+    output, hidden = apex_network(x)
+    right, right_hidden = torch_network(x)
     assert torch.allclose(output, right, rtol=1e-12)
     right_hidden = right_hidden if isinstance(right_hidden, tuple) else (right_hidden,)
     assert len(hidden) == len(right_hidden) and all(map(torch.allclose, hidden, right_hidden))
     output.pow(2).sum().backward()
     right.pow(2).sum().backward()
-    assert torch.allclose(ours.rnns[0].w_ih.grad, theirs.weight_ih_l0.grad, rtol=1e-10)
-    assert torch.allclose(ours.rnns[1].w_hh.grad, theirs.weight_hh_l1.grad, rtol=1e-10)
+    assert torch.allclose(apex_network.rnns[0].w_ih.grad, torch_network.weight_ih_l0.grad, rtol=1e-10)
+    assert torch.allclose(apex_network.rnns[1].w_hh.grad, torch_network.weight_hh_l1.grad, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS + [mLSTM], ids=names)

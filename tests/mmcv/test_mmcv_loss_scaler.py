@@ -125,12 +125,12 @@ def test_torchs_scaler_loads_our_state():
     amp = getattr(torch, "amp", None)
     if not hasattr(amp, "GradScaler"):
         pytest.skip("this torch has no GradScaler for the CPU")
-    ours = LossScaler(init_scale=128.0, scale_window=50)
+    own = LossScaler(init_scale=128.0, scale_window=50)
     for overflow in (True, False, False):
-        ours.update_scale(overflow)
-    theirs = amp.GradScaler("cpu")
-    theirs.load_state_dict(ours.state_dict())
-    state = theirs.state_dict()
+        own.update_scale(overflow)
+    grad_scaler = amp.GradScaler("cpu")
+    grad_scaler.load_state_dict(own.state_dict())
+    state = grad_scaler.state_dict()
     assert (state["scale"], state["_growth_tracker"], state["growth_interval"]) == (64.0, 2, 50)
 
 

@@ -1,1 +1,1 @@
-"""Layer ``apex``: the parts of ``apex.contrib`` that scripts import, each on any device."""
+"""The parts of ``apex.contrib`` that scripts import, each on any device."""

@@ -172,7 +172,7 @@ class FP16_Optimizer:
                 )
             raise GradientOverflowError(
                 "The gradients of a closure overflowed {} times in a row, down to a loss scale of {:g}: the loss or "
-                "the weights are inf or nan, which no scale mends.".format(MAX_RETRIES, self.loss_scale)
+                "the weights are inf or nan, which no loss scale can correct.".format(MAX_RETRIES, self.loss_scale)
             )
 
         try:

@@ -1,1 +1,1 @@
-"""Layer ``apex``: updates of optimizers over lists of tensors, and Apex's own functions for such lists."""
+"""Updates of optimizers over lists of tensors, and Apex's own functions for such lists."""

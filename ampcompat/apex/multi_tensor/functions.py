@@ -88,17 +88,7 @@ def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, 
 
 
 def multi_tensor_sgd(
-    chunk_size,
-    noop_flag,
-    tensor_lists,
-    wd,
-    momentum,
-    dampening,
-    lr,
-    nesterov,
-    first_run,
-    wd_after_momentum,
-    scale=1.0,
+    chunk_size, noop_flag, tensor_lists, wd, momentum, dampening, lr, nesterov, first_run, wd_after_momentum, scale=1.0
 ):
     """SGD on ``[gradients, params, buffers]``, and a fourth list of half copies; ``scale`` multiplies gradients."""
     options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)

@@ -1,4 +1,4 @@
-"""Layer ``apex``: the optimizers of ``apex.optimizers``, on any device and for params of any floating dtype."""
+"""The optimizers of ``apex.optimizers``, on any device and for params of any floating dtype."""
 
 from .adagrad import FusedAdagrad
 from .adam import FusedAdam
