@@ -1,4 +1,4 @@
-"""Sample arguments for every name in the op table: float64 tensors, which a test casts as it needs."""
+"""Sample arguments for every name in the op table: float64 tensors, which ``conformance`` casts as it needs."""
 
 import torch
 
@@ -20,6 +20,7 @@ def spd(size=3):
 
 
 def indices(*values):
+    """Return an integer tensor."""
     return torch.tensor(list(values))
 
 
@@ -52,9 +53,9 @@ def _binary(names):
 CASES = {}
 CASES.update(
     _unary(
-        "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan norm prod sum log1p cpu arccos arcsin "
-        "nuclear_norm frobenius_norm std var std_mean var_mean softplus gelu normalize vector_norm matrix_norm pdist "
-        "matrix_rank"
+        "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan norm prod sum log1p cpu arccos "
+        "arcsin nuclear_norm frobenius_norm std var std_mean var_mean softplus gelu normalize vector_norm "
+        "matrix_norm pdist matrix_rank"
     )
 )
 CASES.update(_unary("svdvals"))
@@ -198,7 +199,8 @@ CASES.update(
 )
 CASES.update(
     _names(
-        "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond pinv pinverse",
+        "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond "
+        "pinv pinverse",
         Case(lambda: (spd(),)),
     )
 )

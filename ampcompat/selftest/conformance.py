@@ -1,0 +1,293 @@
+"""Calls of the op table's functions on sample arguments, compared with the table's dtypes and with float64 arithmetic.
+
+A form is a row on one kind of inputs: all of the low dtype, all of the high one, or both in turn.
+"""
+
+import collections
+
+import torch
+
+from ..casting import patch_targets
+from ..errors import AmpNotImplementedError
+from ..op_table import rules
+from .sample_arguments import case_of
+
+KINDS = ("low", "high", "mixed")
+EPS = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-22, torch.float64: 2.0**-50}
+SIZES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
+
+#: The outcomes of a form.
+AGREES, DIFFERS, NOT_A_FORM = "agrees", "differs", "not a form"
+
+Function = collections.namedtuple("Function", "owner row original")
+
+
+def functions():
+    """Return the functions of the table that this torch has, as ``Function``s. Call it before a backend is opened."""
+    placed = patch_targets.place(rules.rows())
+    return [Function(owner, row, getattr(owner, row.name)) for owner, row in placed]
+
+
+class Device:
+    """A device on which forms are called.
+
+    Args:
+        name: "cpu", "cuda", …
+    """
+
+    #: Whether its tensors have values to compare.
+    has_values = True
+
+    def __init__(self, name="cpu"):
+        self.name = name
+
+    def put(self, tensor, requires_grad=False):
+        """Return a CPU tensor as a new leaf on this device."""
+        return tensor.detach().to(self.name).requires_grad_(requires_grad)
+
+    def call(self, function, args, kwargs):
+        """Call a function on arguments on this device."""
+        return function(*args, **kwargs)
+
+
+CPU = Device()
+
+
+class Inputs:
+    """The arguments of one call.
+
+    Args:
+        case: a ``sample_arguments.Case``.
+        kind: one of ``KINDS``.
+        pair: the ``DtypePair``.
+        device: where the tensors are to be.
+    """
+
+    def __init__(self, case, kind, pair, device=CPU):
+        dtypes = {"low": [pair.low], "high": [pair.high], "mixed": [pair.high, pair.low]}[kind]
+        self.device = device
+        self.sources = []  # the floating inputs on the CPU
+        self.leaves = []
+
+        def put(tensor):
+            if not tensor.is_floating_point():
+                return device.put(tensor)
+            self.sources.append(tensor.to(dtypes[len(self.sources) % len(dtypes)]).detach())
+            self.leaves.append(device.put(self.sources[-1], case.differentiable))
+            return self.leaves[-1]
+
+        self._made = (tuple(case.make()), dict(case.kwargs))
+        self.args, self.kwargs = mapped(put, self._made)
+
+    def exact(self):
+        """Return the same values as float64 leaves on the CPU."""
+        twin = object.__new__(Inputs)
+        twin.device, twin.leaves, sources = CPU, [], iter(self.sources)
+
+        def put(tensor):
+            if not tensor.is_floating_point():
+                return tensor
+            source = next(sources)
+            twin.leaves.append(source.double().requires_grad_(self.leaves[len(twin.leaves)].requires_grad))
+            return twin.leaves[-1]
+
+        twin.args, twin.kwargs = mapped(put, self._made)
+        return twin
+
+
+def mapped(function, value):
+    """Apply a function to the tensors of nested tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)([mapped(function, item) for item in value])
+    return value
+
+
+def tensors_in(value):
+    """Return the tensors of nested tuples, lists and dicts as a list."""
+    found = []
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (dict, tuple, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            found += tensors_in(item)
+    return found
+
+
+def floats_in(value):
+    """Return the floating tensors among ``tensors_in``."""
+    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
+
+
+def dtype_by_rule(row, inputs, pair):
+    """Return the dtype that the table gives to floating results."""
+    dtypes = [leaf.dtype for leaf in inputs.leaves]
+    if row.rule in (rules.FLOAT_IN_PLACE, rules.FOLLOW_SELF):
+        return dtypes[0]
+    if row.rule == rules.HALF:
+        return pair.low
+    if row.rule in (rules.FLOAT, rules.BANNED):
+        return pair.high
+    if row.rule in (rules.PASSTHROUGH, rules.FLOAT32_INSIDE):
+        return dtypes[0]
+    return max(dtypes, key=SIZES.get) if dtypes else pair.high
+
+
+def called(function, row, inputs):
+    """Call the function on what the row's form needs: an in-place form gets a copy to write to."""
+    args = inputs.args
+    if row.rule in (rules.FLOAT_IN_PLACE, rules.FOLLOW_SELF):
+        args = (args[0].clone(),) + tuple(args[1:])
+    return inputs.device.call(function, args, inputs.kwargs)
+
+
+def compare(backend, function, case, kind, pair, device=CPU):
+    """Call one form under the casts of an open backend.
+
+    Args:
+        backend: the ``CastBackend``.
+        function: a ``Function``.
+        case: its ``sample_arguments.Case``.
+        kind: one of ``KINDS``.
+        pair: the ``DtypePair``.
+        device: a ``Device``.
+
+    Returns:
+        (``AGREES``, ""), (``DIFFERS``, what is wrong) or (``NOT_A_FORM``, ""): one tensor cannot be mixed.
+    """
+    row, wrapper = function.row, getattr(function.owner, function.row.name)
+    with backend.paused():
+        inputs = Inputs(case, kind, pair, device)
+    if kind == "mixed" and (len(inputs.leaves) < 2 or row.rule == rules.PASSTHROUGH):
+        return NOT_A_FORM, ""
+    if row.rule == rules.BANNED and kind != "high":
+        return _is_refused(wrapper, row, inputs)
+    exact = _rounding_points(row, inputs, pair)
+    result = called(wrapper, row, inputs)
+    with backend.paused():
+        reference = called(function.original, row, exact)
+        problem = _dtype_problem(result, reference, dtype_by_rule(row, inputs, pair))
+        if not problem and device.has_values and case.compares:
+            problem = _value_problem(inputs, exact, result, reference)
+    return (DIFFERS, problem) if problem else (AGREES, "")
+
+
+def _is_refused(wrapper, row, inputs):
+    try:
+        called(wrapper, row, inputs)
+    except AmpNotImplementedError:
+        return AGREES, ""
+    return DIFFERS, "a banned function was not refused"
+
+
+def _rounding_points(row, inputs, pair):
+    """Return float64 inputs with the values that the rule's casts leave."""
+    exact, to = inputs.exact(), None
+    if row.rule == rules.HALF:
+        to = pair.low
+    elif row.rule == rules.FOLLOW_SELF:
+        to = inputs.leaves[0].dtype
+    if to is not None:
+        with torch.no_grad():
+            for leaf in exact.leaves:
+                leaf.copy_(leaf.to(to))
+    return exact
+
+
+def _dtype_problem(result, reference, dtype):
+    results, references = tensors_in(result), tensors_in(reference)
+    if len(results) != len(references):
+        return "{} results instead of {}".format(len(results), len(references))
+    for got, wanted in zip(results, references):
+        follows = not wanted.is_floating_point() and not wanted.is_complex()
+        expected = wanted.dtype if follows else dtype if got.is_floating_point() else got.dtype
+        if got.dtype is not expected:
+            return "result {} instead of {}".format(got.dtype, expected)
+    return None
+
+
+def _value_problem(inputs, exact, result, reference):
+    floating, expected = floats_in(result), floats_in(reference)
+    for got, wanted in zip(floating, expected):
+        # Without half kernels Apex's own rows also round inside: one epsilon for each of a few operations.
+        if got.shape != wanted.shape or not _close(got, wanted, got.dtype, 8):
+            return "values: {} instead of {}".format(got, wanted)
+    return _gradient_problem(inputs, exact, floating, expected)
+
+
+def _close(got, expected, dtype, factor):
+    scale = expected.abs().max().clamp(min=1e-3) if expected.numel() else 1.0
+    got = got.detach().cpu().double()
+    return bool(((got - expected).abs() <= factor * EPS[dtype] * (scale + expected.abs())).all())
+
+
+def _gradients(outputs, leaves, weights):
+    # Not by autograd.grad: without a derivative its error leaves torch 1.3 unable to run checkpoints again.
+    torch.autograd.backward(outputs, weights)
+    return [leaf.grad for leaf in leaves]
+
+
+def _gradient_problem(inputs, exact, floating, expected):
+    sources = [i for i, got in enumerate(floating) if got.requires_grad and expected[i].requires_grad]
+    if not sources:
+        return None
+    weights = [torch.arange(1, expected[i].numel() + 1).double().reshape(expected[i].shape).sin() for i in sources]
+    wanted = _gradients([expected[i] for i in sources], exact.leaves, weights)
+    weights = [weight.to(floating[i].dtype).to(floating[i].device) for i, weight in zip(sources, weights)]
+    got = _gradients([floating[i] for i in sources], inputs.leaves, weights)
+    narrowest = min([leaf.dtype for leaf in inputs.leaves + floating], key=SIZES.get)
+    for leaf, mine, reference in zip(inputs.leaves, got, wanted):
+        if mine is None or reference is None:
+            continue
+        if mine.dtype is not leaf.dtype or not bool(torch.isfinite(mine).all()):
+            return "gradient dtype {} or not finite".format(mine.dtype)
+        if not _close(mine, reference, narrowest, 24):
+            return "gradient: {} instead of {}".format(mine, reference)
+    return None
+
+
+class Outcomes:
+    """The outcomes of many forms.
+
+    ``counts`` are numbers of forms by outcome; ``wrong`` and ``left_out`` are {(owner, name, kind): reason}.
+    """
+
+    def __init__(self):
+        self.counts = collections.Counter()
+        self.wrong = collections.OrderedDict()
+        self.left_out = collections.OrderedDict()
+
+
+def compare_all(backend, table, pair, device, reason_to_leave_out):
+    """Compare every form of a table under the casts of an open backend.
+
+    Args:
+        backend: the ``CastBackend``.
+        table: what ``functions`` returned before the backend was opened.
+        pair: its ``DtypePair``.
+        device: a ``Device``.
+        reason_to_leave_out: exception -> why the form cannot be called here, or None: then it counts as wrong.
+
+    Returns:
+        The ``Outcomes``.
+    """
+    outcomes = Outcomes()
+    for function in table:
+        case = case_of(function.row)
+        for kind in KINDS if case is not None else ():
+            key = (function.row.owner, function.row.name, kind)
+            try:
+                outcome, problem = compare(backend, function, case, kind, pair, device)
+            except Exception as error:  # whatever a function raises is an outcome of its form
+                reason = reason_to_leave_out(error)
+                if reason:
+                    outcomes.left_out[key] = reason
+                    continue
+                outcome, problem = DIFFERS, "{}: {}".format(type(error).__name__, str(error).strip().split("\n")[0])
+            outcomes.counts[outcome] += 1
+            if problem:
+                outcomes.wrong[key] = problem
+    return outcomes
