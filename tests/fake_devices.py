@@ -8,14 +8,15 @@ import contextlib
 
 import pytest
 import torch
-import torch.utils._pytree
 
 from ampcompat.selftest.conformance import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.overrides import TorchFunctionMode
 except ImportError:  # torch before 1.13
     FakeTensorMode = FakeTensor = None
+    TorchFunctionMode = object
 
 #: Fake CUDA tensors need flags of autocast by device type, which torch sets without a GPU since 2.4.
 REASON = "this torch has no FakeTensorMode, or cannot set autocast's flags for a device that is not there"
@@ -65,5 +66,21 @@ class FakeDevice(Device):
 
     def call(self, function, args, kwargs):
         """Call a function on fake arguments."""
-        with self.mode, torch.no_grad():
+        with self.running():
             return function(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def running(self):
+        """Return a context in which functions take fake tensors on this device, and make them."""
+        with self.mode, _CopiesWithoutGuard(), torch.no_grad():
+            yield
+
+
+class _CopiesWithoutGuard(TorchFunctionMode):
+    """The Python form of ``Tensor.copy_`` asks for a device guard before it dispatches; the operation does not."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is torch.Tensor.copy_:
+            return torch.ops.aten.copy_.default(*args, **kwargs)
+        return function(*args, **kwargs)

@@ -87,6 +87,7 @@ CASES.update(
         "conv1d": Case(lambda: (t(2, 3, 6), t(4, 3, 3), t(4))),
         "conv2d": Case(lambda: (t(2, 3, 5, 5), t(4, 3, 3, 3), t(4))),
         "conv3d": Case(lambda: (t(1, 2, 4, 4, 4), t(3, 2, 3, 3, 3), t(3))),
+        "convolution": Case(lambda: (t(2, 3, 5, 5), t(4, 3, 3, 3), t(4), (1, 1), (0, 0), (1, 1), False, (0, 0), 1)),
         "conv_transpose1d": Case(lambda: (t(2, 3, 6), t(3, 4, 3), t(4))),
         "conv_transpose2d": Case(lambda: (t(2, 3, 5, 5), t(3, 4, 3, 3), t(4))),
         "conv_transpose3d": Case(lambda: (t(1, 2, 4, 4, 4), t(2, 3, 3, 3, 3), t(3))),

@@ -12,17 +12,7 @@ from opened import NATIVE, NO_NATIVE, PAIRS, SETTINGS
 
 from ampcompat.casting import BACKENDS
 from ampcompat.patching import PatchStack
-from ampcompat.selftest.conformance import (
-    DIFFERS,
-    KINDS,
-    NOT_A_FORM,
-    Inputs,
-    called,
-    compare,
-    dtype_by_rule,
-    floats_in,
-    functions,
-)
+from ampcompat.selftest.conformance import CPU, DIFFERS, KINDS, NOT_A_FORM, compare, compare_all_plain, functions
 from ampcompat.selftest.sample_arguments import BY_OWNER, case_of
 
 #: Old torch lacks kernels for halves on the CPU, with casts or without: there, and only there, a form may be left out.
@@ -120,30 +110,14 @@ def test_every_row_has_sample_arguments():
     assert [each.row.key for each in FUNCTIONS if case_of(each.row) is None and each.row.key not in BY_OWNER] == []
 
 
-def autocasts_alike(row, function, pair):
-    """Return whether plain autocast on the CPU gives the dtypes of the table, for every kind of inputs."""
-    case = case_of(row)
-    for kind in KINDS:
-        inputs = Inputs(case, kind, pair)
-        if kind == "mixed" and len(inputs.leaves) < 2:
-            continue
-        with torch.autocast("cpu", dtype=pair.low):
-            result = called(function, row, inputs)
-        if any(got.dtype is not dtype_by_rule(row, inputs, pair) for got in floats_in(result)):
-            return False
-    return True
-
-
 @pytest.mark.parametrize("pair_name", [pair for _, pair in NATIVE] or [NO_NATIVE])
 def test_rows_said_to_be_covered_by_cpu_autocast_are(pair_name):
     if not hasattr(torch, "get_autocast_dtype"):
         pytest.skip("before torch 2.4 the native backend trusts no coverage and wraps every row")
     covered = [each for each in FUNCTIONS if "cpu" in each.row.native and not each.row.no_nested_casts]
     assert len(covered) > 30
-    wrong = []
-    with warnings.catch_warnings():
+    pair = PAIRS[pair_name]
+    with warnings.catch_warnings(), torch.autocast("cpu", dtype=pair.low):
         warnings.simplefilter("ignore")
-        for each in covered:
-            if not autocasts_alike(each.row, each.original, PAIRS[pair_name]):
-                wrong.append(each.row.key)
-    assert wrong == []
+        outcomes = compare_all_plain(covered, pair, CPU, reason_to_leave_out=lambda error: None)
+    assert outcomes.wrong == {}
