@@ -5,23 +5,37 @@ torch has no device guard, though, and aborts where autograd records an operatio
 """
 
 import contextlib
+import functools
 
 import pytest
 import torch
 
+from ampcompat.patching import PatchStack
 from ampcompat.selftest.conformance import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-    from torch.overrides import TorchFunctionMode
 except ImportError:  # torch before 1.13
     FakeTensorMode = FakeTensor = None
-    TorchFunctionMode = object
 
 #: Fake CUDA tensors need flags of autocast by device type, which torch sets without a GPU since 2.4.
 REASON = "this torch has no FakeTensorMode, or cannot set autocast's flags for a device that is not there"
 HAS_FAKES = FakeTensorMode is not None and hasattr(torch, "get_autocast_dtype")
 needs_fakes = pytest.mark.skipif(not HAS_FAKES, reason=REASON)
+
+#: Exceptions of fake tensors, by a part of the message or the class name, and why the form cannot be called on them.
+NOT_FOR_FAKES = {
+    "DataDependentOutputException": "the result depends on values, which fake tensors lack",
+    "DynamicOutputShapeException": "the shape of the result depends on values, which fake tensors lack",
+    "Torch not compiled with": "no meta kernel: torch would run the device's own",
+    "Found no NVIDIA driver": "no meta kernel: torch would run the device's own",
+    "Cannot access accelerator device": "no meta kernel: torch would run the device's own",
+    "Could not run 'aten::": "no meta kernel: torch would run the device's own",
+    "DispatchStub.cpp": "torch asks the device which of its kernels it has",
+    "driver version is insufficient": "no meta kernel: torch would run the device's own",
+    "and is now removed": "torch keeps the name for the sake of this error",
+    "not linked with support for": "the function asks for a device guard, which this build lacks",
+}
 
 
 def why_no_fakes(device):
@@ -34,6 +48,12 @@ def why_no_fakes(device):
     except (RuntimeError, AssertionError) as error:
         return "no fake {} tensors: {}".format(device, str(error).split("\n")[0])
     return None
+
+
+def reason_to_leave_out(error):
+    """Return why an exception says that a function cannot be called on fake tensors; None if it says another thing."""
+    found = "{}: {}".format(type(error).__name__, error)
+    return next((why for words, why in NOT_FOR_FAKES.items() if words in found), None)
 
 
 @contextlib.contextmanager
@@ -72,15 +92,54 @@ class FakeDevice(Device):
     @contextlib.contextmanager
     def running(self):
         """Return a context in which functions take fake tensors on this device, and make them."""
-        with self.mode, _CopiesWithoutGuard(), torch.no_grad():
+        with PatchStack() as patches, self.mode, torch.no_grad():
+            for name, replacement in _WITHOUT_GUARD.items():
+                patches.set(torch.Tensor, name, _for_fakes(getattr(torch.Tensor, name), replacement))
             yield
 
 
-class _CopiesWithoutGuard(TorchFunctionMode):
-    """The Python form of ``Tensor.copy_`` asks for a device guard before it dispatches; the operation does not."""
+def move(model, device):
+    """Replace the params and buffers of a model on the CPU by fake ones."""
+    moved = {}
+    for module in model.modules():
+        for name, param in list(module._parameters.items()):
+            if param is not None:
+                if param not in moved:
+                    moved[param] = torch.nn.Parameter(device.put(param), requires_grad=param.requires_grad)
+                setattr(
+                    module, name, moved[param]
+                )  # not into ``_parameters``: recurrent layers have a list of their own
+        for name, buffer in list(module._buffers.items()):
+            module._buffers[name] = None if buffer is None else device.put(buffer)
+    return model
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function is torch.Tensor.copy_:
-            return torch.ops.aten.copy_.default(*args, **kwargs)
-        return function(*args, **kwargs)
+
+def _indexed(self, index):
+    """Index with integers, slices and None."""
+    dim = 0
+    for each in index if isinstance(index, tuple) else (index,):
+        if isinstance(each, int):
+            self = torch.ops.aten.select.int(self, dim, each)
+            continue
+        if each is None:
+            self = self.unsqueeze(dim)
+        else:
+            self = torch.ops.aten.slice.Tensor(self, dim, each.start, each.stop, each.step or 1)
+        dim += 1
+    return self
+
+
+#: Methods whose Python form asks for a device guard before it dispatches, and operations of which none does.
+_WITHOUT_GUARD = {
+    "copy_": lambda self, *args, **kwargs: torch.ops.aten.copy_.default(self, *args, **kwargs),
+    "contiguous": lambda self, **kwargs: torch.ops.aten.contiguous.default(self, **kwargs),
+    "__getitem__": _indexed,
+}
+
+
+def _for_fakes(original, replacement):
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        return (replacement if isinstance(self, FakeTensor) else original)(self, *args, **kwargs)
+
+    return method

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from fake_devices import FakeDevice, autocast_flags, needs_fakes, why_no_fakes
+from fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
 from opened import PAIRS
 
 from ampcompat.casting import BACKENDS
@@ -17,18 +17,6 @@ from ampcompat.selftest.conformance import CPU, compare_all, compare_all_plain, 
 
 pytestmark = needs_fakes
 
-#: Exceptions of fake tensors, by a part of the message or the class name, and why the form cannot be called on them.
-NOT_FOR_FAKES = {
-    "DataDependentOutputException": "the result depends on values, which fake tensors lack",
-    "DynamicOutputShapeException": "the shape of the result depends on values, which fake tensors lack",
-    "Torch not compiled with": "no meta kernel: torch would run the device's own",
-    "Found no NVIDIA driver": "no meta kernel: torch would run the device's own",
-    "Cannot access accelerator device": "no meta kernel: torch would run the device's own",
-    "Could not run 'aten::": "no meta kernel: torch would run the device's own",
-    "DispatchStub.cpp": "torch asks the device which of its kernels it has",
-    "and is now removed": "torch keeps the name for the sake of this error",
-    "not linked with support for": "the function asks for a device guard, which this build lacks",
-}
 FUNCTIONS = functions()
 DEVICES = ("cuda", "xpu", "mps")
 #: {(device, backend): names on which they differ from the table}
@@ -36,11 +24,6 @@ KNOWN_DIFFERENCES = {
     ("mps", "native"): {"conv_transpose3d"},  # float32: MPS has no half kernel for it, and its autocast knows
 }
 LINES = []
-
-
-def reason_to_leave_out(error):
-    found = "{}: {}".format(type(error).__name__, error)
-    return next((why for words, why in NOT_FOR_FAKES.items() if words in found), None)
 
 
 @pytest.fixture(scope="module", autouse=True)
