@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from fake_devices import FakeDevice, move, needs_fakes, reason_to_leave_out
 
-from ampcompat import amp
 from ampcompat.torch_compat import features
 
 pytestmark = needs_fakes
