@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ampcompat.patching import PatchStack
-from ampcompat.selftest.conformance import Device
+from ampcompat.selftest.inputs import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -70,7 +70,7 @@ def autocast_flags(device, dtype):
 
 
 class FakeDevice(Device):
-    """A device of ``ampcompat.selftest.conformance`` whose tensors are fake."""
+    """A device of ``ampcompat.selftest.inputs`` whose tensors are fake."""
 
     has_values = False
 

@@ -12,7 +12,8 @@ from opened import NATIVE, NO_NATIVE, PAIRS, SETTINGS
 
 from ampcompat.casting import BACKENDS
 from ampcompat.patching import PatchStack
-from ampcompat.selftest.conformance import CPU, DIFFERS, KINDS, NOT_A_FORM, compare, compare_all_plain, functions
+from ampcompat.selftest.conformance import DIFFERS, NOT_A_FORM, compare, compare_all_plain, functions
+from ampcompat.selftest.inputs import CPU, KINDS
 from ampcompat.selftest.sample_arguments import BY_OWNER, case_of
 
 #: Old torch lacks kernels for halves on the CPU, with casts or without: there, and only there, a form may be left out.

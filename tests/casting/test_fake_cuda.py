@@ -13,7 +13,8 @@ from opened import PAIRS
 from ampcompat.casting import BACKENDS
 from ampcompat.op_table import rules
 from ampcompat.patching import PatchStack
-from ampcompat.selftest.conformance import CPU, compare_all, compare_all_plain, functions
+from ampcompat.selftest.conformance import compare_all, compare_all_plain, functions
+from ampcompat.selftest.inputs import CPU
 
 pytestmark = needs_fakes
 

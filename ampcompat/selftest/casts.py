@@ -1,0 +1,88 @@
+"""Conformance of the cast backends on a real device: every form of the op table, by dtype, value and gradient."""
+
+import warnings
+
+import torch
+
+from .. import casting
+from ..errors import AmpError
+from ..opt_levels import BFLOAT16, HALF
+from ..patching import PatchStack
+from ..torch_compat import features
+from .conformance import AGREES, compare_all, functions
+from .inputs import Device
+from .rows import NOT_RUN, Row
+
+#: Parts of the messages with which torch says that it lacks a kernel.
+LACKING = (
+    "not implemented",
+    "not supported",
+    "not support",
+    "Could not run 'aten::",
+    "and is now removed",
+    "doesn't support",
+    "expected scalar type",
+    "requires compiling",
+)
+
+
+def reason_to_leave_out(error):
+    """Return the reason if an exception says that this torch lacks a kernel on the device, or None."""
+    text = str(error).strip().split("\n")[0]
+    return "this torch lacks the kernel: " + text if any(words in text for words in LACKING) else None
+
+
+def check_casts(device, quick=False):
+    """Yield a row for each backend and low dtype: do the functions of the op table return the table's dtypes?
+
+    Args:
+        device: "cpu", "cuda", …
+        quick: float16 only.
+    """
+    table = functions()
+    for pair in (HALF,) if quick else (HALF, BFLOAT16):
+        for name in casting.BACKENDS:
+            case = "{}, {}".format(name, str(pair.low).replace("torch.", ""))
+            try:
+                casting.choose(features.read(), name, pair)
+                torch.ones(2, 2, device=device).to(pair.low).add(1.0)
+            except (AmpError, RuntimeError) as error:
+                yield Row("conformance", case, NOT_RUN, str(error).split("\n")[0])
+                continue
+            yield _row(case, _outcomes(name, pair, table, device), name)
+
+
+def _outcomes(name, pair, table, device):
+    backend = casting.BACKENDS[name](pair)
+    backend.cast_on({device.partition(":")[0]})
+    with PatchStack() as patches, warnings.catch_warnings(), _Exact():
+        warnings.simplefilter("ignore")  # torch's own, on deprecated names
+        backend.open(patches)
+        return compare_all(backend, table, pair, Device(device), reason_to_leave_out)
+
+
+class _Exact:
+    """A context in which float32 products on CUDA are not rounded to TF32: results are compared with float64."""
+
+    def __enter__(self):
+        self._patches = PatchStack()
+        for library in (torch.backends.cuda.matmul, torch.backends.cudnn):
+            if hasattr(library, "allow_tf32"):
+                self._patches.defer(setattr, library, "allow_tf32", library.allow_tf32)
+                library.allow_tf32 = False
+
+    def __exit__(self, *exc_info):
+        self._patches.undo()
+
+
+def _row(case, outcomes, name):
+    wrong = {"{}.{} {}".format(*key): problem for key, problem in outcomes.wrong.items()}
+    left_out = {"{}.{} {}".format(*key): reason for key, reason in outcomes.left_out.items()}
+    found = "{} forms agree".format(outcomes.counts[AGREES])
+    if left_out:
+        found += ", {} without a kernel".format(len(left_out))
+    if wrong:
+        found += ", {} differ: {}".format(len(wrong), "; ".join("{}: {}".format(*each) for each in wrong.items()))
+    other = "patched" if name == "native" else "native"
+    advice = "Take the other backend (--backend {}) if it has no failure; report these with --json.".format(other)
+    return Row.of("conformance", case, not wrong, found, advice, wrong=wrong, left_out=left_out)
