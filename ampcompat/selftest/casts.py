@@ -12,6 +12,7 @@ from ..torch_compat import features
 from .conformance import AGREES, compare_all, functions
 from .inputs import Device
 from .rows import NOT_RUN, Row
+from .training import first_line
 
 #: Parts of the messages with which torch says that it lacks a kernel.
 LACKING = (
@@ -28,7 +29,7 @@ LACKING = (
 
 def reason_to_leave_out(error):
     """Return the reason if an exception says that this torch lacks a kernel on the device, or None."""
-    text = str(error).strip().split("\n")[0]
+    text = first_line(error)
     return "this torch lacks the kernel: " + text if any(words in text for words in LACKING) else None
 
 
@@ -47,7 +48,7 @@ def check_casts(device, quick=False):
                 casting.choose(features.read(), name, pair)
                 torch.ones(2, 2, device=device).to(pair.low).add(1.0)
             except (AmpError, RuntimeError) as error:
-                yield Row("conformance", case, NOT_RUN, str(error).split("\n")[0])
+                yield Row("conformance", case, NOT_RUN, first_line(error))
                 continue
             yield _row(case, _outcomes(name, pair, table, device), name)
 
@@ -55,24 +56,18 @@ def check_casts(device, quick=False):
 def _outcomes(name, pair, table, device):
     backend = casting.BACKENDS[name](pair)
     backend.cast_on({device.partition(":")[0]})
-    with PatchStack() as patches, warnings.catch_warnings(), _Exact():
+    with PatchStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, on deprecated names
+        _turn_off_tf32(patches)  # results are compared with float64
         backend.open(patches)
         return compare_all(backend, table, pair, Device(device), reason_to_leave_out)
 
 
-class _Exact:
-    """A context in which float32 products on CUDA are not rounded to TF32: results are compared with float64."""
-
-    def __enter__(self):
-        self._patches = PatchStack()
-        for library in (torch.backends.cuda.matmul, torch.backends.cudnn):
-            if hasattr(library, "allow_tf32"):
-                self._patches.defer(setattr, library, "allow_tf32", library.allow_tf32)
-                library.allow_tf32 = False
-
-    def __exit__(self, *exc_info):
-        self._patches.undo()
+def _turn_off_tf32(patches):
+    for library in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        if hasattr(library, "allow_tf32"):
+            patches.defer(setattr, library, "allow_tf32", library.allow_tf32)
+            library.allow_tf32 = False
 
 
 def _row(case, outcomes, name):

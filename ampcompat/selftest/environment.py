@@ -2,6 +2,7 @@
 
 import os
 import platform
+import warnings
 from collections import OrderedDict
 
 import torch
@@ -51,6 +52,12 @@ def _cuda(device):
 
 
 def _tf32_flags():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch >= 2.9 recommends other names
+        return _read_tf32_flags()
+
+
+def _read_tf32_flags():
     return getattr(torch.backends.cuda.matmul, "allow_tf32", False), getattr(torch.backends.cudnn, "allow_tf32", False)
 
 

@@ -8,7 +8,7 @@ from .. import amp
 from ..torch_compat import features
 from .networks import Classifier, images
 from .rows import NOT_RUN, Row
-from .training import INIT_SCALE, REPORT, Setting, iterate
+from .training import INIT_SCALE, REPORT, Setting, first_line, iterate
 
 
 def host_reads(device, step):
@@ -73,7 +73,7 @@ def _lack_of_optimizer(make, device):
     try:
         make([param]).step()
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        return str(error).strip().split("\n")[0]
+        return first_line(error)
     return None
 
 

@@ -13,7 +13,7 @@ from .environment import check_version, environment
 from .host_reads import check_host_reads
 from .rows import FAILED, MEASURED, NOT_RUN, OK, Row
 from .speed import check_speed
-from .training import REPORT, check_overflow, check_parity, check_resume
+from .training import REPORT, check_overflow, check_parity, check_resume, first_line
 
 #: (name, device and quick -> rows)
 CHECKS = (
@@ -25,7 +25,7 @@ CHECKS = (
     ("host reads", check_host_reads),
     ("speed", check_speed),
 )
-COLUMNS = "{:12} {:24} {:9} {}"
+COLUMNS = "{:11}  {:26}  {:8}  {}"
 
 
 def run(device, quick=False, write=print, width=120):
@@ -48,7 +48,8 @@ def run(device, quick=False, write=print, width=120):
     start, rows = time.time(), []
     facts = environment(device)
     for name, value in facts.items():
-        write("{:32} : {}".format(name, value))
+        for index, line in enumerate(textwrap.wrap(value, max(width - 34, 30))):
+            write("{:31}{} {}".format("" if index else name, " " if index else ":", line))
     write("")
     write(COLUMNS.format("check", "case", "result", "found"))
     for name, check in CHECKS:
@@ -79,25 +80,25 @@ def _rows_of(name, check, device, quick):
         if state.current() is not None:
             with contextlib.suppress(Exception):
                 state.close_all()
-        text = "{}: {}".format(type(error).__name__, str(error).strip().split("\n")[0])
+        text = "{}: {}".format(type(error).__name__, first_line(error))
         yield Row(name, "all", FAILED, text, REPORT)
 
 
 def write_row(row, write, width):
     """Write a row of the table, and below it what to do where it failed."""
-    found = textwrap.wrap(row.found, max(width - 48, 30)) or [""]
+    found = textwrap.wrap(row.found, max(width - 51, 30)) or [""]
     shown = found[:8] + (["… {} lines more: --json FILE has all".format(len(found) - 8)] if len(found) > 8 else [])
     write(COLUMNS.format(row.check, row.case, row.status.upper() if row.status == FAILED else row.status, shown[0]))
     more = shown[1:]
     if row.status == FAILED and row.advice:
-        more += textwrap.wrap("What to do: " + row.advice, max(width - 48, 30))
+        more += textwrap.wrap("What to do: " + row.advice, max(width - 51, 30))
     for line in more:
         write(COLUMNS.format("", "", "", line))
 
 
 def _summary(counts, seconds):
     parts = ["{} {}".format(counts[status], status) for status in (OK, FAILED, NOT_RUN, MEASURED) if counts[status]]
-    verdict = "ampcompat does not work as it should here" if counts[FAILED] else "ampcompat works here"
+    verdict = "Some checks FAILED" if counts[FAILED] else "No check failed"
     return "{}: {} ({:.0f} s)".format(verdict, ", ".join(parts), seconds)
 
 

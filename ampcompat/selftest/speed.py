@@ -33,9 +33,9 @@ def workloads(device, quick):
     layers, width, count, length, wide = 12, 768, 32, 128, 64
     if device == "cpu":
         layers, width, count, length, wide = (1, 128, 2, 16, 8) if quick else (2, 768, 2, 16, 16)
-    side = 16 if device == "cpu" else 64
+    side, images_per_step = (16, 8) if device == "cpu" else (64, 128)
     return (
-        Workload("CNN", lambda: Classifier(wide), lambda device: images(device, 0, count=32, size=side)),
+        Workload("CNN", lambda: Classifier(wide), lambda device: images(device, 0, images_per_step, side)),
         Workload(
             "encoder {}x{}".format(layers, width),
             lambda: Encoder(layers, width),
@@ -152,8 +152,10 @@ def check_speed(device, quick=False):
         device: "cpu", "cuda", …
         quick: fewer rounds, smaller networks on a CPU.
     """
-    if torch.float16 not in features.autocast_dtypes(device.partition(":")[0]) or not hasattr(torch, "amp"):
-        yield Row("speed", "all", NOT_RUN, "this torch has no autocast in float16 on {} to compare with".format(device))
+    kind = device.partition(":")[0]
+    if torch.float16 not in features.autocast_dtypes(kind) or not hasattr(getattr(torch, "amp", None), "GradScaler"):
+        reason = "this torch has no torch.autocast in float16 on {} with torch.amp.GradScaler to compare with"
+        yield Row("speed", "all", NOT_RUN, reason.format(kind))
         return
     rounds, steps = (2, 2) if quick or device == "cpu" else (5, 10)
     for workload in workloads(device, quick):
@@ -178,7 +180,7 @@ def _row(workload, name, seconds, peaks, device):
     if name != "by hand":
         figures["time_ratio"] = statistics.median(a / b for a, b in zip(seconds[name], seconds["by hand"]))
         figures["memory_ratio"] = peaks[name] / peaks["by hand"]
-        found += "; by hand x {time_ratio:.2f}, {memory_ratio:.2f}".format(**figures)
+        found += "; {time_ratio:.2f} of the time by hand, {memory_ratio:.2f} of the memory".format(**figures)
     if device != "cpu" and name[:2] in TARGETS:
         found += "; " + ", ".join(_against(figures, *target) for target in TARGETS[name[:2]])
     return Row("speed", case, MEASURED, found, figures=figures)

@@ -1,5 +1,6 @@
 """Training checks: the loss of every level beside float32's, skipped overflows, resuming from a checkpoint."""
 
+import functools
 import io
 from typing import NamedTuple, Optional
 
@@ -12,7 +13,7 @@ from ..opt_levels import OPT_LEVELS
 from ..sessions import session
 from ..torch_compat import features
 from .networks import Classifier, Perceptron, features_and_classes, images
-from .rows import NOT_RUN, Row
+from .rows import FAILED, NOT_RUN, Row
 
 #: Low enough that no step is skipped while a dynamic scale is searched.
 INIT_SCALE = 2.0**8
@@ -46,11 +47,26 @@ class Setting(NamedTuple):
         try:
             if self.backend is not None:
                 casting.choose(features.read(), self.backend, OPT_LEVELS[self.level].dtypes)
-            layer = torch.nn.Conv2d(1, 1, 2).to(device).to(self.low)
-            layer(torch.ones(1, 1, 2, 2, device=device).to(self.low)).sum().backward()
-        except (AmpError, RuntimeError) as error:
-            return str(error).strip().split("\n")[0]
-        return None
+        except AmpError as error:
+            return str(error)
+        return _lack_of_kernels(self.low, device)
+
+
+@functools.lru_cache(maxsize=None)
+def _lack_of_kernels(low, device):
+    """Return why this torch cannot train the networks in a dtype on a device, without amp; None if it can."""
+    try:
+        for network, data in ((Classifier, images), (Perceptron, features_and_classes)):
+            inputs, _ = data(device, 0)
+            network().to(device).to(low)(inputs.to(low)).float().sum().backward()
+    except (RuntimeError, TypeError) as error:
+        return "this torch cannot train in {}: {}".format(str(low).replace("torch.", ""), first_line(error))
+    return None
+
+
+def first_line(error):
+    """Return the first line of an exception's message."""
+    return str(error).strip().split("\n")[0]
 
 
 SETTINGS = [
@@ -64,7 +80,13 @@ def each_setting(check, settings, device, row_of):
     """Yield ``row_of(setting)`` for each setting that can run on a device, and why for those that cannot."""
     for setting in settings:
         lack = setting.lack(device)
-        yield Row(check, str(setting), NOT_RUN, lack) if lack else row_of(setting)
+        if lack:
+            yield Row(check, str(setting), NOT_RUN, lack)
+            continue
+        try:
+            yield row_of(setting)
+        except Exception as error:  # a failure of this setting; the others run all the same
+            yield Row(check, str(setting), FAILED, "{}: {}".format(type(error).__name__, first_line(error)), REPORT)
 
 
 def iterate(model, optimizer, batch, factor=1.0):
