@@ -63,7 +63,7 @@ def images(device, step, count=32, size=16):
     generator = torch.Generator().manual_seed(step + 1)
     classes = torch.randint(0, CLASSES, (count,), generator=generator)
     noise = torch.randn(count, 1, size, size, generator=generator)
-    return (patterns[classes] + 0.5 * noise).to(device), classes.to(device)
+    return (patterns[classes] + 2.0 * noise).to(device), classes.to(device)
 
 
 def tokens(device, count, length):
