@@ -28,7 +28,7 @@ _grad_is_enabled = torch.is_grad_enabled
 
 
 def _capturing():
-    """Return whether a CUDA graph is being captured; its memory must not be cached."""
+    """Return whether a CUDA graph is being captured: it must make its casts itself, anew at every replay."""
     # Looked up at each call, because ``cuda_redirect`` may replace it.
     return getattr(torch.cuda, "is_current_stream_capturing", _never)()
 
@@ -90,6 +90,8 @@ class WeightCache:
         """
         if _functorch_level() is not None or _tracing_state() is not None:  # casts made here belong to the transform
             return self._make(weight)
+        if weight.is_cuda and _capturing():
+            return self._make(weight)
         entry = self._entries.get(id(weight))
         if entry is None or entry.reference() is not weight:
             return self._cast_first(weight)
@@ -118,7 +120,7 @@ class WeightCache:
         cast = self._make(weight)
         if pointer != entry.pointer:
             self._move(entry, weight, pointer)
-        if type(cast) is _Tensor and not (weight.is_cuda and _capturing()):
+        if type(cast) is _Tensor:
             with self._aliases.lock:  # an alias that is recorded at the same time must find the cast
                 if not self._aliases.has(entry.memory):
                     self._keep(entry, mode, (cast, version, pointer, requires_grad))
