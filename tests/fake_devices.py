@@ -114,25 +114,29 @@ def move(model, device):
     return model
 
 
-def _indexed(self, index):
-    """Index with integers, slices and None."""
-    dim = 0
-    for each in index if isinstance(index, tuple) else (index,):
+def _indexed(original, self, indices):
+    """Index with integers, slices, None and an ellipsis; leave the rest to the original."""
+    index = indices if isinstance(indices, tuple) else (indices,)
+    if not all(each is None or each is Ellipsis or isinstance(each, (int, slice)) for each in index):
+        return original(self, indices)
+    named = [each for each in index if each is not None and each is not Ellipsis]
+    dim, skipped = 0, self.dim() - len(named)
+    for each in index:
         if isinstance(each, int):
             self = torch.ops.aten.select.int(self, dim, each)
             continue
         if each is None:
             self = self.unsqueeze(dim)
-        else:
+        elif isinstance(each, slice):
             self = torch.ops.aten.slice.Tensor(self, dim, each.start, each.stop, each.step or 1)
-        dim += 1
+        dim += skipped if each is Ellipsis else 1
     return self
 
 
 #: Methods whose Python form asks for a device guard before it dispatches, and operations of which none does.
 _WITHOUT_GUARD = {
-    "copy_": lambda self, *args, **kwargs: torch.ops.aten.copy_.default(self, *args, **kwargs),
-    "contiguous": lambda self, **kwargs: torch.ops.aten.contiguous.default(self, **kwargs),
+    "copy_": lambda original, *args, **kwargs: torch.ops.aten.copy_.default(*args, **kwargs),
+    "contiguous": lambda original, *args, **kwargs: torch.ops.aten.contiguous.default(*args, **kwargs),
     "__getitem__": _indexed,
 }
 
@@ -140,6 +144,8 @@ _WITHOUT_GUARD = {
 def _for_fakes(original, replacement):
     @functools.wraps(original)
     def method(self, *args, **kwargs):
-        return (replacement if isinstance(self, FakeTensor) else original)(self, *args, **kwargs)
+        if isinstance(self, FakeTensor):
+            return replacement(original, self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     return method
