@@ -63,7 +63,7 @@ def check_host_reads(device, quick=False):
             if reads is None:
                 yield Row("host reads", case, NOT_RUN, lack or "this torch has no dispatch modes to count with")
                 continue
-            found = "{:g} per step, at most {} expected".format(reads, most)
+            found = "{:g} per step (at most {})".format(reads, most)
             yield Row.of("host reads", case, reads <= most, found, REPORT, reads=reads)
 
 

@@ -152,8 +152,8 @@ def check_parity(device, quick=False):
         distance = max(abs(mine - wanted) for mine, wanted in first) * len(first) / sum(plain[:COMPARED])
         last = sum(losses[-5:]) / 5
         passed = distance <= TOLERANCES[setting.low] and last < 0.5 * losses[0]
-        found = "loss {:.3f} to {:.3f} in {} steps; at most {:.1%} from float32's".format(
-            losses[0], last, steps, distance
+        found = "loss {:.3f} to {:.3f} in {} steps; within {:.1%} of float32's for {}".format(
+            losses[0], last, steps, distance, len(first)
         )
         advice = "Do not train at {} here; compare with another backend and level. {}".format(setting, REPORT)
         return Row.of("training", str(setting), passed, found, advice, losses=losses, float32=plain)

@@ -59,7 +59,8 @@ def check(setting, table, call=lambda function, *args: function(*args), known=No
         warnings.simplefilter("ignore")  # torch's own, on deprecated names
         backend.open(patches)
         outcomes = call(compare_all, backend, table, PAIRS[pair], CPU, reason_to_leave_out)
-    counts = (setting_id(setting), outcomes.counts[AGREES], len(outcomes.wrong), len(outcomes.left_out))
+    where = setting_id(setting) + (" in another thread" if known else "")
+    counts = (where, outcomes.counts[AGREES], len(outcomes.wrong), len(outcomes.left_out))
     LINES.append("conformance of {} on the CPU: {} forms agree, {} differ, {} without a kernel".format(*counts))
     expected = {key[2:] for key in KNOWN_DIFFERENCES if key[:2] == (known or name, pair)}
     wrong = {key: problem for key, problem in outcomes.wrong.items() if key not in expected}
