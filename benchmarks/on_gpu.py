@@ -71,15 +71,15 @@ def run_step(step, folder):
     print("\n== {}: {}\ntargets: {}".format(step.name, " ".join(command[1:]), step.targets), flush=True)
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
     start = time.time()
-    with open(folder / (step.name.replace(" ", "-") + ".txt"), "w", encoding="utf-8") as kept:
+    options = {"cwd": str(ROOT), "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    path = folder / (step.name.replace(" ", "-") + ".txt")
+    with open(str(path), "w", encoding="utf-8") as kept:
         kept.write("python {}\ntargets: {}\n\n".format(step.command, step.targets))
-        process = subprocess.Popen(
-            command, cwd=str(ROOT), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True
-        )
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            kept.write(line)
-        return process.wait(), time.time() - start
+        with subprocess.Popen(command, universal_newlines=True, **options) as process:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                kept.write(line)
+    return process.returncode, time.time() - start
 
 
 def heading():

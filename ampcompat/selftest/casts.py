@@ -12,8 +12,10 @@ from ..torch_compat import features
 from .conformance import AGREES, compare_all, functions
 from .inputs import Device
 from .rows import NOT_RUN, Row
-from .training import first_line
+from .training import REPORT, first_line
 
+#: How many differing forms the table shows; the JSON file has all.
+SHOWN = 4
 #: Parts of the messages with which torch says that it lacks a kernel.
 LACKING = (
     "not implemented",
@@ -77,7 +79,9 @@ def _row(case, outcomes, name):
     if left_out:
         found += ", {} without a kernel".format(len(left_out))
     if wrong:
-        found += ", {} differ: {}".format(len(wrong), "; ".join("{}: {}".format(*each) for each in wrong.items()))
+        shown = ["{}: {}".format(*each) for each in list(wrong.items())[:SHOWN]]
+        rest = ["and {} more, in the JSON file".format(len(wrong) - SHOWN)] if len(wrong) > SHOWN else []
+        found += ", {} differ: {}".format(len(wrong), "; ".join(shown + rest))
     other = "patched" if name == "native" else "native"
-    advice = "Take the other backend (--backend {}) if it has no failure; report these with --json.".format(other)
+    advice = "Take --backend {} if that has no failure. {}".format(other, REPORT)
     return Row.of("conformance", case, not wrong, found, advice, wrong=wrong, left_out=left_out)

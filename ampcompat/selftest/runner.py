@@ -86,13 +86,12 @@ def _rows_of(name, check, device, quick):
 
 def write_row(row, write, width):
     """Write a row of the table, and below it what to do where it failed."""
-    found = textwrap.wrap(row.found, max(width - 51, 30)) or [""]
-    shown = found[:8] + (["… {} lines more: --json FILE has all".format(len(found) - 8)] if len(found) > 8 else [])
-    write(COLUMNS.format(row.check, row.case, row.status.upper() if row.status == FAILED else row.status, shown[0]))
-    more = shown[1:]
+    lines = textwrap.wrap(row.found, max(width - 51, 30)) or [""]
     if row.status == FAILED and row.advice:
-        more += textwrap.wrap("What to do: " + row.advice, max(width - 51, 30))
-    for line in more:
+        lines += textwrap.wrap("What to do: " + row.advice, max(width - 51, 30))
+    status = row.status.upper() if row.status == FAILED else row.status
+    write(COLUMNS.format(row.check, row.case, status, lines[0]))
+    for line in lines[1:]:
         write(COLUMNS.format("", "", "", line))
 
 
