@@ -10,8 +10,10 @@ import functools
 import pytest
 import torch
 
+from ampcompat.apex.multi_tensor import fused_adam
 from ampcompat.patching import PatchStack
 from ampcompat.selftest.inputs import Device
+from ampcompat.torch_compat import features
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -67,6 +69,19 @@ def autocast_flags(device, dtype):
     finally:
         torch.set_autocast_enabled(device, before[0])
         torch.set_autocast_dtype(device, before[1])
+
+
+@contextlib.contextmanager
+def features_of_cuda():
+    """Answer as CUDA does what ampcompat tries out with a backward pass or a value; forget what fakes have answered."""
+    with PatchStack() as patches:
+        patches.set(features, "has_mixed_batch_norm", lambda device, low, high: True)
+        patches.set(features, "has_flagged_sgd", lambda device: True)
+        patches.set(fused_adam, "_works", lambda device, dtype, decoupled: True)
+        yield
+    for function in vars(features).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 class FakeDevice(Device):

@@ -1,4 +1,4 @@
-"""Models, scalers and optimizers on fake CUDA tensors: the dtypes of a real CPU run, and no value read by the host."""
+"""Models on fake CUDA tensors: every module returns the dtypes of a real CPU run."""
 
 import contextlib
 
@@ -6,22 +6,15 @@ import networks
 import pytest
 import torch
 import torch.nn.functional as F
-from fake_devices import FakeDevice, move, needs_fakes, reason_to_leave_out
-
-from ampcompat.torch_compat import features
+from fake_devices import FakeDevice, features_of_cuda, move, needs_fakes, reason_to_leave_out
 
 pytestmark = needs_fakes
 
 
 @pytest.fixture(autouse=True)
-def features_of_cuda(monkeypatch):
-    """Answer for CUDA what is tried out with a backward pass; forget what is tried out with fake tensors."""
-    monkeypatch.setattr(features, "has_mixed_batch_norm", lambda device, low, high: True)
-    yield
-    monkeypatch.undo()
-    for function in vars(features).values():
-        if hasattr(function, "cache_clear"):
-            function.cache_clear()
+def on_cuda():
+    with features_of_cuda():
+        yield
 
 
 class Classifier(torch.nn.Sequential):

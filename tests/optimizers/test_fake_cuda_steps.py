@@ -4,13 +4,11 @@ import inspect
 
 import pytest
 import torch
-from fake_devices import FakeDevice, move, needs_fakes
+from fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as apex_optimizers
-from ampcompat.apex.multi_tensor import fused_adam
-from ampcompat.torch_compat import features
 
 pytestmark = [
     needs_fakes,
@@ -32,16 +30,9 @@ def flagged_optimizers():
 
 
 @pytest.fixture(autouse=True)
-def features_of_cuda(monkeypatch):
-    """Answer for CUDA what is tried out by reading a value; forget what is tried out with fake tensors."""
-    monkeypatch.setattr(features, "has_mixed_batch_norm", lambda device, low, high: True)
-    monkeypatch.setattr(features, "has_flagged_sgd", lambda device: True)
-    monkeypatch.setattr(fused_adam, "_works", lambda *args: True)
-    yield
-    monkeypatch.undo()
-    for function in vars(features).values():
-        if hasattr(function, "cache_clear"):
-            function.cache_clear()
+def on_cuda():
+    with features_of_cuda():
+        yield
 
 
 def no_copies_to_the_host():
