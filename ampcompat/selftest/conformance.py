@@ -190,21 +190,53 @@ def compare_all(backend, table, pair, device, reason_to_leave_out):
         table: what ``functions`` returned before the backend was opened.
         pair: its ``DtypePair``.
         device: a ``Device``.
-        reason_to_leave_out: exception -> why the form cannot be called here, or None: then it counts as wrong.
+        reason_to_leave_out: exception -> why the form cannot be called here, or None. A reason counts only if torch's
+            own function raises too, in the dtypes that the casts lead to.
 
     Returns:
         The ``Outcomes``.
     """
+
+    def reason(error, function, kind):
+        found = reason_to_leave_out(error)
+        if found and _works_without_casts(backend, function, kind, pair, device):
+            return None
+        return found
+
     return _all_outcomes(
-        lambda function, kind: compare(backend, function, case_of(function.row), kind, pair, device),
-        table,
-        reason_to_leave_out,
+        lambda function, kind: compare(backend, function, case_of(function.row), kind, pair, device), table, reason
     )
 
 
 def compare_all_plain(table, pair, device, reason_to_leave_out):
     """As ``compare_all`` by ``compare_plain``."""
-    return _all_outcomes(lambda function, kind: compare_plain(function, kind, pair, device), table, reason_to_leave_out)
+    return _all_outcomes(
+        lambda function, kind: compare_plain(function, kind, pair, device),
+        table,
+        lambda error, function, kind: reason_to_leave_out(error),
+    )
+
+
+def _works_without_casts(backend, function, kind, pair, device):
+    """Return whether torch's own function can be called forward and backward in the dtypes that its rule leads to."""
+    rule = function.row.rule
+    if rule == rules.HALF:
+        kinds = ("low",)
+    elif rule in (rules.FLOAT, rules.FLOAT_IN_PLACE, rules.BANNED):
+        kinds = ("high",)
+    else:
+        kinds = (kind,) if rule in (rules.PASSTHROUGH, rules.FLOAT32_INSIDE) else ("low", "high")
+    try:
+        with backend.paused():
+            for each in kinds:
+                inputs = Inputs(case_of(function.row), each, pair, device)
+                results = floats_in(called(function.original, function.row, inputs))
+                results = [result for result in results if result.requires_grad]
+                if results:
+                    torch.autograd.backward(results, [torch.ones_like(result) for result in results])
+    except Exception:  # whatever it raises, it does not work
+        return False
+    return True
 
 
 def _all_outcomes(compare_form, table, reason_to_leave_out):
@@ -215,7 +247,7 @@ def _all_outcomes(compare_form, table, reason_to_leave_out):
             try:
                 outcome, problem = compare_form(function, kind)
             except Exception as error:  # whatever a function raises is an outcome of its form
-                reason = reason_to_leave_out(error)
+                reason = reason_to_leave_out(error, function, kind)
                 if reason:
                     outcomes.left_out[key] = reason
                     continue
