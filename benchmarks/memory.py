@@ -16,7 +16,7 @@ float32 gradients, since any optimizer may read them, but half ones are freed ch
 The smallest params' gradients keep their memory between steps (``optimizers.gradient_buffers``, at most 4 MiB). A
 second backward pass before the step (accumulation) holds 20.
 
-    python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--foreach]
+    python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--device cpu]
 """
 
 import argparse
@@ -91,15 +91,15 @@ class HighWater(TorchDispatchMode):
         return sum(size for _, size in self.known.values())
 
 
-def measure(level, layers, width, make_optimizer):
+def measure(level, layers, width, make_optimizer, device="cpu"):
     """Return {stage: bytes per param} of the third step of a level; the first two let state appear."""
     gc.collect()
     before = live_bytes()
-    model = Tower(layers, width)
+    model = Tower(layers, width).to(device)
     params = sum(param.numel() for param in model.parameters())
     optimizer = make_optimizer(model.parameters())
     amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
-    x = torch.zeros(1, width)
+    x = torch.zeros(1, width, device=device)
     try:
         for _ in range(2):
             one_step(model, optimizer, x)
@@ -151,6 +151,7 @@ def main():
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5"])
     parser.add_argument("--optimizers", nargs="+", default=["adam", "fused-adam"], choices=list(OPTIMIZERS))
+    parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     params = stated.layers * (stated.width + 1) * stated.width
     print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensor_lists.CHUNK))
@@ -160,7 +161,7 @@ def main():
     )
     for name in stated.optimizers:
         for level in stated.levels:
-            held = measure(level, stated.layers, stated.width, OPTIMIZERS[name])
+            held = measure(level, stated.layers, stated.width, OPTIMIZERS[name], stated.device)
             row = "".join("{:10.2f}".format(held[stage]) for stage in STAGES)
             print("{:12} {:5}{}{:10.2f}".format(name, level, row, max(held.values())))
 

@@ -82,6 +82,8 @@ class WeightCache:
         """
         if functorch_level() is not None or jit_tracing_state() is not None:  # casts made here belong to the transform
             return self._make(weight)
+        if weight.is_cuda and is_capturing_cuda_graph():  # the graph must make its casts anew at every replay
+            return self._make(weight)
         entry = self._entries.get(id(weight))
         if entry is None or entry.reference() is not weight:
             return self._cast_first(weight)
@@ -110,8 +112,7 @@ class WeightCache:
         cast = self._make(weight)
         if pointer != entry.pointer:
             self._move(entry, weight, pointer)
-        # The memory of a CUDA graph must not be cached.
-        if type(cast) is _Tensor and not (weight.is_cuda and is_capturing_cuda_graph()):
+        if type(cast) is _Tensor:
             with self._aliases.lock:  # an alias that is recorded at the same time must find the cast
                 if not self._aliases.has(entry.memory):
                     self._keep(entry, mode, (cast, version, pointer, requires_grad))

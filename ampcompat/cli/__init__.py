@@ -1,4 +1,4 @@
-"""The command line: ``python -m ampcompat run | ab | report | install | uninstall | info``.
+"""The command line: ``python -m ampcompat run | ab | report | install | uninstall | selftest | info``.
 
 A wrong argument is one line on stderr and exit code 2. The module of a command is imported when the command is called,
 so that ``run`` does not import torch.
@@ -20,6 +20,7 @@ COMMANDS = {
     "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),
     "uninstall": ("install", "undo `install`"),
+    "selftest": ("selftest", "check ampcompat with this torch on this machine's device"),
     "info": ("info", "print what the installed torch supports, and which functions O1 and O4 cast"),
 }
 

@@ -39,6 +39,7 @@ WRITTEN = (
     (TENSOR, HALF, "__matmul__", "apex"),
     (VF, HALF, "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", "apex: its RNN patches"),
     (TENSOR, HALF, "__rmatmul__", "the reflected form of a row"),
+    (TORCH, HALF, "convolution", _AUTOCAST + "; what the convolutions call"),
     (TORCH, HALF, "chain_matmul einsum", _AUTOCAST + "; products of matrices"),
     (FUNCTIONAL, HALF, "scaled_dot_product_attention", _AUTOCAST + "; two products of matrices"),
     (LINALG, HALF, "multi_dot vecdot matmul", _AUTOCAST + "; products of matrices"),

@@ -44,6 +44,7 @@ _TENSORS = (
     + _rows("torch.UntypedStorage", "_cdata", "each memory is counted once", "no memory report", "2.13.0")
     + _rows("torch._C", "_storage_Use_Count", "memory of gradients is used again", "it is allocated anew", "2.13.0")
     + _rows("torch.ops.aten", "_to_copy", "the memory report knows casts", "no list of allocations", "1.12.1")
+    + _rows("torch.ops.aten", "_local_scalar_dense", "the self-test counts host reads", "it counts none", "1.12.1")
 )
 _LISTS = (
     _rows("torch", "_foreach_add _foreach_add_ _foreach_mul _foreach_mul_", "sums, products of lists", LOOP, "1.12.1")

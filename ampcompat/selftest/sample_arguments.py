@@ -1,4 +1,4 @@
-"""Sample arguments for every name in the op table: float64 tensors, which a test casts as it needs."""
+"""Sample arguments for every name in the op table: float64 tensors, which ``conformance`` casts as it needs."""
 
 import torch
 
@@ -20,6 +20,7 @@ def spd(size=3):
 
 
 def indices(*values):
+    """Return an integer tensor."""
     return torch.tensor(list(values))
 
 
@@ -53,8 +54,8 @@ CASES = {}
 CASES.update(
     _unary(
         "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan norm prod sum log1p cpu arccos "
-        "arcsin nuclear_norm frobenius_norm std var std_mean var_mean softplus gelu normalize vector_norm matrix_norm "
-        "pdist matrix_rank"
+        "arcsin nuclear_norm frobenius_norm std var std_mean var_mean softplus gelu normalize vector_norm "
+        "matrix_norm pdist matrix_rank"
     )
 )
 CASES.update(_unary("svdvals"))
@@ -86,6 +87,7 @@ CASES.update(
         "conv1d": Case(lambda: (t(2, 3, 6), t(4, 3, 3), t(4))),
         "conv2d": Case(lambda: (t(2, 3, 5, 5), t(4, 3, 3, 3), t(4))),
         "conv3d": Case(lambda: (t(1, 2, 4, 4, 4), t(3, 2, 3, 3, 3), t(3))),
+        "convolution": Case(lambda: (t(2, 3, 5, 5), t(4, 3, 3, 3), t(4), (1, 1), (0, 0), (1, 1), False, (0, 0), 1)),
         "conv_transpose1d": Case(lambda: (t(2, 3, 6), t(3, 4, 3), t(4))),
         "conv_transpose2d": Case(lambda: (t(2, 3, 5, 5), t(3, 4, 3, 3), t(4))),
         "conv_transpose3d": Case(lambda: (t(1, 2, 4, 4, 4), t(2, 3, 3, 3, 3), t(3))),
@@ -198,8 +200,8 @@ CASES.update(
 )
 CASES.update(
     _names(
-        "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond pinv "
-        "pinverse",
+        "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond "
+        "pinv pinverse",
         Case(lambda: (spd(),)),
     )
 )

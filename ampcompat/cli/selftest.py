@@ -1,0 +1,43 @@
+"""``selftest``: checks on the user's own machine that ampcompat works with its torch and its device."""
+
+import shutil
+
+from ..errors import AmpError
+from ..selftest import runner
+from ..torch_compat import features
+from .argument_parser import CommandParser
+
+
+def selftest(arguments):
+    """Run the self-test; return 1 if a check failed."""
+    parser = CommandParser(prog="ampcompat selftest", description="Check ampcompat with this torch on this device.")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, xpu, mps; the accelerator if there is one")
+    parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
+    parser.add_argument("--json", metavar="FILE", help="write the report there, to attach to an issue")
+    stated = parser.parse_args(arguments)
+    device = stated.device or features.available_devices()[-1]
+    if device.partition(":")[0] not in features.available_devices():
+        available = ", ".join(features.available_devices())
+        parser.error("--device {}: not available to this torch, only {}.".format(device, available))
+    if stated.json:
+        _write(parser, stated.json, "")  # before the minutes that the checks take
+    try:
+        report = runner.run(device, stated.quick, _print_now, shutil.get_terminal_size((120, 24)).columns)
+    except AmpError as error:
+        parser.error(str(error))
+    if stated.json:
+        _write(parser, stated.json, runner.to_json(report))
+        print("wrote {}".format(stated.json))
+    return 1 if report["counts"].get("failed") else 0
+
+
+def _print_now(line):
+    print(line, flush=True)
+
+
+def _write(parser, path, text):
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        parser.error("cannot write {}: {}.".format(path, error.strerror))

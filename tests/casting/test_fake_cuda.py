@@ -1,0 +1,142 @@
+"""The op table on CUDA, XPU and MPS without such a device: the dtypes that fake tensors get."""
+
+import collections
+import pathlib
+import re
+import warnings
+
+import pytest
+import torch
+from fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
+from opened import PAIRS
+
+from ampcompat.casting import BACKENDS
+from ampcompat.op_table import rules
+from ampcompat.patching import PatchStack
+from ampcompat.selftest.conformance import compare_all, compare_all_plain, functions
+from ampcompat.selftest.inputs import CPU
+
+pytestmark = needs_fakes
+
+FUNCTIONS = functions()
+DEVICES = ("cuda", "xpu", "mps")
+#: {(device, backend): names on which they differ from the table}
+KNOWN_DIFFERENCES = {
+    ("mps", "native"): {"conv_transpose3d"},  # float32: MPS has no half kernel for it, and its autocast knows
+}
+LINES = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counts_are_reported(request):
+    """Print one line per device, backend and dtype when the module is done, and what could not be called once."""
+    yield
+    with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + "\n".join(collections.OrderedDict.fromkeys(LINES)))
+
+
+def report(what, outcomes):
+    """Keep the counts for ``counts_are_reported``, and the names of forms that could not be called, by reason."""
+    lacking = len(outcomes.left_out)
+    LINES.append("{}: {} forms agree, {} cannot be called".format(what, outcomes.counts["agrees"], lacking))
+    by_reason = collections.OrderedDict()
+    for (owner, name, _), reason in outcomes.left_out.items():
+        by_reason.setdefault(reason, collections.OrderedDict())["{}.{}".format(owner, name)] = None
+    LINES.extend("    {}: {}".format(reason, ", ".join(names)) for reason, names in by_reason.items())
+
+
+def outcomes_on(device, backend_name, pair):
+    backend = BACKENDS[backend_name](pair)
+    backend.set_devices({device.name})
+    with PatchStack() as patches, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, on deprecated names
+        backend.open(patches)
+        return compare_all(backend, FUNCTIONS, pair, device, reason_to_leave_out)
+
+
+@pytest.mark.parametrize("pair_name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("backend_name", list(BACKENDS))
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name):
+    lack = why_no_fakes(name)
+    if lack:
+        pytest.skip(lack)
+    outcomes = outcomes_on(FakeDevice(name), backend_name, PAIRS[pair_name])
+    report("fake {}, {}, {}".format(name, backend_name, pair_name), outcomes)
+    known = KNOWN_DIFFERENCES.get((name, backend_name), set())
+    assert {key: problem for key, problem in outcomes.wrong.items() if key[1] not in known} == {}
+    assert {key[1] for key in outcomes.wrong} == known
+    assert outcomes.counts["agrees"] > 20 * len(outcomes.left_out)
+
+
+def test_the_same_forms_agree_on_the_cpu():
+    outcomes = outcomes_on(CPU, "native", PAIRS["float16"])
+    report("cpu, native, float16", outcomes)
+    assert outcomes.wrong == {}
+
+
+@pytest.mark.parametrize("pair_name", ["float16", "bfloat16"])
+def test_rows_said_to_be_covered_by_cuda_autocast_are(pair_name):
+    covered = [each for each in FUNCTIONS if "cuda" in each.row.native and not each.row.no_nested_casts]
+    pair = PAIRS[pair_name]
+    with warnings.catch_warnings(), autocast_flags("cuda", pair.low):
+        warnings.simplefilter("ignore")
+        outcomes = compare_all_plain(covered, pair, FakeDevice("cuda"), reason_to_leave_out)
+    report("fake cuda, torch's autocast alone, {}, on the {} rows left to it".format(pair_name, len(covered)), outcomes)
+    assert outcomes.wrong == {}
+    assert len(covered) > 80 and outcomes.counts["agrees"] > 200
+
+
+# -- coverage: the lists in torch's own header -------------------------------------------------------------------------
+
+HEADER = pathlib.Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+POLICIES = {
+    "LOWER_PRECISION_FP": rules.HALF,
+    "FP32": rules.FLOAT,
+    "FP32_SET_OPT_DTYPE": rules.FLOAT,
+    "DIFFERENT_REDISPATCH_SIGNATURE": rules.FLOAT,
+    "PROMOTE": rules.PROMOTE,
+}
+#: Operations of the header that Python reaches by functions of other names.
+REACHED_BY = {
+    "_convolution": "conv2d",
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
+    "linalg_vecdot": "vecdot",
+    "linalg_multi_dot": "multi_dot",
+    "linalg_vector_norm": "vector_norm",
+    "linalg_matrix_norm": "matrix_norm",
+    "nll_loss2d": "nll_loss",
+}
+#: The table keeps Apex's rule where autocast has another.
+OTHER_RULES = {"grid_sampler": "Apex casts grid_sample to float32; autocast promotes its inputs"}
+
+
+def listed_in_header():
+    """Return {operation: rule} of the lists in the header of the installed torch."""
+    text = HEADER.read_text() if HEADER.exists() else ""
+    found = {}
+    for policy, rule in POLICIES.items():
+        body = re.search(r"#define AT_FORALL_{}\(_\)((?:.*\\\n)*.*)".format(policy), text)
+        for name in re.findall(r"_\((?:ADD_NS\()?(\w+)", body.group(1)) if body else ():
+            found[name] = rule
+    return found
+
+
+def row_name(operation):
+    if re.match("_?upsample_", operation):
+        return "interpolate"
+    return REACHED_BY.get(operation, operation)
+
+
+def test_no_operation_that_torchs_autocast_lists_is_missing_in_the_table():
+    listed = listed_in_header()
+    if not listed:
+        pytest.skip("this torch has no header with autocast's lists")
+    table = {each.row.name: each.row.rule for each in FUNCTIONS}
+    missing = [name for name in listed if row_name(name) not in table]
+    assert missing == []
+    other = {name for name, rule in listed.items() if table[row_name(name)] != rule}
+    assert other == set(OTHER_RULES) & set(listed)
+    assert len(listed) > 80

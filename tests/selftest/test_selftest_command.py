@@ -1,0 +1,131 @@
+"""``python -m ampcompat selftest``: its table, exit code and JSON; a fault that is put in is found and named."""
+
+import json
+import re
+
+import half_kernels
+import pytest
+import torch
+
+import ampcompat
+from ampcompat.casting import wrappers
+from ampcompat.cli import main
+from ampcompat.errors import AmpError
+from ampcompat.loss_scaling.overflow import StepSkips
+from ampcompat.loss_scaling.scaler import LossScaler
+from ampcompat.op_table import rules
+from ampcompat.selftest import host_reads, runner, training
+from ampcompat.selftest.rows import FAILED, OK, Row
+from ampcompat.torch_compat import features
+
+TRAINS_HALF = half_kernels.trains_in(torch.float16) and half_kernels.trains_in(torch.bfloat16)
+needs_half = pytest.mark.skipif(not TRAINS_HALF, reason="this torch cannot train in half on a CPU")
+
+
+@pytest.fixture(autouse=True)
+def real_half(monkeypatch):
+    """Take the levels' own dtypes, where the suite lets float32 stand in for half."""
+    monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about features that a row tries out
+def test_the_quick_run_finds_no_fault_here(capsys, tmp_path):
+    path = tmp_path / "report.json"
+    code = main(["selftest", "--device", "cpu", "--quick", "--json", str(path)])
+    said = capsys.readouterr().out
+    report = json.loads(path.read_text(encoding="utf-8"))
+    failed = [row for row in report["rows"] if row["status"] == "failed"]
+    assert failed == [] and code == 0
+    assert {row["check"] for row in report["rows"]} == {name for name, _ in runner.CHECKS}
+    assert report["environment"]["torch"] == torch.__version__ and report["device"] == "cpu"
+    assert re.search(r"^No check failed: \d+ ok", said, re.MULTILINE)
+    for row in report["rows"]:
+        assert "{:11}  {:26}  {:8}".format(row["check"], row["case"], row["status"]) in said
+    if TRAINS_HALF:
+        assert {row["case"] for row in report["rows"] if row["check"] == "training"} == set(map(str, training.SETTINGS))
+
+
+def rows_of(name, quick=True):
+    return list(dict(runner.CHECKS)[name]("cpu", quick))
+
+
+@needs_half
+def test_a_function_in_a_wrong_dtype_is_named(monkeypatch):
+    monkeypatch.setitem(wrappers._WRAPPERS, rules.PROMOTE, wrappers.in_float)
+    for row in rows_of("conformance"):
+        assert row.status == FAILED
+        assert row.figures["wrong"]["torch.mul low"] == "result torch.float32 instead of torch.float16"
+
+
+@needs_half
+def test_gradients_that_stay_scaled_fail_the_training(monkeypatch):
+    monkeypatch.setattr(LossScaler, "unscale_", lambda self, groups, scale: None)
+    found = {row.case: row.status for row in rows_of("training")}
+    assert found["O0"] == found["O5"] == OK
+    assert found["O1 native"] == found["O1 patched"] == FAILED
+
+
+@needs_half
+def test_an_overflow_that_is_not_skipped_is_found(monkeypatch):
+    monkeypatch.setattr(StepSkips, "take", lambda self: False)
+    found = rows_of("overflow")
+    assert found and all(row.status == FAILED and "weights CHANGED" in row.found for row in found)
+
+
+def test_a_state_that_is_not_restored_is_found(monkeypatch):
+    monkeypatch.setattr(torch.optim.SGD, "load_state_dict", lambda self, state: None)
+    found = {row.case: row for row in rows_of("resume")}
+    assert found["O0"].status == FAILED and "tensors differ" in found["O0"].found
+
+
+def test_host_reads_are_counted():
+    if not features.has_dispatch_modes():
+        pytest.skip("this torch has no dispatch modes to count with")
+    tensor = torch.ones(3)
+    assert host_reads.host_reads("cpu", lambda: [float(tensor.sum()), bool(tensor[0] > 0)]) == 2
+    assert host_reads.host_reads("cpu", lambda: tensor.sum()) == 0
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def breaks(device, quick):
+    raise ValueError("first line\nsecond line")
+
+
+def test_a_failed_row_says_what_to_do_and_the_exit_code_is_1(monkeypatch, capsys):
+    checks = [
+        ("one", lambda device, quick: [Row("one", "case", FAILED, "wrong " * 40, "Do this.")]),
+        ("two", breaks),
+        ("three", lambda device, quick: [Row("three", "case", OK, "right", "Do nothing.")]),
+    ]
+    monkeypatch.setattr(runner, "CHECKS", checks)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["selftest", "--device", "cpu"]) == 1
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 100
+    assert re.search(r"^one +case +FAILED +wrong", said, re.MULTILINE) and "What to do: Do this." in said
+    assert re.search(r"^two +all +FAILED +ValueError: first line$", said, re.MULTILINE)
+    assert re.search(r"^three +case +ok +right$", said, re.MULTILINE) and "Do nothing" not in said
+    assert said.splitlines()[-1].startswith("Some checks FAILED: 1 ok, 2 failed (")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--device", "abacus"], "--device abacus: not available to this torch, only cpu"),
+        (["--device", "cpu", "--json", "/no/such/folder/f.json"], "cannot write /no/such/folder/f.json: "),
+        (["more"], "unrecognized arguments: more"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["selftest"] + arguments)
+    said = capsys.readouterr().err
+    assert left.value.code == 2 and said.count("\n") == 1
+    assert said.startswith("ampcompat selftest: error: " + message)
+
+
+def test_an_open_session_is_refused():
+    with ampcompat.session("O0"), pytest.raises(AmpError, match="ampcompat.reset()"):
+        runner.run("cpu", write=lambda line: None)
