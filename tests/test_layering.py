@@ -31,7 +31,19 @@ LAYERS += [
     "memory",
     "diagnostics",
 ]
-LAYERS += ["training", "apex", "cuda_redirect", "amp", "sessions", "memory_tools", "mmcv", "abtest", "cli", "__main__"]
+LAYERS += [
+    "training",
+    "apex",
+    "cuda_redirect",
+    "amp",
+    "sessions",
+    "memory_tools",
+    "mmcv",
+    "abtest",
+    "check",
+    "cli",
+    "__main__",
+]
 #: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)
 IDS = [str(path.relative_to(ROOT)) for path in MODULES]

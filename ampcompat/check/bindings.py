@@ -1,0 +1,96 @@
+"""Which names of a module stand for names of Apex."""
+
+import ast
+
+from .alias_names import alias_names
+
+
+class Bindings:
+    """The names of one module that are bound to Apex.
+
+    Attributes:
+        apex: name -> full name, as ``{"amp": "apex.amp"}``. Attributes are written with dots: ``self.amp``.
+        others: names that the module binds to another package too: ``from torch.cuda import amp`` in an ``else``.
+    """
+
+    def __init__(self, tree, inherited=None):
+        self.apex, self.others = dict(inherited or {}), set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                self._import(node)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                self._import_from(node)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                self._assign(node)
+
+    def _import(self, node):
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            if alias_names().is_apex(alias.name):
+                self.apex[name] = alias.name if alias.asname else name
+            else:
+                self.others.add(name)
+
+    def _import_from(self, node):
+        for alias in node.names:
+            if alias_names().is_apex(node.module):
+                names = [alias.name] if alias.name != "*" else sorted(alias_names().modules.get(node.module, ()))
+                for name in names:
+                    self.apex[alias.asname or name] = node.module + "." + name
+            else:
+                self.others.add(alias.asname or alias.name)
+
+    def _assign(self, node):
+        """Follow ``self.amp = amp`` and ``amp = importlib.import_module("apex.amp")``."""
+        full_name = self.full_name(node.value) or imported_by_call(node.value)
+        if not full_name:
+            return
+        for target in node.targets:
+            name = dotted(target)
+            if name and name not in self.apex:
+                self.apex[name] = full_name
+
+    def full_name(self, node):
+        """Return the full name of Apex that an expression stands for, or None."""
+        name = dotted(node)
+        head, rest = name, ""
+        while head:
+            if head in self.apex:
+                full = self.apex[head] + rest
+                is_sure = head not in self.others or alias_names().verdict(full).becomes != "refused"
+                return full if is_sure else None
+            head, _, last = head.rpartition(".")
+            rest = "." + last + rest
+        return None
+
+
+def dotted(node):
+    """Return ``a.b.c`` for such an expression, else None."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id] + parts[::-1]) if isinstance(node, ast.Name) else None
+
+
+def last_name(node):
+    """Return the last part of a name or attribute, also of a call's result: ``c`` of ``a().c``; else None."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def imported_by_call(node):
+    """Return the name that ``import_module("apex.amp")`` or ``find_spec("apex")`` asks for, or None."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return None
+    name = string(node.args[0])
+    is_import = last_name(node.func) in ("import_module", "__import__", "find_spec", "find_loader", "find_module")
+    return name if is_import and name and alias_names().is_apex(name) else None
+
+
+def string(node):
+    """Return the value of a string constant, else None; in Python 3.7 they are ``ast.Str``."""
+    value = getattr(node, "value", None) if isinstance(node, ast.Constant) else getattr(node, "s", None)
+    return value if isinstance(value, str) else None
