@@ -43,7 +43,7 @@ class Bindings:
 
     def _assign(self, node):
         """Follow ``self.amp = amp`` and ``amp = importlib.import_module("apex.amp")``."""
-        full_name = self.full_name(node.value) or imported_by_call(node.value)
+        full_name = self.full_name(node.value) or _module_of_call(node.value)
         if not full_name:
             return
         for target in node.targets:
@@ -82,12 +82,18 @@ def last_name(node):
 
 
 def imported_by_call(node):
-    """Return the name that ``import_module("apex.amp")`` or ``find_spec("apex")`` asks for, or None."""
+    """Return the name that ``import_module("apex.amp")`` or ``is_available("apex")`` asks for, or None."""
     if not isinstance(node, ast.Call) or not node.args:
         return None
-    name = string(node.args[0])
-    is_import = last_name(node.func) in ("import_module", "__import__", "find_spec", "find_loader", "find_module")
-    return name if is_import and name and alias_names().is_apex(name) else None
+    name, called = string(node.args[0]), (last_name(node.func) or "").lower()
+    is_asked_for = any(word in called for word in ("import", "find_", "available", "installed", "has_module"))
+    return name if is_asked_for and name and alias_names().is_apex(name) else None
+
+
+def _module_of_call(node):
+    """Return the module that a call returns, or None: ``is_available("apex")`` returns none."""
+    is_import = isinstance(node, ast.Call) and last_name(node.func) in ("import_module", "__import__")
+    return imported_by_call(node) if is_import else None
 
 
 def string(node):

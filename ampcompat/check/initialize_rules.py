@@ -49,7 +49,7 @@ def _done_to(model, step):
             )
             if is_its_own and not call.args:
                 return "half" if call.func.attr == "half" else "made"
-    value = getattr(step.node, "value", None)
+    value = _without_moves(getattr(step.node, "value", None))
     if model in targets and isinstance(value, ast.Call):
         return (
             "wrapped"
@@ -57,6 +57,15 @@ def _done_to(model, step):
             else _made(model, value)
         )
     return "made" if model in targets else None
+
+
+def _without_moves(value):
+    """Return ``DataParallel(model)`` of ``DataParallel(model).cuda()``."""
+    while (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call)
+    ):
+        value = value.func.value
+    return value
 
 
 def _made(model, call):

@@ -32,7 +32,7 @@ def asked_levels(source, bindings, defaults):
     """Return the ``Level`` of each call of ``amp.initialize`` in a ``Source``.
 
     Args:
-        defaults: what ``default_levels`` of all files gave, as name -> {(level, words)}.
+        defaults: what ``default_levels`` of all files gave, as name -> {(level, words)}; the file's own come first.
     """
     found = []
     for call in initialize_calls(source.tree, bindings):
@@ -44,7 +44,9 @@ def asked_levels(source, bindings, defaults):
             found += [Level(place, level, "written in the call") for level in _literal(value)]
         else:
             words = dotted(value) or last_name(value) or "an expression"
-            known = sorted(defaults.get(_subject(value), ()))
+            name = _subject(value)
+            own = {level for each, level in default_levels(source.tree) if each == name}
+            known = sorted(own or defaults.get(name, ()))
             found += [Level(place, level, "{}, {}".format(words, origin)) for level, origin in known]
             found += [] if known else [Level(place, UNKNOWN, words)]
     return found

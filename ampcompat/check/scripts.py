@@ -3,8 +3,7 @@
 import os
 from typing import NamedTuple
 
-from . import files
-from .source import Source, has_main_guard
+from .source import has_main_guard
 
 #: How many files without Apex are read to see whether they import one with it.
 _MOST_MAINS = 500
@@ -27,7 +26,7 @@ def find_scripts(project, imports):
     users = {use.place.path for use in project.report.uses}
     direct = [path for path in sorted(users) if _is_started(project, path)]
     if not any(not path.endswith(".ipynb") for path in direct):
-        direct += _importers(project, imports, users)
+        direct += [path for path in _importers(project, imports, users) if path not in direct]
     return [Script(path, _command(path, project.launched)) for path in direct]
 
 
@@ -39,16 +38,12 @@ def _is_started(project, path):
 
 
 def _importers(project, imports, users):
-    """Return files with a main guard that import, directly or through one more file, a file that uses Apex."""
+    """Return files with a main guard that import a file that uses Apex."""
     found = []
-    reach = {path: imports.imported_files(source) for path, source in project.sources.items()}
-    for path in sorted(project.mains)[:_MOST_MAINS]:
-        try:
-            imported = imports.imported_files(Source(path, files.read(path), files.PYTHON))
-        except files.Unreadable:
-            continue
-        second = set().union(*(reach.get(each, set()) for each in imported)) if imported else set()
-        if (imported | second) & users:
+    started = [path for path in sorted(project.sources) if _is_started(project, path)]
+    for path in started + sorted(project.mains)[:_MOST_MAINS]:
+        source = project.source(path)
+        if source is not None and imports.imported_files(source) & users:
             found.append(path)
     return found
 

@@ -26,16 +26,19 @@ def binary_cross_entropy(source, bindings):
 
 
 def checkpoints(source, bindings):
-    """Return findings on ``torch.save`` calls that write an optimizer's state but not amp's."""
+    """Return findings on calls that save an optimizer's state but not amp's: ``torch.save`` and a project's own
+    ``save_checkpoint({...})``.
+    """
     if any(
         bindings.full_name(node) in _STATE_DICTS for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)
     ):
         return []
     found = []
     for call in _calls(source.tree):
-        is_save = isinstance(call.func, ast.Attribute) and call.func.attr == "save"
-        if is_save and last_name(call.func.value) in ("torch", "xm") and call.args:
+        is_torch = isinstance(call.func, ast.Attribute) and last_name(call.func.value) in ("torch", "xm")
+        if "save" in (last_name(call.func) or "") and call.args:
             content = _value_of(call.args[0], source.tree)
+            content = content if is_torch or isinstance(content, ast.Dict) else None
             if content is not None and _has_optimizer(content) and not _mentions_amp(content):
                 found.append(finding("checkpoint-without-amp", source.place(call.lineno)))
     return found

@@ -19,7 +19,7 @@ def to_text(report, with_uses=True):
     if report.scripts:
         lines += ["Command:"] + _shortened(["  " + each.command for each in report.scripts], _SCRIPTS, "scripts")
     elif report.uses:
-        lines += ["Command: none of the files is a script; `python -m ampcompat install` makes `import apex` work."]
+        lines += ["Command: python -m ampcompat run YOUR_SCRIPT, with a script that imports these files"]
     lines += _summary(report) + _findings(report) + _broken(report)
     return "\n".join(lines + (_uses(report) if with_uses else [])) + "\n"
 
