@@ -3,7 +3,7 @@
 import ast
 
 from .bindings import dotted, last_name
-from .flow import scopes, together
+from .flow import scopes, steps_of, together
 from .rules import finding
 
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
@@ -26,8 +26,27 @@ def check(source, bindings, has_masters):
             if inside:
                 found += _in_block(source, step, inside)
             elif beside:
-                found += _outside(source, step, bindings, has_masters)
+                found += _plain_backward(source, step)
+                found += _clipping(source, step) if has_masters else ()
+    found += _clipping_methods(source, bindings) if has_masters else ()
     return sorted(set(found).union(_handles(source, bindings)))
+
+
+def _clipping_methods(source, bindings):
+    """Yield findings on methods that clip, in classes where another method has the ``scale_loss`` block.
+
+    A method with a backward pass of its own is left out: it clips the gradients of that pass.
+    """
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            steps = [list(steps_of(method)) for method in methods]
+            blocks = [step for each in steps for step in each if _scaled_names(step.node, bindings)]
+            for each in steps if blocks else ():
+                has_backward = any(_is_backward(call) for step in each for call in step.calls())
+                for step in () if has_backward else each:
+                    if any(together(block, step) for block in blocks):
+                        yield from _clipping(source, step)
 
 
 def _scaled_names(statement, bindings):
@@ -47,12 +66,17 @@ def _in_block(source, step, scaled):
             yield finding("plain-backward", source.place(call.lineno), "{}.backward()".format(dotted(call.func.value)))
 
 
-def _outside(source, step, bindings, has_masters):
+def _plain_backward(source, step):
     for call in step.calls():
         if _is_backward(call):
-            name = dotted(call.func.value) or "…"
-            yield finding("plain-backward", source.place(call.lineno), "{}.backward()".format(name))
-        elif has_masters and last_name(call.func) in _CLIPS and call.args and _is_parameters(call.args[0]):
+            yield finding(
+                "plain-backward", source.place(call.lineno), "{}.backward()".format(dotted(call.func.value) or "…")
+            )
+
+
+def _clipping(source, step):
+    for call in step.calls():
+        if last_name(call.func) in _CLIPS and call.args and _is_parameters(call.args[0]):
             yield finding("clip-model-params", source.place(call.lineno))
 
 

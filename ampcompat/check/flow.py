@@ -8,6 +8,7 @@ import ast
 from typing import NamedTuple, Tuple
 
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_NONE = ast.dump(ast.parse("None", mode="eval").body)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -45,7 +46,12 @@ def scopes(tree):
     """Yield (scope, steps) of the module and of each function in it."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node, list(_steps(node.body, (), (), 0))
+            yield node, list(steps_of(node))
+
+
+def steps_of(scope):
+    """Yield the steps of a module or function in order, without those of functions in it."""
+    return _steps(scope.body, (), (), 0)
 
 
 def together(one, other):
@@ -54,8 +60,9 @@ def together(one, other):
         for other_subject, other_value, other_is_so in other.conditions:
             if subject == other_subject and value == other_value and is_so != other_is_so:
                 return False
-            if subject == other_subject and value != other_value and is_so and other_is_so:
-                return False
+            both = subject == other_subject and is_so and other_is_so and value != other_value
+            if both and (None not in (value, other_value) or _NONE in (value, other_value)):
+                return False  # x == 1 and x == 2; x and x is None
     return True
 
 

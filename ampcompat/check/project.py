@@ -7,7 +7,7 @@ from . import backward_rules, files, initialize_rules, tensor_rules
 from .bindings import Bindings
 from .imports import ProjectImports
 from .levels import UNKNOWN, Level, asked_levels, default_levels, initialize_calls
-from .records import REFUSED, WARNING, Broken, Place
+from .records import ERROR, NOTE, REFUSED, WARNING, Broken, Place
 from .report import Report
 from .rules import RULES, finding
 from .scripts import find_scripts
@@ -17,11 +17,13 @@ from .uses import uses
 
 #: A Python file without any of these uses nothing of Apex, not even by way of another file of the project.
 _HINTS = re.compile(
-    rb"apex|amp_C|syncbn|scale_loss|master_params|_cuda\b|fmhalib|\bbnp\b|fast_layer_norm|fast_multihead_attn"
+    rb"apex|\bamp\b|amp_C|syncbn|scale_loss|master_params|_cuda\b|fmhalib|\bbnp\b|fast_layer_norm|fast_multihead_attn"
     rb"|fused_index_mul_2d|[\"']O[0-5][\"']"
 )
 _WORD = re.compile(r"(?<![a-z])apex(?![a-z])", re.IGNORECASE)
 _MASTERS, _CASTS = {"O2", "O5"}, {"O1", "O4"}
+#: How bad a refused name is, by ``Use.fallback``, and from the worst.
+_SEVERITIES, _RANKS = {"": ERROR, "function": WARNING, "try": NOTE}, ("", "function", "try")
 _FIXED = ("written in the call", "Apex's default")
 
 
@@ -171,11 +173,11 @@ def _not_carried(found):
     for use in found:
         if use.becomes == REFUSED:
             part = ".".join(use.name.split(".")[:3])
-            if part not in first or (first[part].fallback and not use.fallback):
+            if part not in first or _RANKS.index(use.fallback) < _RANKS.index(first[part].fallback):
                 first[part] = use
     rule = RULES["not-carried"]
     return [
-        finding("not-carried", use.place, use.name, WARNING if use.fallback else None)._replace(
+        finding("not-carried", use.place, severity=_SEVERITIES[use.fallback])._replace(
             message="{}: {}; {}.".format(use.name, rule.title, use.advice)
         )
         for use in first.values()

@@ -29,7 +29,8 @@ class Use(NamedTuple):
         becomes: ``as it is``, ``in part`` or ``refused``.
         advice: what differs, or what to use instead; empty where nothing does.
         years: when Apex had this API.
-        fallback: whether the script goes on without the name: an import in ``try``, or inside a function.
+        fallback: why a script may go on without it: ``try`` (ImportError is handled), ``function`` (only its callers
+            need it), or empty.
     """
 
     place: Place
@@ -37,7 +38,7 @@ class Use(NamedTuple):
     becomes: str
     advice: str
     years: str
-    fallback: bool = False
+    fallback: str = ""
 
 
 class Level(NamedTuple):

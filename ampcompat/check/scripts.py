@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from .source import has_main_guard
+from .source import is_script
 
 #: How many files without Apex are read to see whether they import one with it.
 _MOST_MAINS = 500
@@ -34,7 +34,7 @@ def _is_started(project, path):
     if path not in project.sources:
         return False
     source = project.sources[path]
-    return source.is_notebook or has_main_guard(source.tree) or _is_launched(path, project.launched)
+    return source.is_notebook or is_script(source.tree) or _is_launched(path, project.launched)
 
 
 def _importers(project, imports, users):

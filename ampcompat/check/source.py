@@ -5,7 +5,7 @@ import re
 import warnings
 
 from . import notebooks
-from .bindings import string
+from .bindings import last_name, string
 from .files import NOTEBOOK, decode
 from .records import Broken, Place
 
@@ -88,7 +88,18 @@ def parse(text):
         return ast.parse(text)
 
 
-def has_main_guard(tree):
-    """Return whether a module has ``if __name__ == "__main__"``."""
+def is_script(tree):
+    """Return whether a module is started: it has ``if __name__ == "__main__"``, or trains or parses when imported."""
     tests = (node.test for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Compare))
-    return any("__main__" in [string(each) for each in [test.left] + test.comparators] for test in tests)
+    if any("__main__" in [string(each) for each in [test.left] + test.comparators] for test in tests):
+        return True
+    waiting = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call) and last_name(node.func) in ("parse_args", "initialize", "backward"):
+            return True
+        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _DEFINITIONS)]
+    return False
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)

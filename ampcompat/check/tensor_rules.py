@@ -35,7 +35,7 @@ def checkpoints(source, bindings):
         return []
     found = []
     for call in _calls(source.tree):
-        is_torch = isinstance(call.func, ast.Attribute) and last_name(call.func.value) in ("torch", "xm")
+        is_torch = isinstance(call.func, ast.Attribute) and last_name(call.func.value) == "torch"
         if "save" in (last_name(call.func) or "") and call.args:
             content = _value_of(call.args[0], source.tree)
             content = content if is_torch or isinstance(content, ast.Dict) else None

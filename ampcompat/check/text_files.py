@@ -50,7 +50,7 @@ class TextFile:
                 self.findings.append(finding("web-apex", place))
 
     def _command(self, place, line):
-        self.uses += [use(place, name, False) for name in _MODULE.findall(line)]
+        self.uses += [use(place, name) for name in _MODULE.findall(line)]
         self.levels += [Level(place, level, "passed in a command") for level in levels_in_command(line)]
         launcher = _LAUNCHERS.search(line)
         if launcher:

@@ -31,15 +31,15 @@ def uses(source, bindings):
     for node, name in _names(source.tree, bindings):
         key = (node.lineno, name)
         if key not in found:
-            found[key] = use(source.place(node.lineno), name, id(node) in fallbacks.nodes)
+            found[key] = use(source.place(node.lineno), name, fallbacks.nodes.get(id(node), ""))
     for place, name in _torn_names(source.torn):
-        found.setdefault((place, name), use(place, name, False))
+        found.setdefault((place, name), use(place, name))
     return sorted(
         found.values(), key=lambda each: each.place[2:] + each.place[1:2] if each.place.cell else each.place[1:2]
     )
 
 
-def use(place, name, fallback):
+def use(place, name, fallback=""):
     """Return the ``Use`` of a full name at a place."""
     verdict = alias_names().verdict(name)
     return Use(place, name, verdict.becomes, verdict.advice, years(name), fallback)
@@ -80,24 +80,26 @@ def _chain(node):
 
 
 class _Fallbacks:
-    """The nodes without which a script goes on: in a ``try`` that handles ImportError, or inside a function.
+    """The nodes without which a script may go on.
 
     Attributes:
-        nodes: their ids.
+        nodes: id -> ``try`` or ``function``, as in ``Use.fallback``.
     """
 
     def __init__(self, tree):
-        self.nodes = set()
+        self.nodes = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Try) and any(_handles_imports(each) for each in node.handlers):
-                self._add(node.body)
+                self._add(node.body, "try")
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self._add(node.body)
+                self._add(node.body, "function")
             elif isinstance(node, ast.If) and "TYPE_CHECKING" in (dotted(node.test) or ""):
-                self._add(node.body)
+                self._add(node.body, "try")
 
-    def _add(self, body):
-        self.nodes.update(id(inner) for statement in body for inner in ast.walk(statement))
+    def _add(self, body, kind):
+        for inner in (inner for statement in body for inner in ast.walk(statement)):
+            if self.nodes.get(id(inner)) != "try":
+                self.nodes[id(inner)] = kind
 
 
 def _handles_imports(handler):
