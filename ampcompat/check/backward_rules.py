@@ -18,7 +18,7 @@ def check(source, bindings, has_masters):
         has_masters: whether a level with master weights is asked for, or one that is not known.
     """
     found = []
-    for _, steps in scopes(source.tree):
+    for _, steps in scopes(source.nodes):
         blocks = [step for step in steps if _scaled_names(step.node, bindings)]
         for step in steps if blocks else ():
             inside = [name for node in step.blocks for name in _scaled_names(node, bindings)]
@@ -37,7 +37,7 @@ def _clipping_methods(source, bindings):
 
     A method with a backward pass of its own is left out: it clips the gradients of that pass.
     """
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             steps = [list(steps_of(method)) for method in methods]
@@ -94,11 +94,11 @@ def _is_parameters(node):
 def _handles(source, bindings):
     """Yield findings on methods of the handle that ``amp.init`` returns."""
     handles = set()
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             if bindings.full_name(node.value.func) in HANDLES:
                 handles |= {dotted(target) for target in node.targets if dotted(target)}
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call) and last_name(node.func) in ("scale_loss", "wrap_optimizer"):
             if isinstance(node.func, ast.Attribute) and dotted(node.func.value) in handles:
                 yield finding("old-handle", source.place(node.lineno), dotted(node.func))

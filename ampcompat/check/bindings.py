@@ -6,21 +6,21 @@ from .alias_names import alias_names
 
 
 class Bindings:
-    """The names of one module that are bound to Apex.
+    """The names of one module that are bound to Apex, from the nodes of its syntax tree.
 
     Attributes:
         apex: name -> full name, as ``{"amp": "apex.amp"}``. Attributes are written with dots: ``self.amp``.
         others: names that the module binds to another package too: ``from torch.cuda import amp`` in an ``else``.
     """
 
-    def __init__(self, tree, inherited=None):
+    def __init__(self, nodes, inherited=None):
         self.apex, self.others = dict(inherited or {}), set()
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Import):
                 self._import(node)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 self._import_from(node)
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Assign):
                 self._assign(node)
 

@@ -42,9 +42,9 @@ class Step(NamedTuple):
         return (node for node in self.expressions() if isinstance(node, ast.Call))
 
 
-def scopes(tree):
-    """Yield (scope, steps) of the module and of each function in it."""
-    for node in ast.walk(tree):
+def scopes(nodes):
+    """Yield (scope, steps) of the module and of each function in it, from the nodes of its tree."""
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node, list(steps_of(node))
 

@@ -21,7 +21,7 @@ class ProjectImports:
     def imported_files(self, source):
         """Return the files of the code base that a ``Source`` imports, also ``from package import module``."""
         found = set()
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Import):
                 found |= {self._find(source.path, alias.name, 0) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -37,7 +37,7 @@ class ProjectImports:
             bindings: path -> ``Bindings`` of the files that may use Apex.
         """
         found = {}
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ImportFrom):
                 path = self._find(source.path, node.module or "", node.level)
                 exported = bindings[path].apex if path in bindings and path != source.path else {}

@@ -16,7 +16,7 @@ _OPTIMIZERS += ("FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAda
 def check(source, bindings):
     """Return the findings around the calls of ``amp.initialize`` in a ``Source``."""
     found = []
-    for _, steps in scopes(source.tree):
+    for _, steps in scopes(source.nodes):
         for index, step in enumerate(steps):
             for call in step.calls():
                 if bindings.full_name(call.func) in INITIALIZE:

@@ -12,9 +12,9 @@ _IN_COMMAND = re.compile(r"--?[\w-]*(?:opt|level|amp|apex)[\w-]*[ =]+[\"']?(O[0-
 UNKNOWN = "?"
 
 
-def initialize_calls(tree, bindings):
-    """Return the calls of ``amp.initialize`` in a tree."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+def initialize_calls(nodes, bindings):
+    """Return the calls of ``amp.initialize`` among the nodes of a tree."""
+    calls = (node for node in nodes if isinstance(node, ast.Call))
     return [node for node in calls if bindings.full_name(node.func) in INITIALIZE]
 
 
@@ -34,8 +34,8 @@ def asked_levels(source, bindings, defaults):
     Args:
         defaults: what ``default_levels`` of all files gave, as name -> {(level, words)}; the file's own come first.
     """
-    found = []
-    for call in initialize_calls(source.tree, bindings):
+    found, own_defaults = [], list(default_levels(source.nodes))
+    for call in initialize_calls(source.nodes, bindings):
         value, place = argument(call, 3, "opt_level"), source.place(call.lineno)
         is_open = any(each.arg is None for each in call.keywords)
         if value is None:
@@ -45,16 +45,16 @@ def asked_levels(source, bindings, defaults):
         else:
             words = dotted(value) or last_name(value) or "an expression"
             name = _subject(value)
-            own = {level for each, level in default_levels(source.tree) if each == name}
+            own = {level for each, level in own_defaults if each == name}
             known = sorted(own or defaults.get(name, ()))
             found += [Level(place, level, "{}, {}".format(words, origin)) for level, origin in known]
             found += [] if known else [Level(place, UNKNOWN, words)]
     return found
 
 
-def default_levels(tree):
+def default_levels(nodes):
     """Yield (name, (level, words)) for options, variables, parameters and dict entries whose value is a level."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "add_option"):
             yield from _option(node)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:

@@ -96,13 +96,13 @@ class _Project:
     def analyse(self):
         """Find uses, levels and what is wrong, and complete the report."""
         imports = ProjectImports(path for path, kind in self.files if kind == files.PYTHON)
-        bindings = {path: Bindings(source.tree) for path, source in self.sources.items()}
+        bindings = {path: Bindings(source.nodes) for path, source in self.sources.items()}
         for _ in range(2):  # a name may be re-exported once more by a package
             inherited = {path: imports.inherited(self.sources[path], bindings) for path in bindings}
-            bindings = {path: Bindings(self.sources[path].tree, inherited[path]) for path in bindings}
+            bindings = {path: Bindings(self.sources[path].nodes, inherited[path]) for path in bindings}
         defaults = {}
         for source in self.sources.values():
-            for name, level in default_levels(source.tree):
+            for name, level in default_levels(source.nodes):
                 defaults.setdefault(name, set()).add(level)
         asked = {path: asked_levels(source, bindings[path], defaults) for path, source in self.sources.items()}
         everywhere = [level for levels in asked.values() for level in levels] or [Level(None, UNKNOWN, "")]
@@ -132,12 +132,12 @@ class _Project:
             return
         reached = set()
         for path, source in self.sources.items():
-            if initialize_calls(source.tree, bindings[path]) and _may_be(asked[path], _CASTS):
+            if initialize_calls(source.nodes, bindings[path]) and _may_be(asked[path], _CASTS):
                 reached |= {path} | imports.imported_files(source)
         for path in sorted(reached):
             source = self.source(path)
             if source is not None:
-                known = bindings.get(path) or Bindings(source.tree)
+                known = bindings.get(path) or Bindings(source.nodes)
                 self.report.findings += tensor_rules.binary_cross_entropy(source, known)
 
     def source(self, path):

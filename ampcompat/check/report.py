@@ -22,9 +22,9 @@ class Report:
 
     def finish(self):
         """Sort what was found by place, and drop what was found twice."""
-        for name in ("uses", "levels", "findings", "broken", "mentions"):
-            rows = set(getattr(self, name))
-            setattr(self, name, sorted(rows, key=lambda row: (_order(getattr(row, "place", row)), str(row))))
+        self.uses, self.levels = _in_order(self.uses), _in_order(self.levels)
+        self.findings, self.broken = _in_order(self.findings), _in_order(self.broken)
+        self.mentions = sorted(set(self.mentions), key=_order)
 
     def of(self, severity):
         """Return the findings of a severity."""
@@ -66,6 +66,10 @@ class Report:
             "broken": [_flat(each) for each in self.broken],
             "mentions": [each._asdict() for each in self.mentions],
         }
+
+
+def _in_order(rows):
+    return sorted(set(rows), key=lambda row: (_order(row.place), str(row)))
 
 
 def _order(place):

@@ -18,6 +18,7 @@ class Source:
     Attributes:
         path: the file.
         tree: the syntax tree; of a notebook, of all its cells that parse.
+        nodes: every node of the tree, parents before children.
         lines: the source, line by line.
         shell: (place, text) of a notebook's shell lines.
         broken: ``Broken`` records; the tree has what could be parsed.
@@ -31,6 +32,7 @@ class Source:
         text = decode(data)
         self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
         self.tree = self._parsed("\n".join(self.lines))
+        self.nodes = list(ast.walk(self.tree))
 
     def place(self, line):
         """Return the ``Place`` of a line of the source."""

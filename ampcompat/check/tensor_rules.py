@@ -14,10 +14,10 @@ def binary_cross_entropy(source, bindings):
 
     None where the script registers ``sigmoid`` as a float32 function, or casts in the call.
     """
-    if any(last_name(node.func) in _REGISTRATIONS for node in _calls(source.tree)):
+    if any(last_name(node.func) in _REGISTRATIONS for node in _calls(source.nodes)):
         return []
-    found, aliases = [], _imported_as(source.tree, ("binary_cross_entropy", "BCELoss"))
-    for call in _calls(source.tree):
+    found, aliases = [], _imported_as(source.nodes, ("binary_cross_entropy", "BCELoss"))
+    for call in _calls(source.nodes):
         name = last_name(call.func)
         name = aliases.get(name, name)
         if name == "BCELoss" or (name == "binary_cross_entropy" and not _is_float(call.args[:1])):
@@ -29,29 +29,27 @@ def checkpoints(source, bindings):
     """Return findings on calls that save an optimizer's state but not amp's: ``torch.save`` and a project's own
     ``save_checkpoint({...})``.
     """
-    if any(
-        bindings.full_name(node) in _STATE_DICTS for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)
-    ):
+    if any(bindings.full_name(node) in _STATE_DICTS for node in source.nodes if isinstance(node, ast.Attribute)):
         return []
     found = []
-    for call in _calls(source.tree):
+    for call in _calls(source.nodes):
         is_torch = isinstance(call.func, ast.Attribute) and last_name(call.func.value) == "torch"
         if "save" in (last_name(call.func) or "") and call.args:
-            content = _value_of(call.args[0], source.tree)
+            content = _value_of(call.args[0], source.nodes)
             content = content if is_torch or isinstance(content, ast.Dict) else None
             if content is not None and _has_optimizer(content) and not _mentions_amp(content):
                 found.append(finding("checkpoint-without-amp", source.place(call.lineno)))
     return found
 
 
-def _calls(tree):
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+def _calls(nodes):
+    return (node for node in nodes if isinstance(node, ast.Call))
 
 
-def _imported_as(tree, names):
+def _imported_as(nodes, names):
     return {
         alias.asname: alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname and alias.name in names
@@ -63,13 +61,13 @@ def _is_float(arguments):
     return any(isinstance(node, ast.Call) and last_name(node.func) in ("float", "double") for node in arguments)
 
 
-def _value_of(node, tree):
+def _value_of(node, nodes):
     """Return what a name was assigned last in the file, if the argument is a name."""
     if not isinstance(node, ast.Name):
         return node
     values = [
         each.value
-        for each in ast.walk(tree)
+        for each in nodes
         if isinstance(each, ast.Assign)
         and each.lineno <= node.lineno
         and any(isinstance(target, ast.Name) and target.id == node.id for target in each.targets)
@@ -79,7 +77,7 @@ def _value_of(node, tree):
 
 def _has_optimizer(content):
     """Return whether an expression calls ``optimizer.state_dict()``, whatever the optimizer's name is."""
-    for call in _calls(content):
+    for call in _calls(ast.walk(content)):
         if last_name(call.func) == "state_dict" and isinstance(call.func, ast.Attribute):
             if "optim" in (last_name(call.func.value) or "").lower():
                 return True

@@ -22,8 +22,8 @@ _SCRIPT = re.compile(r"([\w./-]+\.py)\b")
 
 def required_in_setup(source):
     """Return findings on the requirement ``apex`` in the strings of a ``setup.py``, given as a ``Source``."""
-    strings = (node for node in ast.walk(source.tree) if isinstance(node, ast.Constant) and string(node))
-    names = {alias.name for node in ast.walk(source.tree) if isinstance(node, ast.Import) for alias in node.names}
+    strings = (node for node in source.nodes if isinstance(node, ast.expr) and string(node))
+    names = {alias.name for node in source.nodes if isinstance(node, ast.Import) for alias in node.names}
     found = [finding("web-apex", source.place(node.lineno)) for node in strings if _REQUIRED.match(string(node))]
     return [] if "apex" in names else found
 

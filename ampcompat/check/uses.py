@@ -26,9 +26,9 @@ _YEARS = [
 
 def uses(source, bindings):
     """Return the uses of Apex's names in a ``Source``, by line, once per name and line."""
-    fallbacks = _Fallbacks(source.tree)
+    fallbacks = _Fallbacks(source.nodes)
     found = {}
-    for node, name in _names(source.tree, bindings):
+    for node, name in _names(source.nodes, bindings):
         key = (node.lineno, name)
         if key not in found:
             found[key] = use(source.place(node.lineno), name, fallbacks.nodes.get(id(node), ""))
@@ -53,10 +53,10 @@ def years(name):
     return "all years"
 
 
-def _names(tree, bindings):
+def _names(nodes, bindings):
     """Yield (node, full name) of imports, of the longest chains of attributes, and of names in strings."""
     inner = set()
-    for node in ast.walk(tree):  # parents come before their children
+    for node in nodes:  # parents come before their children
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names if alias_names().is_apex(alias.name))
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -86,9 +86,9 @@ class _Fallbacks:
         nodes: id -> ``try`` or ``function``, as in ``Use.fallback``.
     """
 
-    def __init__(self, tree):
+    def __init__(self, nodes):
         self.nodes = {}
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Try) and any(_handles_imports(each) for each in node.handlers):
                 self._add(node.body, "try")
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -120,7 +120,7 @@ def _torn_names(lines):
         match = _IMPORT.match(line)
         if match:
             try:
-                bound.update(Bindings(ast.parse(match.group(1))).apex)
+                bound.update(Bindings(ast.parse(match.group(1)).body).apex)
             except SyntaxError:
                 continue
     pattern = re.compile(r"(?<![\w.])({})((?:\.\w+)*)".format("|".join(sorted(bound) or ["(?!)"])))
