@@ -17,7 +17,9 @@ def read(*path):
 VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"), re.MULTILINE).group(1)
 EXAMPLES = ["scikit-learn"]
 REPORT = ["matplotlib"]
-TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES + REPORT
+MIGRATE = ["libcst"]
+TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel", "nbclient", "ipykernel"]
+TEST += EXAMPLES + REPORT + MIGRATE
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
@@ -37,6 +39,7 @@ setup(
     extras_require={
         "examples": EXAMPLES,
         "report": REPORT,
+        "migrate": MIGRATE,
         "test": TEST,
         "dev": TEST + ["nox"],
     },

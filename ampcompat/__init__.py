@@ -33,3 +33,17 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(set(globals()) | set(__all__))
+
+
+def load_ipython_extension(shell):
+    """``%load_ext ampcompat``: let ``import apex`` mean ampcompat's; ``%unload_ext ampcompat`` undoes it."""
+    from .as_apex import load_ipython_extension as load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell):
+    """``%unload_ext ampcompat``."""
+    from .as_apex import undo
+
+    undo()
