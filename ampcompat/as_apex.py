@@ -1,4 +1,4 @@
-"""Notebooks and REPLs: ``import ampcompat.as_apex`` lets ``import apex`` mean ampcompat's in a process that runs already.
+"""For notebooks and REPLs: ``import ampcompat.as_apex`` lets ``import apex`` mean ampcompat's in a running process.
 
 ``%load_ext ampcompat.as_apex`` (or ``%load_ext ampcompat``) does the same in IPython, and ``%unload_ext`` undoes it;
 ``ampcompat.as_apex.undo()`` undoes it everywhere. An Apex with ``amp`` that is loaded already is refused.
