@@ -27,12 +27,14 @@ def read(path):
     if "weights_only" not in inspect.signature(torch.load).parameters:
         raise AmpError("this needs torch.load(weights_only=True), which came with torch 1.13; upgrade torch.")
     try:
-        with _known_classes():
-            return torch.load(path, map_location="cpu", weights_only=True)
+        file = open(path, "rb")
     except OSError as error:
-        raise AmpError("cannot read {}: {}.".format(path, error.strerror or error)) from None
-    except Exception as error:  # torch.load documents no exceptions: what it raises depends on where the file ends
-        raise AmpError(_why(path, error)) from None
+        raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
+    with file, _known_classes():
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch.load documents no exceptions: what it raises depends on where the file ends
+            raise AmpError(_why(path, error)) from None
 
 
 def write(content, path):

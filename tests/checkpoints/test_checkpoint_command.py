@@ -1,5 +1,8 @@
 """``ampcompat checkpoint``: what a file holds, and conversions after which training goes on."""
 
+import sys
+import types
+
 import pytest
 import saved_runs
 import torch
@@ -91,7 +94,7 @@ def with_grad_scaler(model, optimizer, scaler, first, last):
 
 
 @pytest.mark.skipif(
-    not hasattr(torch.amp, "GradScaler") or not trains_in(torch.float16),
+    not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16),
     reason="this torch has no GradScaler for a CPU",
 )
 def test_o1_goes_on_under_torch_amp_and_back(tmp_path, capsys):
@@ -190,3 +193,17 @@ def test_wrong_options(tmp_path, capsys):
     assert "--to and -o belong together" in failing(path, capsys, "--to", "O1")
     assert "-o is the file itself" in failing(path, capsys, "--to", "O1", "-o", path)
     assert "cannot write" in failing(path, capsys, "--to", "O1", "-o", tmp_path / "no" / "o.pt")
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="this torch cannot read Apex's scalers")
+def test_the_scaler_object_that_apex_saved_is_read_without_apex(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "apex.pt"
+    scaler = type("DynamicLossScaler", (), {"__module__": "apex.fp16_utils.loss_scaler"})()
+    vars(scaler).update(cur_scale=256.0, cur_iter=9, last_overflow_iter=4)
+    monkeypatch.setitem(
+        sys.modules, "apex.fp16_utils.loss_scaler", types.SimpleNamespace(DynamicLossScaler=type(scaler))
+    )
+    optimizer = {"loss_scaler": scaler, "optimizer_state_dict": {"state": {}, "param_groups": []}, "fp32_from_fp16": []}
+    path.write_bytes(written({"model": {"w": torch.ones(1)}, "optimizer": optimizer}))
+    described(path, capsys, "--to", "apex", "-o", tmp_path / "o.pt")
+    assert read(str(tmp_path / "o.pt"))["amp"] == {"loss_scaler0": {"loss_scale": 256.0, "unskipped": 4}}
