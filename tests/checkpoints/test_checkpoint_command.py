@@ -154,7 +154,7 @@ def test_a_state_dict_by_itself(tmp_path, capsys):
 
 def test_a_damaged_file_gets_one_sentence(tmp_path, capsys):
     whole = uninterrupted("O1", "Adam")[0]
-    for number, data in enumerate((b"", b"not a checkpoint", whole[: len(whole) // 2], whole[:-10] + b"0123456789")):
+    for number, data in enumerate((b"", b"not a checkpoint", whole[: len(whole) // 2], whole[:100])):
         path = tmp_path / "{}.pt".format(number)
         path.write_bytes(data)
         assert "is damaged" in failing(path, capsys)
