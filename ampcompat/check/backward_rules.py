@@ -8,7 +8,7 @@ from .rules import finding
 
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
 HANDLES = ("apex.amp.init", "apex.amp.amp.init")
-_CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad_value")
+CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad_value")
 
 
 def check(source, bindings, has_masters):
@@ -60,7 +60,7 @@ def _scaled_names(statement, bindings):
 
 def _in_block(source, step, scaled):
     for call in step.calls():
-        if last_name(call.func) in _CLIPS:
+        if last_name(call.func) in CLIPS:
             yield finding("clip-before-unscale", source.place(call.lineno))
         elif _is_backward(call) and dotted(call.func.value) and dotted(call.func.value) not in scaled:
             yield finding("plain-backward", source.place(call.lineno), "{}.backward()".format(dotted(call.func.value)))
@@ -76,7 +76,7 @@ def _plain_backward(source, step):
 
 def _clipping(source, step):
     for call in step.calls():
-        if last_name(call.func) in _CLIPS and call.args and _is_parameters(call.args[0]):
+        if last_name(call.func) in CLIPS and call.args and is_parameters(call.args[0]):
             yield finding("clip-model-params", source.place(call.lineno))
 
 
@@ -87,7 +87,8 @@ def _is_backward(call):
     return not call.args or isinstance(call.args[0], ast.Constant)
 
 
-def _is_parameters(node):
+def is_parameters(node):
+    """Return whether an expression is ``model.parameters()``."""
     return isinstance(node, ast.Call) and last_name(node.func) == "parameters"
 
 

@@ -53,7 +53,10 @@ class Bindings:
 
     def full_name(self, node):
         """Return the full name of Apex that an expression stands for, or None."""
-        name = dotted(node)
+        return self.resolve(dotted(node))
+
+    def resolve(self, name):
+        """Return the full name of Apex that a dotted name of the module stands for, or None."""
         head, rest = name, ""
         while head:
             if head in self.apex:
