@@ -8,19 +8,24 @@ from .alias_names import alias_names
 class Bindings:
     """The names of one module that are bound to Apex, from the nodes of its syntax tree.
 
+    Args:
+        nodes: all nodes of the tree, parents first.
+        inherited: names that other files hand on: name -> full name.
+        assignments: whether to follow ``self.amp = amp``.
+
     Attributes:
         apex: name -> full name, as ``{"amp": "apex.amp"}``. Attributes are written with dots: ``self.amp``.
         others: names that the module binds to another package too: ``from torch.cuda import amp`` in an ``else``.
     """
 
-    def __init__(self, nodes, inherited=None):
+    def __init__(self, nodes, inherited=None, assignments=True):
         self.apex, self.others = dict(inherited or {}), set()
         for node in nodes:
             if isinstance(node, ast.Import):
                 self._import(node)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 self._import_from(node)
-        for node in nodes:
+        for node in nodes if assignments else ():
             if isinstance(node, ast.Assign):
                 self._assign(node)
 

@@ -1,4 +1,7 @@
-"""``python -m ampcompat migrate``: rewrite a script for Apex into plain torch (needs LibCST, in the extra ``migrate``)."""
+"""``python -m ampcompat migrate``: rewrite a script for Apex into plain torch.
+
+Needs LibCST, in the extra ``migrate``.
+"""
 
 from .script import Migration, migrate
 

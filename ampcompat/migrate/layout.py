@@ -85,13 +85,18 @@ class ImportPruner(cst.CSTTransformer):
     def leave_Try(self, original_node, updated_node):
         """Remove a ``try`` without a body; what its ``except`` does for a missing Apex goes with it."""
         had_imports = any(isinstance(each, (cst.Import, cst.ImportFrom)) for each in code.walk(original_node.body))
-        return cst.RemoveFromParent() if had_imports and not updated_node.body.body else updated_node
+        is_empty = code.text(updated_node.body).strip() in ("", "pass")
+        return cst.RemoveFromParent() if had_imports and is_empty else updated_node
 
-    def leave_If(self, original_node, updated_node):
-        """Keep a block that has lost its only import whole."""
-        if not isinstance(updated_node.body, cst.IndentedBlock) or updated_node.body.body:
+    def leave_IndentedBlock(self, original_node, updated_node):
+        """Mend a block that has lost its first statement, or its only one."""
+        body = updated_node.body
+        if len(body) == len(original_node.body):
             return updated_node
-        return updated_node.with_changes(body=updated_node.body.with_changes(body=code.statements("pass\n")))
+        if body and not isinstance(original_node.body[0], type(body[0])) or (body and body[0].leading_lines):
+            lines = [line for line in body[0].leading_lines if line.comment is not None]
+            body = [body[0].with_changes(leading_lines=lines), *body[1:]]
+        return updated_node.with_changes(body=body or code.statements("pass\n"))
 
 
 def _local(alias):
@@ -113,6 +118,7 @@ def add_header(source, names, loads_state):
     added = code.statements(header.format(**names._asdict()))
     if not any("torch" in _imported(each) for each in module.body[:at]):
         added = code.statements("import torch\n") + added
+    added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     following = list(module.body[at:])
     if following and not following[0].leading_lines:
         following[0] = following[0].with_changes(leading_lines=[cst.EmptyLine()])

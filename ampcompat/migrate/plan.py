@@ -38,7 +38,7 @@ class Plan:
     def __init__(self, source_text, path="script.py"):
         source = Source(path, source_text.encode("utf-8"), PYTHON)
         self.broken = source.broken
-        self.bindings = Bindings(source.nodes)
+        self.bindings = Bindings(source.nodes, assignments=False)
         self.models, self.optimizers, self.unscale, self.untouched = set(), set(), {}, {}
         used = {node.id for node in source.nodes if isinstance(node, ast.Name)}
         used |= {node.name for node in source.nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}

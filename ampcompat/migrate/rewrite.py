@@ -33,6 +33,11 @@ class Rewriter(cst.CSTTransformer):
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
+    def visit_Module(self, node):
+        """Find the dtype of autocast, which functions above the call of ``amp.initialize`` need too."""
+        calls = [call for call in code.calls(node) if self._full_name(call.func) in INITIALIZE]
+        self._dtype = Setup(calls[0], self.names).dtype if calls else self._dtype
+
     def _full_name(self, node):
         return self.plan.bindings.resolve(code.name_of(node))
 
@@ -69,8 +74,9 @@ class Rewriter(cst.CSTTransformer):
             updated_node = updated_node.with_changes(body=updated_node.body.with_changes(body=body))
         marks = [mark for mark in original_node.decorators if _turns_gradients_off(mark.decorator)]
         if marks and self._calls_a_model(original_node.body):
-            added = cst.Decorator(decorator=code.expression(self._autocast()))
-            updated_node = updated_node.with_changes(decorators=[*updated_node.decorators, added])
+            body, first = list(updated_node.body.body), 1 if original_node.get_docstring() is not None else 0
+            body[first:] = [self._under_autocast(body[first:])]
+            updated_node = updated_node.with_changes(body=updated_node.body.with_changes(body=body))
         return updated_node
 
     def leave_With(self, original_node, updated_node):
@@ -150,7 +156,6 @@ class Rewriter(cst.CSTTransformer):
         if setup.problem is not None:
             return [self._marked(original, line, "amp.initialize: " + setup.problem)]
         self.notes += [(line, note) for note in setup.notes]
-        self._dtype = setup.dtype
         if self._setting_up:
             self._setting_up[-1] = True
         statement, result = original.body[0], setup.result()
@@ -250,11 +255,11 @@ class Rewriter(cst.CSTTransformer):
         return False
 
     def uncovered(self, module):
-        """Return the lines of ``scale_loss`` statements whose forward pass was not found."""
+        """Return the ``scale_loss`` statements whose forward pass was not found."""
         missing = [each for each in self._scaled(module) if each not in self._covered]
         functions = [each for each in code.walk(module) if isinstance(each, cst.FunctionDef)]
         missing += [each for function in functions for each in self._scaled(function.body) if each not in self._covered]
-        return sorted({self.get_metadata(PositionProvider, each).start.line for each in missing})
+        return list(dict.fromkeys(missing))
 
 
 def _in_place_of(statement, source):

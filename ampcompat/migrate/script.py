@@ -3,6 +3,7 @@
 from typing import List, NamedTuple, Tuple
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ..errors import AmpError
 from .layout import OneStatementPerLine, add_header, mark_rest, prune_imports
@@ -46,11 +47,12 @@ def migrate(source, path="script.py"):
             "them.".format(path)
         )
     rewriter = Rewriter(plan)
-    wrapper = cst.metadata.MetadataWrapper(cst.parse_module(split))
+    wrapper = MetadataWrapper(cst.parse_module(split))
     new = wrapper.visit(rewriter)
+    positions = wrapper.resolve(PositionProvider)
     left = rewriter.left + [
-        (line, "the forward pass of this loss is not in the same block: put it under torch.autocast")
-        for line in rewriter.uncovered(wrapper.module)
+        (positions[each].start.line, "the forward pass of this loss is in another block: put it under torch.autocast")
+        for each in rewriter.uncovered(wrapper.module)
     ]
     text = add_header(prune_imports(new.code), plan.names, rewriter.loads_state)
     text, names = mark_rest(text)

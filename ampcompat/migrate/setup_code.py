@@ -55,7 +55,10 @@ class Setup:
         options = [self._names.device, "enabled=" + (use if self.dtype == "torch.float16" else "False")]
         scale = code.argument(self._call, 8, "loss_scale")
         options += self._scale_options(scale) if scale is not None else []
-        return "{} = {}\n{} = torch.amp.GradScaler({})\n".format(use, on, scaler, ", ".join(options))
+        joined = ", ".join(options)
+        if len(joined) > 80:
+            joined = "\n" + "".join("    {},\n".format(option) for option in options)
+        return "{} = {}\n{} = torch.amp.GradScaler({})\n".format(use, on, scaler, joined)
 
     def _condition(self):
         enabled = code.argument(self._call, 2, "enabled")
