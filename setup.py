@@ -18,8 +18,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"),
 EXAMPLES = ["scikit-learn"]
 REPORT = ["matplotlib"]
 MIGRATE = ["libcst"]
-TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel", "nbclient", "ipykernel"]
-TEST += EXAMPLES + REPORT + MIGRATE
+TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + EXAMPLES + REPORT
+TEST += [each + '; python_version >= "3.9"' for each in ["nbclient", "ipykernel"] + MIGRATE]
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(

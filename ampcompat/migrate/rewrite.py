@@ -155,6 +155,7 @@ class Rewriter(cst.CSTTransformer):
         setup = Setup(call, self.names)
         if setup.problem is not None:
             return [self._marked(original, line, "amp.initialize: " + setup.problem)]
+        lines = setup.lines()
         self.notes += [(line, note) for note in setup.notes]
         if self._setting_up:
             self._setting_up[-1] = True
@@ -164,7 +165,7 @@ class Rewriter(cst.CSTTransformer):
             rest = code.statements("{} = {}\n".format(code.text(statement.targets[0].target), result))
         elif isinstance(statement, cst.Return):
             rest = code.statements("return {}\n".format(result))
-        return _in_place_of(updated, setup.lines()) + rest
+        return _in_place_of(updated, lines) + rest
 
     # -- scale_loss ----------------------------------------------------------------------------------------------------
 

@@ -76,3 +76,19 @@ def test_the_digits_example_migrates_and_trains_alike(tmp_path):
     assert numbers(after.stdout, r"accuracy: ([\d.]+)") == pytest.approx(
         numbers(before.stdout, r"accuracy: ([\d.]+)"), abs=3
     )
+
+
+def test_the_imagenet_example_migrates_trains_alike_and_resumes_an_old_checkpoint(tmp_path):
+    old, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "new.py"
+    assert main(["migrate", old, "-o", str(new)]) == 0
+    assert "ampcompat" not in new.read_text().split("def parse")[0]
+    on_cpu = RUN + ("--device", "cpu")  # stands in for CUDA, which both scripts need
+    small = "--images 96 --size 12 --width 8 -p 2 -j 0 --lr 0.1 --deterministic --opt-level O1".split()
+    path, losses = str(tmp_path / "checkpoint.pt"), []
+    for script, more in ((old, ["--epochs", "1", "--checkpoint", path]), (new, ["--epochs", "1"])):
+        done = python(*on_cpu + (str(script),) + tuple(small + more))
+        assert done.returncode == 0, done.stderr
+        losses.append(numbers(done.stdout, r"\* Loss ([\d.]+)"))
+    assert len(losses[0]) == 1 and losses[1] == pytest.approx(losses[0], rel=0.02)
+    done = python(*on_cpu + (str(new),) + tuple(small + ["--epochs", "2", "--resume", path]))
+    assert done.returncode == 0 and "=> loaded checkpoint" in done.stdout, done.stderr
