@@ -41,6 +41,9 @@ LAYERS += [
     "mmcv",
     "abtest",
     "check",
+    "migrate",
+    "checkpoint_files",
+    "as_apex",
     "cli",
     "__main__",
 ]

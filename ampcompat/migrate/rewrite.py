@@ -10,6 +10,7 @@ from .replacements import replaced
 from .setup_code import Setup
 
 MARK = "# ampcompat migrate: "
+UNCOVERED = "the forward pass of a loss in this block is elsewhere: put it under torch.autocast"
 
 
 class Rewriter(cst.CSTTransformer):
@@ -66,6 +67,7 @@ class Rewriter(cst.CSTTransformer):
 
     def leave_FunctionDef(self, original_node, updated_node):
         """Declare the variables global where they are set; cast in functions that evaluate."""
+        updated_node = self._marked_if_uncovered(original_node.body, updated_node)
         if self._setting_up.pop():
             declaration = code.statements("global {}, {}\n".format(self.names.flag, self.names.scaler))
             body = list(updated_node.body.body)
@@ -101,7 +103,19 @@ class Rewriter(cst.CSTTransformer):
 
     def leave_Module(self, original_node, updated_node):
         """Rewrite the statements of the module."""
-        return updated_node.with_changes(body=self._block(original_node.body, updated_node.body))
+        body = self._block(original_node.body, updated_node.body)
+        simple = [each for each in original_node.body if not isinstance(each, (cst.FunctionDef, cst.ClassDef))]
+        if simple and body:
+            body[-1] = self._marked_if_uncovered(cst.Module(body=simple), body[-1])
+        return updated_node.with_changes(body=body)
+
+    def _marked_if_uncovered(self, block, statement):
+        """Mark a statement if a ``scale_loss`` in a block has a forward pass that was not found."""
+        missing = [each for each in self._scaled(block) if each not in self._covered]
+        if not missing:
+            return statement
+        lines = [self.get_metadata(PositionProvider, each).start.line for each in missing]
+        return self._marked(statement, lines[0], UNCOVERED)
 
     def _block(self, originals, updated):
         pieces = [self._statement(*pair) for pair in zip(originals, updated)]
@@ -254,13 +268,6 @@ class Rewriter(cst.CSTTransformer):
             if any(self._stepped(inner) is not None for inner in code.walk(each)):
                 return True
         return False
-
-    def uncovered(self, module):
-        """Return the ``scale_loss`` statements whose forward pass was not found."""
-        missing = [each for each in self._scaled(module) if each not in self._covered]
-        functions = [each for each in code.walk(module) if isinstance(each, cst.FunctionDef)]
-        missing += [each for function in functions for each in self._scaled(function.body) if each not in self._covered]
-        return list(dict.fromkeys(missing))
 
 
 def _in_place_of(statement, source):

@@ -3,7 +3,7 @@
 from typing import List, NamedTuple, Tuple
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import MetadataWrapper
 
 from ..errors import AmpError
 from .layout import OneStatementPerLine, add_header, mark_rest, prune_imports
@@ -49,12 +49,7 @@ def migrate(source, path="script.py"):
     rewriter = Rewriter(plan)
     wrapper = MetadataWrapper(cst.parse_module(split))
     new = wrapper.visit(rewriter)
-    positions = wrapper.resolve(PositionProvider)
-    left = rewriter.left + [
-        (positions[each].start.line, "the forward pass of this loss is in another block: put it under torch.autocast")
-        for each in rewriter.uncovered(wrapper.module)
-    ]
     text = add_header(prune_imports(new.code), plan.names, rewriter.loads_state)
     text, names = mark_rest(text)
-    left += [(0, "still used: " + name) for name in names]
+    left = rewriter.left + [(0, "still used: " + name) for name in names]
     return Migration(text, sorted(rewriter.notes), sorted(left))
