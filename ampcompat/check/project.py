@@ -4,6 +4,7 @@ import os
 import re
 
 from . import backward_rules, files, initialize_rules, tensor_rules
+from .alias_names import EXTENSIONS
 from .bindings import Bindings
 from .imports import ProjectImports
 from .levels import UNKNOWN, Level, asked_levels, default_levels, initialize_calls
@@ -17,8 +18,9 @@ from .uses import uses
 
 #: A Python file without any of these uses nothing of Apex, not even by way of another file of the project.
 _HINTS = re.compile(
-    rb"apex|\bamp\b|amp_C|syncbn|scale_loss|master_params|_cuda\b|fmhalib|\bbnp\b|fast_layer_norm|fast_multihead_attn"
-    rb"|fused_index_mul_2d|[\"']O[0-5][\"']"
+    r"apex|scale_loss|master_params|\b(amp|{})\b|[\"']O[0-5][\"']".format(
+        "|".join(sorted(EXTENSIONS) + ["amp_C", "syncbn"])
+    ).encode()
 )
 _WORD = re.compile(r"(?<![a-z])apex(?![a-z])", re.IGNORECASE)
 _MASTERS, _CASTS = {"O2", "O5"}, {"O1", "O4"}

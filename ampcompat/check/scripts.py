@@ -25,7 +25,7 @@ def find_scripts(project, imports):
     """Return the scripts and notebooks that use Apex; without any, those that import a file that does."""
     users = {use.place.path for use in project.report.uses}
     direct = [path for path in sorted(users) if _is_started(project, path)]
-    if not any(not path.endswith(".ipynb") for path in direct):
+    if users and not any(not path.endswith(".ipynb") for path in direct):
         direct += [path for path in _importers(project, imports, users) if path not in direct]
     return [Script(path, _command(path, project.launched)) for path in direct]
 

@@ -79,17 +79,18 @@ class Plan:
         """Find the clipping statements of a scope that see scaled gradients, and what else touches them."""
         blocks = [(step, call) for step in steps for call in step.calls() if self.scaled_call(call)]
         ends = [step for step in steps for call in step.calls() if self._is_step(call)]
+        unscaled = []  # (step, optimizer)
         for step in steps:
             line = step.node.lineno
             before = [call for block, call in blocks if block.node.lineno < line and together(block, step)]
             inside = any(self.scaled_call(item.context_expr) for node in step.blocks for item in node.items)
             for call in step.calls() if before and not isinstance(step.node, (ast.With, ast.If)) else ():
                 if self._reads_gradients(call):
-                    self._unscale(step, argument(before[-1], 1, "optimizers"), ends)
+                    self._unscale(step, argument(before[-1], 1, "optimizers"), ends, unscaled)
                 elif _is_backward(call) and not inside:
                     self.untouched[line] = PLAIN_BACKWARD
 
-    def _unscale(self, step, optimizer, ends):
+    def _unscale(self, step, optimizer, ends, unscaled):
         reached = [end for end in ends if set(end.conditions) <= set(step.conditions)]
         line, name = step.node.lineno, dotted(optimizer) if optimizer is not None else None
         if ends and not reached:
@@ -99,8 +100,9 @@ class Plan:
             )
         elif name is None:
             self.untouched[line] = "which optimizer's gradients are unscaled here is not known"
-        else:
+        elif not any(name == done and _is_passed(first, step, ends) for first, done in unscaled):
             self.unscale[line] = name
+            unscaled.append((step, name))
 
     def _reads_gradients(self, call):
         if self.bindings.full_name(call.func) in ("apex.amp.master_params", "apex.amp._amp_state.master_params"):
@@ -109,6 +111,12 @@ class Plan:
 
     def _is_step(self, call):
         return last_name(call.func) == "step" and self.is_optimizer(dotted(getattr(call.func, "value", call.func)))
+
+
+def _is_passed(first, second, ends):
+    """Return whether ``second`` always comes after ``first``, with no step of an optimizer between them."""
+    between = [end for end in ends if first.node.lineno < end.node.lineno < second.node.lineno]
+    return set(first.conditions) <= set(second.conditions) and not between
 
 
 def _is_backward(call):

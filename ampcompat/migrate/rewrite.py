@@ -10,6 +10,7 @@ from .replacements import replaced
 from .setup_code import Setup
 
 MARK = "# ampcompat migrate: "
+UNKNOWN_STEP = "write scaler.step(...) with the optimizer that steps here, and scaler.update() after the last one"
 UNCOVERED = "the forward pass of a loss in this block is elsewhere: put it under torch.autocast"
 
 
@@ -155,6 +156,8 @@ class Rewriter(cst.CSTTransformer):
                 return [self._marked(original, line, "GradScaler takes no closure")]
             name = code.text(stepped.func.value)
             return _in_place_of(updated, "{}.step({})\n".format(self.names.scaler, name))
+        if any(self._is_unknown_step(each) for each in code.calls(original)):
+            return [self._marked(original, line, UNKNOWN_STEP)]
         if line in self.plan.unscale:
             before = "{}.unscale_({})\n".format(self.names.scaler, self.plan.unscale[line])
             return _in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
@@ -259,6 +262,12 @@ class Rewriter(cst.CSTTransformer):
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
             return None
         return call if self.plan.is_optimizer(code.name_of(call.func.value)) else None
+
+    def _is_unknown_step(self, call):
+        """Return whether a call is the step of an optimizer that is not known, or one whose result is used."""
+        is_step = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
+        owner = code.text(call.func.value).lower() if is_step else ""
+        return is_step and "sched" not in owner and ("opt" in owner or self.plan.is_optimizer(owner))
 
     def _steps_again(self, statements):
         """Return whether another optimizer steps after this one, before the next backward pass."""

@@ -136,6 +136,8 @@ def test_options_of_initialize(options, expected, note):
     "code, reason",
     [
         ("optimizer.step(closure)\n", "closure"),
+        ("for opt in optimizers:\n    opt.step()\n", "scaler.step"),
+        ("result = optimizer.step()\n", "scaler.step"),
         ("amp.register_float_function(torch, 'sigmoid')\n", "register_float_function"),
         ("from apex.optimizers import FusedLAMB\nmake = FusedLAMB(params)\n", "FusedLAMB"),
         ("from apex.optimizers import FusedSGD\nkind = FusedSGD if fast else torch.optim.SGD\n", "FusedSGD"),
@@ -171,6 +173,17 @@ def test_several_optimizers_that_step_together_share_one_update():
     code = "loss = model(1)\nwith amp.scale_loss(loss, [a, b]) as s:\n    s.backward()\na.step()\nb.step()\n"
     new = migrate("from apex import amp\nmodel, [a, b] = amp.initialize(model, [a, b])\n" + code).source
     assert "scaler.step(a)\nscaler.step(b)\nscaler.update()" in new and new.count("update()") == 1
+
+
+def test_gradients_are_unscaled_once_per_step():
+    code = (
+        "for i in range(2):\n    loss = model(i)\n    with amp.scale_loss(loss, optimizer) as s:\n"
+        "        s.backward()\n    clip_grad_norm_(model.parameters(), 1.0)\n"
+        "    clip_grad_value_(model.parameters(), 1.0)\n    optimizer.step()\n"
+    )
+    result = migrate(HEAD.format("opt_level='O1'") + code)
+    assert result.source.count("scaler.unscale_(optimizer)\n") == 1 and result.left == []
+    assert result.source.index("unscale_") < result.source.index("clip_grad_norm_")
 
 
 def test_names_that_the_script_uses_itself_are_not_taken():
