@@ -110,7 +110,10 @@ class _Project:
         everywhere = [level for levels in asked.values() for level in levels] or [Level(None, UNKNOWN, "")]
         for path, source in self.sources.items():
             self.report.levels += asked[path]
-            self._analyse_file(source, bindings[path], asked[path] or everywhere)
+            try:
+                self._analyse_file(source, bindings[path], asked[path] or everywhere)
+            except RecursionError:  # thousands of `elif` or of operators in one expression
+                self.report.broken.append(Broken(Place(path, 1), "nested too deeply to look for what goes wrong", True))
         self._binary_cross_entropy(imports, bindings, asked)
         self.report.scripts = find_scripts(self, imports)
         self._copies_of_apex()

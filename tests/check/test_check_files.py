@@ -1,5 +1,6 @@
 """What ``check`` reads: Python, notebooks, requirements, shell; broken files; several files together."""
 
+import io
 import json
 import os
 
@@ -86,6 +87,19 @@ def test_a_broken_file_is_listed_with_its_uses(tmp_path, capsys, data):
     assert len(report["broken"]) == 1 and report["exit_code"] == 1
     assert [name for name, _ in names(report)][:2] == ["apex.amp", "apex.amp.initialize"]
     assert rules(report)[0][0] == "broken-file"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if x == 0:\n    pass\n" + "".join("elif x == {}:\n    pass\n".format(at) for at in range(1, 2500)),
+        "if " + " + ".join(["x"] * 2500) + ":\n    pass\n",
+    ],
+    ids=["elif", "sum"],
+)
+def test_deeply_nested_code_does_not_stop_it(tmp_path, capsys, code):
+    report = check(tmp_path, capsys, train="from apex import amp\n" + code, other="from apex import amp\n")
+    assert [use["path"][-8:] for use in report["uses"]] == ["other.py", "train.py"]
 
 
 def test_broken_files_without_apex_do_not_matter(tmp_path, capsys):
@@ -231,8 +245,22 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(capsys, arguments, message
     assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_a_terminal_gets_a_progress_bar(tmp_path):
+def test_progress_is_told_after_each_file(tmp_path):
     write(tmp_path, {"a.py": "1\n", "b.py": "2\n"})
     seen = []
     check_paths([str(tmp_path)], lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    write(tmp_path, {"{}.py".format(name): "1\n" for name in "abcd"})
+    monkeypatch.setattr("ampcompat.cli.check._INTERVAL", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        assert main(["check", str(tmp_path)]) == 0
+        assert ("checking [" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")) is shown

@@ -1,7 +1,13 @@
 """What ``check`` finds wrong in scripts, and what it must not."""
 
+import os
+import re
+
 import pytest
 from checked import check, rules
+from processes import ROOT
+
+from ampcompat.check.rules import RULES
 
 HEAD = "import torch\nfrom torch import nn\nfrom apex import amp\n"
 LOOP = (
@@ -195,3 +201,9 @@ def test_a_folder_named_apex_next_to_the_script_is_an_error(tmp_path, capsys):
     report = check(tmp_path, capsys, train="from apex import amp\n")
     assert [(each["rule"], each["severity"]) for each in report["findings"]] == [("apex-folder", "error")]
     assert len(report["uses"]) == 1  # the copy itself is not read
+
+
+def test_the_page_lists_every_rule_with_its_severity():
+    with open(os.path.join(ROOT, "docs", "check.md"), encoding="utf-8") as file:
+        listed = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", file.read(), re.MULTILINE)
+    assert sorted(listed) == sorted((name, rule.severity) for name, rule in RULES.items())
