@@ -31,7 +31,17 @@ def {loader}(state):
 
 
 class OneStatementPerLine(cst.CSTTransformer):
-    """Splits ``a; b`` and ``if x: a``, so that a statement can become several."""
+    """Splits ``a; b``, ``if x: a`` and ``with a, b:``, so that a statement can become several."""
+
+    def leave_With(self, original_node, updated_node):
+        """Nest the items of a ``with`` that has a ``scale_loss`` among others."""
+        items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
+        if len(items) == 1 or not any("scale_loss" in code.text(item.item) for item in items):
+            return updated_node
+        body = updated_node.body
+        for item in reversed(items[1:]):
+            body = cst.IndentedBlock(body=[cst.With(items=[item], body=body)])
+        return updated_node.with_changes(items=items[:1], body=body)
 
     def leave_SimpleStatementSuite(self, original_node, updated_node):
         """Put the statements of ``if x: a`` on lines of their own, where one is a call."""
@@ -117,6 +127,7 @@ def add_header(source, names, loads_state):
     at = _after_imports(module.body)
     added = code.statements(header.format(**names._asdict()))
     if not any("torch" in _imported(each) for each in module.body[:at]):
+        added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         added = code.statements("import torch\n") + added
     added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     following = list(module.body[at:])

@@ -50,7 +50,7 @@ class Rewriter(cst.CSTTransformer):
             return updated_node
         if full_name == "apex.amp.master_params":
             source = 'p for group in {}.param_groups for p in group["params"]'
-            return code.expression("({})".format(source.format(code.text(updated_node.args[0].value))))
+            return code.expression("[{}]".format(source.format(code.text(updated_node.args[0].value))))
         if full_name == "apex.amp.state_dict":
             return code.expression(self.names.scaler + ".state_dict()")
         if full_name == "apex.amp.load_state_dict":

@@ -175,6 +175,16 @@ def test_several_optimizers_that_step_together_share_one_update():
     assert "scaler.step(a)\nscaler.step(b)\nscaler.update()" in new and new.count("update()") == 1
 
 
+def test_two_scaled_losses_in_one_with_statement():
+    code = (
+        "one, two = model(1)\nwith amp.scale_loss(one, optimizer, 0) as a, amp.scale_loss(two, optimizer, 1) as b:\n"
+        "    a.backward()\n    b.backward()\noptimizer.step()\n"
+    )
+    result = migrate(HEAD.format("opt_level='O1', num_losses=2") + code)
+    assert result.left == [] and "apex" not in result.source
+    assert "scaler.scale(one)" in result.source and "scaler.scale(two)" in result.source
+
+
 def test_gradients_are_unscaled_once_per_step():
     code = (
         "for i in range(2):\n    loss = model(i)\n    with amp.scale_loss(loss, optimizer) as s:\n"
