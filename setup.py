@@ -21,6 +21,8 @@ MYPY = ["mypy; python_version >= '3.9'"]
 TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + MYPY + EXAMPLES + REPORT
 DOCS = ["mkdocs-material>=9,<10", "mkdocstrings[python]>=1,<2"]
 LINT = ["ruff==0.17.6"]
+MIGRATE = ["libcst"]
+TEST += [each + '; python_version >= "3.9"' for each in ["nbclient", "ipykernel"] + MIGRATE]
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
@@ -54,6 +56,7 @@ setup(
     extras_require={
         "examples": EXAMPLES,
         "report": REPORT,
+        "migrate": MIGRATE,
         "test": TEST,
         "docs": DOCS,
         "lint": LINT,

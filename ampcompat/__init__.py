@@ -44,3 +44,17 @@ if not TYPE_CHECKING:  # type checkers know all names, and report others
 
 def __dir__() -> list[str]:
     return sorted(__all__ + ["__version__"])
+
+
+def load_ipython_extension(shell):
+    """``%load_ext ampcompat``: let ``import apex`` mean ampcompat's; ``%unload_ext ampcompat`` undoes it."""
+    from .as_apex import load_ipython_extension as load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell):
+    """``%unload_ext ampcompat``."""
+    from .as_apex import undo
+
+    undo()

@@ -39,6 +39,10 @@ LAYERS += [
     "mmcv",
     "abtest",
     "selftest",
+    "check",
+    "migrate",
+    "checkpoint_files",
+    "as_apex",
     "cli",
     "__main__",
 ]

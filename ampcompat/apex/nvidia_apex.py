@@ -39,12 +39,16 @@ _ALWAYS_AMPCOMPAT = ("amp", "fp16_utils", "parallel")
 
 def other_apex(folders):
     """Return the package folder of an ``apex`` in ``folders`` that is not this package's, or None."""
-    # Ours has the file _absent.py. Another copy of ampcompat may be on the path too, so paths are not compared.
-    folders = [folder for folder in folders if not os.path.exists(os.path.join(folder, "apex", "_absent.py"))]
+    folders = [folder for folder in folders if not is_ours(os.path.join(folder, "apex"))]
     spec = PathFinder.find_spec("apex", folders)
     if spec is None or spec.origin is None or spec.origin == "namespace":
         return None
     return os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
+
+
+def is_ours(package):
+    """Return whether the folder of a package ``apex`` is ampcompat's, of this copy or another one on the path."""
+    return os.path.exists(os.path.join(package, "_absent.py"))
 
 
 def is_nvidia_apex(package):

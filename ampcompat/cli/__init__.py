@@ -1,4 +1,4 @@
-"""The command line: ``python -m ampcompat run | ab | report | install | uninstall | selftest | info``.
+"""The command line: ``python -m ampcompat COMMAND``.
 
 A wrong argument is one line on stderr and exit code 2. The module of a command is imported when the command is called,
 so that ``run`` does not import torch.
@@ -16,6 +16,9 @@ from .argument_parser import CommandParser
 #: command's name: ``run(arguments) -> exit code``.
 COMMANDS = {
     "run": ("run", "run a script written for Apex, unmodified"),
+    "check": ("check", "say whether a code base written for Apex runs unchanged"),
+    "migrate": ("migrate", "rewrite a script for Apex into torch.autocast and GradScaler"),
+    "checkpoint": ("checkpoint", "say what a checkpoint file holds, and convert it"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
     "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),

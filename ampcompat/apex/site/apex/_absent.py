@@ -7,7 +7,7 @@ calls ``ampcompat.apex.nvidia_apex`` for another installed Apex.
 
 import sys
 
-_ADVICE = {
+ADVICE = {
     "apex.RNN": "torch.nn.LSTM, GRU and RNN",
     "apex.reparameterization": "torch.nn.utils.parametrize",
     "apex.pyprof": "torch.profiler",
@@ -37,9 +37,9 @@ class NotProvidedError(ModuleNotFoundError):
 def explain(name):
     """Return one sentence about a name that is not provided: a replacement, or the names that its module has."""
     entry = name
-    while entry not in _ADVICE and "." in entry:
+    while entry not in ADVICE and "." in entry:
         entry = entry.rpartition(".")[0]
-    advice = _ADVICE.get(entry)
+    advice = ADVICE.get(entry)
     if advice:
         return "ampcompat does not provide {}; use {}.".format(name, advice)
     parent = name.rpartition(".")[0]

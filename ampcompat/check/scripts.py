@@ -1,0 +1,60 @@
+"""Which files of a code base are started, and by which command each runs here."""
+
+import os
+from typing import NamedTuple
+
+from .source import is_script
+
+#: How many files without Apex are read to see whether they import one with it.
+_MOST_MAINS = 500
+
+
+class Script(NamedTuple):
+    """A file that is started.
+
+    Attributes:
+        path: the file.
+        command: how it runs with ampcompat.
+    """
+
+    path: str
+    command: str
+
+
+def find_scripts(project, imports):
+    """Return the scripts and notebooks that use Apex; without any, those that import a file that does."""
+    users = {use.place.path for use in project.report.uses}
+    direct = [path for path in sorted(users) if _is_started(project, path)]
+    if users and not any(not path.endswith(".ipynb") for path in direct):
+        direct += [path for path in _importers(project, imports, users) if path not in direct]
+    return [Script(path, _command(path, project.launched)) for path in direct]
+
+
+def _is_started(project, path):
+    if path not in project.sources:
+        return False
+    source = project.sources[path]
+    return source.is_notebook or is_script(source.tree) or _is_launched(path, project.launched)
+
+
+def _importers(project, imports, users):
+    """Return files with a main guard that import a file that uses Apex."""
+    found = []
+    started = [path for path in sorted(project.sources) if _is_started(project, path)]
+    for path in started + sorted(project.mains)[:_MOST_MAINS]:
+        source = project.source(path)
+        if source is not None and imports.imported_files(source) & users:
+            found.append(path)
+    return found
+
+
+def _is_launched(path, launched):
+    return any(os.path.normpath(path).endswith(os.path.normpath(each)) for each in launched)
+
+
+def _command(path, launched):
+    if path.endswith(".ipynb"):
+        return "import ampcompat.as_apex  # in the first cell of {}".format(path)
+    if _is_launched(path, launched):
+        return "torchrun --nproc_per_node N -m ampcompat run {} ARGS".format(path)
+    return "python -m ampcompat run {} ARGS".format(path)

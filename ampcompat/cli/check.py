@@ -1,0 +1,71 @@
+"""``check``: says whether a code base written for Apex runs unchanged, without importing it and without torch."""
+
+import json
+import os
+import sys
+import time
+
+from ..check import check as check_paths
+from ..check.sarif import to_sarif
+from ..check.text_report import to_text
+from .argument_parser import CommandParser
+
+#: Seconds between two updates of the progress bar.
+_INTERVAL = 0.1
+
+
+def check(arguments):
+    """Print a report on the files below the paths; return 0 if they run unchanged, else 1."""
+    parser = CommandParser(
+        prog="ampcompat check",
+        description="Does a code base written for Apex run unchanged? Exit code 0: yes, and nothing to look at; "
+        "1: errors or warnings; 2: wrong arguments.",
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder; nothing in it is run or imported")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; `-` prints it instead of the text")
+    parser.add_argument("--sarif", metavar="FILE", help="write the findings as SARIF; `-` prints them instead")
+    parser.add_argument("--brief", action="store_true", help="leave out the list of every use")
+    options = parser.parse_args(arguments)
+    for path in options.paths:
+        if not os.path.exists(path):
+            parser.error("no such file or folder: {!r}".format(path))
+    if options.json == options.sarif == "-":
+        parser.error("only one of --json and --sarif can be printed; give the other a file name")
+    report = check_paths(options.paths, _progress(sys.stderr))
+    outputs = [(options.json, report.as_dict()), (options.sarif, to_sarif(report))]
+    if "-" not in (options.json, options.sarif):
+        sys.stdout.write(to_text(report, with_uses=not options.brief))
+    for name, content in outputs:
+        if name is not None:
+            _write(parser, name, json.dumps(content, indent=1) + "\n")
+    return report.exit_code
+
+
+def _write(parser, name, text):
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        parser.error("cannot write {}: {}".format(name, error.strerror))
+
+
+def _progress(stream):
+    """Return a function that redraws one line with a bar; None where the stream is no terminal."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    shown = [0.0]
+
+    def show(done, total):
+        now = time.monotonic()
+        if done == total:
+            stream.write("\r\x1b[K")
+        elif now - shown[0] >= _INTERVAL:
+            shown[0] = now
+            filled = 30 * done // total
+            stream.write("\rchecking [{}{}] {}/{} files".format("#" * filled, "." * (30 - filled), done, total))
+        stream.flush()
+
+    return show

@@ -1,0 +1,33 @@
+"""``checkpoint``: says what a checkpoint file holds, and converts it."""
+
+import os
+
+from ..checkpoint_files import LAYOUTS, Contents, convert, read, write
+from ..errors import AmpError
+from .argument_parser import CommandParser
+
+
+def checkpoint(arguments):
+    """Describe a file; with ``--to`` write it in another layout and describe that one too."""
+    parser = CommandParser(prog="ampcompat checkpoint", description="What does a checkpoint hold? Files cannot run code.")
+    parser.add_argument("file", metavar="FILE", help="a file of torch.save")
+    parser.add_argument(
+        "--to", choices=LAYOUTS, metavar="LAYOUT", help="O1, O2 or apex: for amp.initialize; torch: for GradScaler"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the converted file")
+    options = parser.parse_args(arguments)
+    if (options.to is None) != (options.output is None):
+        parser.error("--to and -o belong together: --to {} -o FILE".format("|".join(LAYOUTS)))
+    if options.output and os.path.realpath(options.output) == os.path.realpath(options.file):
+        parser.error("-o is the file itself; give another name")
+    try:
+        content = read(options.file)
+        print("\n".join(Contents(content).lines()))
+        if options.to:
+            result = convert(content, options.to)
+            write(result, options.output)
+            print("\nwrote {}:".format(options.output))
+            print("\n".join(Contents(result).lines()))
+    except AmpError as error:
+        parser.error(str(error))
+    return 0

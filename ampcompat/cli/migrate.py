@@ -1,0 +1,72 @@
+"""``migrate``: rewrites a script for Apex into plain torch; prints a diff unless it is to write."""
+
+import difflib
+import sys
+
+from ..errors import AmpError
+from .argument_parser import CommandParser
+
+
+def migrate(arguments):
+    """Print the diff, or write the file; return 1 if something is left to do by hand."""
+    parser = CommandParser(
+        prog="ampcompat migrate",
+        description="Rewrite a script for Apex into torch.autocast and GradScaler. Exit code 0: all of it; 1: "
+        "something is left, marked with comments; 2: it cannot be rewritten.",
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file that calls amp.initialize")
+    parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the new script here")
+    options = parser.parse_args(arguments)
+    if options.write and options.output:
+        parser.error("--write changes the script itself, -o writes another file; choose one")
+    try:
+        from ..migrate import migrate as rewrite
+    except ImportError as error:
+        if error.name != "libcst":
+            raise
+        parser.error("this needs LibCST: pip install 'ampcompat[migrate]'")
+    try:
+        source = _read(options.script)
+        result = rewrite(source, options.script)
+        target = options.script if options.write else options.output
+        if target is None:
+            sys.stdout.write(_diff(source, result.source, options.script))
+        else:
+            _write(target, result.source)
+    except AmpError as error:
+        parser.error(str(error))
+    sys.stdout.flush()
+    _report(options.script, result)
+    return 1 if result.left else 0
+
+
+def _report(path, result):
+    """Print notes and what is left to stderr, so that a diff on stdout can be piped."""
+    for line, note in result.notes:
+        print("{}:{}: note: {}".format(path, line, note), file=sys.stderr)
+    for line, reason in result.left:
+        print("{}: left: {}".format("{}:{}".format(path, line) if line else path, reason), file=sys.stderr)
+
+
+def _read(path):
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
+    except UnicodeDecodeError:
+        raise AmpError("cannot read {}: it is not UTF-8 text.".format(path)) from None
+
+
+def _write(path, text):
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
+
+
+def _diff(before, after, path):
+    lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), path, path + " (torch.amp)")
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

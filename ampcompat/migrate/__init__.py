@@ -1,0 +1,8 @@
+"""``python -m ampcompat migrate``: rewrite a script for Apex into plain torch.
+
+Needs LibCST, in the extra ``migrate``.
+"""
+
+from .script import Migration, migrate
+
+__all__ = ["Migration", "migrate"]

@@ -1,0 +1,266 @@
+"""What ``check`` reads: Python, notebooks, requirements, shell; broken files; several files together."""
+
+import io
+import json
+import os
+
+import pytest
+from checked import check, notebook, rules, write
+
+from ampcompat.check import check as check_paths
+from ampcompat.cli import main
+
+
+def names(report):
+    return [(use["name"], use["line"]) for use in report["uses"]]
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        ("import apex\napex.amp.initialize(m, o)\n", [("apex", 1), ("apex.amp.initialize", 2)]),
+        ("import apex.amp as a\na.scale_loss\n", [("apex.amp", 1), ("apex.amp.scale_loss", 2)]),
+        ("from apex import amp\nx = amp\n", [("apex.amp", 1), ("apex.amp", 2)]),
+        (
+            "from apex.optimizers import FusedAdam as A\nA(p)\n",
+            [("apex.optimizers.FusedAdam", 1), ("apex.optimizers.FusedAdam", 2)],
+        ),
+        (
+            "from apex.fp16_utils import *\nnetwork_to_half(m)\n",
+            [("apex.fp16_utils", 1), ("apex.fp16_utils.network_to_half", 2)],
+        ),
+        (
+            "import importlib\namp = importlib.import_module('apex.amp')\namp.initialize(m)\n",
+            [("apex.amp", 2), ("apex.amp.initialize", 3)],
+        ),
+        ("import importlib.util\nimportlib.util.find_spec('apex')\n", [("apex", 2)]),
+        ("import amp_C\namp_C.multi_tensor_scale\n", [("amp_C", 1), ("amp_C.multi_tensor_scale", 2)]),
+        (
+            "from apex import amp\nself.amp = amp\nself.amp.initialize(m)\n",
+            [("apex.amp", 1), ("apex.amp", 2), ("apex.amp.initialize", 3)],
+        ),
+        ("apex = 1\nprint(apex)\nparser.add_argument('--apex')\n", []),
+        ("from .apex import amp\namp.x()\n", []),
+        ("from torch.cuda import amp\namp.autocast()\n", []),
+        (
+            "if new:\n    from torch.cuda import amp\nelse:\n    from apex import amp\n"
+            "amp.autocast()\namp.initialize(m)\n",
+            [("apex.amp", 4), ("apex.amp.initialize", 6)],
+        ),
+    ],
+)
+def test_every_way_to_name_a_part_of_apex(tmp_path, capsys, code, expected):
+    assert names(check(tmp_path, capsys, train=code)) == expected
+
+
+def test_a_name_that_another_file_of_the_project_hands_on(tmp_path, capsys):
+    files = {
+        "lib/__init__.py": "from .half import amp\n",
+        "lib/half.py": "try:\n    from apex import amp\nexcept ImportError:\n    amp = None\n",
+        "train.py": "from lib import amp\nmodel = amp.initialize(model)\n",
+    }
+    write(tmp_path, files)
+    report = check(tmp_path, capsys)
+    assert ("apex.amp.initialize", 2) in names(report)
+    assert report["scripts"][0]["path"].endswith("train.py")
+
+
+def test_lines_with_the_word_apex_are_uses_or_mentions(tmp_path, capsys):
+    code = "# apex is needed\nfrom apex import amp\nparser.add_argument('--apex')\nuse_apex = True\n"
+    report = check(tmp_path, capsys, train=code)
+    assert [place["line"] for place in report["mentions"]] == [1, 3, 4] and names(report) == [("apex.amp", 2)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"print 'python 2'\nfrom apex import amp\namp.initialize(m)\n",
+        b"from apex import amp\namp.initialize(m)\n)))\n",
+        b"from apex import amp\namp.initialize(m)\n\x00\n",
+        b"# \xe9 is Latin-1, without a coding line\nfrom apex import amp\namp.initialize(m)\nif\n",
+        b"from apex import amp\namp.initialize(m)\nx = " + b"(" * 5000 + b"\n",
+    ],
+)
+def test_a_broken_file_is_listed_with_its_uses(tmp_path, capsys, data):
+    (tmp_path / "train.py").write_bytes(data)
+    report = check(tmp_path, capsys)
+    assert len(report["broken"]) == 1 and report["exit_code"] == 1
+    assert [name for name, _ in names(report)][:2] == ["apex.amp", "apex.amp.initialize"]
+    assert rules(report)[0][0] == "broken-file"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if x == 0:\n    pass\n" + "".join("elif x == {}:\n    pass\n".format(at) for at in range(1, 2500)),
+        "if " + " + ".join(["x"] * 2500) + ":\n    pass\n",
+    ],
+    ids=["elif", "sum"],
+)
+def test_deeply_nested_code_does_not_stop_it(tmp_path, capsys, code):
+    report = check(tmp_path, capsys, train="from apex import amp\n" + code, other="from apex import amp\n")
+    assert [use["path"][-8:] for use in report["uses"]] == ["other.py", "train.py"]
+
+
+def test_broken_files_without_apex_do_not_matter(tmp_path, capsys):
+    (tmp_path / "O1.py").write_text("x = 'O1'\nprint 1\n")
+    (tmp_path / "notes.ipynb").write_text('not JSON, but "O1"')
+    report = check(tmp_path, capsys)
+    assert len(report["broken"]) == 2 and report["exit_code"] == 0
+
+
+def test_pipes_dangling_links_and_large_files_do_not_stop_it(tmp_path, capsys, monkeypatch):
+    os.mkfifo(str(tmp_path / "pipe.py"))
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
+    (tmp_path / "data.py").write_text("from apex import amp\n" * 10)
+    monkeypatch.setattr("ampcompat.check.files.LARGEST", 100)
+    report = check(tmp_path, capsys)
+    assert [os.path.basename(each["path"]) for each in report["broken"]] == ["data.py", "gone.py"]
+
+
+def test_a_notebook_is_read_cell_by_cell(tmp_path, capsys):
+    cells = (
+        "!pip install apex\n!git clone https://github.com/NVIDIA/apex",
+        "%matplotlib inline\nfrom apex import amp\nif True:\n    !nvidia-smi\n",
+        "this is no Python",
+        "%%time\nmodel, optimizer = amp.initialize(model, optimizer, opt_level='O2')",
+        "%%bash\npython -m apex.parallel.multiproc train.py --opt-level O3",
+    )
+    (tmp_path / "train.ipynb").write_text(notebook(*cells))
+    report = check(tmp_path, capsys)
+    at = [(use["name"], use["cell"], use["line"]) for use in report["uses"]]
+    assert at == [("apex.amp", 2, 2), ("apex.amp.initialize", 4, 2), ("apex.parallel.multiproc", 5, 2)]
+    assert [(each["rule"], each["cell"], each["line"]) for each in report["findings"]] == [
+        ("web-apex", 1, 1),
+        ("builds-apex", 1, 2),
+    ]
+    assert [(each["cell"], each["line"]) for each in report["broken"]] == [(3, 1)]
+    assert sorted(level["level"] for level in report["levels"]) == ["O2", "O3"]
+    assert "import ampcompat.as_apex" in report["scripts"][0]["command"]
+
+
+@pytest.mark.parametrize(
+    "name, text, expected",
+    [
+        ("requirements.txt", "torch\napex==0.1\n", [("web-apex", 2)]),
+        ("requirements.txt", "apex-legends\n# apex\n", []),
+        ("requirements-dev.txt", "git+https://github.com/NVIDIA/apex.git\n", [("builds-apex", 1)]),
+        ("environment.yml", "dependencies:\n  - pip:\n    - apex\n", [("web-apex", 3)]),
+        ("config.yaml", "train:\n  apex: true\n", []),
+        ("pyproject.toml", '[tool.poetry.dependencies]\napex = "^0.9"\n', [("web-apex", 2)]),
+        (
+            "setup.py",
+            "from setuptools import setup\nsetup(install_requires=['torch', 'apex>=0.1'])\n",
+            [("web-apex", 2)],
+        ),
+        ("install.sh", "# pip install apex\npip install -q apex\n", [("web-apex", 2)]),
+        ("Dockerfile", "RUN pip install -v \\\n --global-option='--cuda_ext' ./apex\n", [("builds-apex", 1)]),
+        ("run.sh", "conda install -c conda-forge nvidia-apex\n", [("builds-apex", 1)]),
+    ],
+)
+def test_requirements_and_commands(tmp_path, capsys, name, text, expected):
+    (tmp_path / name).write_text(text)
+    assert rules(check(tmp_path, capsys)) == expected
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        ("amp.initialize(m, o)", [("O1", "Apex's default")]),
+        ("amp.initialize(m, o, True, 'O3')", [("O3", "written in the call")]),
+        (
+            "amp.initialize(m, o, opt_level='O1' if fast else 'O2')",
+            [("O1", "written in the call"), ("O2", "written in the call")],
+        ),
+        (
+            "p.add_argument('--opt-level', default='O2')\namp.initialize(m, o, opt_level=args.opt_level)",
+            [("O2", "args.opt_level, default of --opt-level")],
+        ),
+        ("level = 'O1'\namp.initialize(m, o, opt_level=level)", [("O1", "level, assigned")]),
+        (
+            "config = {'level': 'O2'}\namp.initialize(m, o, opt_level=config['level'])",
+            [("O2", "an expression, in a dict")],
+        ),
+        ("amp.initialize(m, o, opt_level=args.level)", [("?", "args.level")]),
+        ("amp.initialize(m, o, **options)", [("?", "**keywords")]),
+    ],
+)
+def test_levels(tmp_path, capsys, code, expected):
+    report = check(tmp_path, capsys, train="from apex import amp\n" + code + "\n")
+    assert [(level["level"], level["source"]) for level in report["levels"]] == expected
+
+
+def test_the_level_that_a_shell_script_passes_and_the_script_that_it_launches(tmp_path, capsys):
+    (tmp_path / "run.sh").write_text(
+        "python -m torch.distributed.launch --nproc_per_node=8 \\\n  tools/train.py --amp_opt_level O2\n"
+    )
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "train.py").write_text(
+        "from apex import amp\namp.initialize(m, opt_level=args.amp_opt_level)\n"
+    )
+    report = check(tmp_path, capsys)
+    assert ("O2", "passed in a command") in [(level["level"], level["source"]) for level in report["levels"]]
+    assert report["scripts"][0]["command"].startswith("torchrun")
+
+
+def test_text_says_first_whether_it_runs_and_how(tmp_path, capsys):
+    write(tmp_path, {"train.py": "from apex import amp\namp.initialize(m, o)\n"})
+    assert main(["check", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Runs unchanged."
+    assert "python -m ampcompat run {}/train.py ARGS".format(tmp_path) in lines[3]
+    assert "{}/train.py:2 apex.amp.initialize: as it is".format(tmp_path) in "\n".join(lines)
+
+
+def test_brief_leaves_the_list_of_uses_out_and_other_folders_are_said_to_use_nothing(tmp_path, capsys):
+    write(tmp_path, {"a/train.py": "from apex import amp\n", "b/train.py": "print(1)\n"})
+    assert main(["check", str(tmp_path / "a"), "--brief"]) == 0
+    assert "Every use" not in capsys.readouterr().out
+    assert main(["check", str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out.startswith("Nothing of Apex is used here.")
+
+
+def test_sarif_has_a_rule_and_a_place_for_every_finding(tmp_path, capsys):
+    write(tmp_path, {"train.py": "import apex.transformer\n", "requirements.txt": "apex\n"})
+    assert main(["check", str(tmp_path), "--sarif", str(tmp_path / "out.sarif")]) == 1
+    run = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]
+    known = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    assert {result["ruleId"] for result in run["results"]} == {"not-carried", "web-apex"} and known >= {"not-carried"}
+    places = [result["locations"][0]["physicalLocation"]["region"]["startLine"] for result in run["results"]]
+    assert places == [1, 1] and "Runs unchanged" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["/nowhere"], "no such file or folder: '/nowhere'"),
+        ([], "required: PATH"),
+        ([".", "--json", "-", "--sarif", "-"], "only one of"),
+        (["--json", "/nowhere/f", os.path.dirname(__file__) + "/checked.py"], "cannot write /nowhere/f"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        main(["check"] + arguments)
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_progress_is_told_after_each_file(tmp_path):
+    write(tmp_path, {"a.py": "1\n", "b.py": "2\n"})
+    seen = []
+    check_paths([str(tmp_path)], lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    write(tmp_path, {"{}.py".format(name): "1\n" for name in "abcd"})
+    monkeypatch.setattr("ampcompat.cli.check._INTERVAL", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        assert main(["check", str(tmp_path)]) == 0
+        assert ("checking [" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")) is shown

@@ -1,0 +1,209 @@
+"""What ``check`` finds wrong in scripts, and what it must not."""
+
+import os
+import re
+
+import pytest
+from checked import check, rules
+from processes import ROOT
+
+from ampcompat.check.rules import RULES
+
+HEAD = "import torch\nfrom torch import nn\nfrom apex import amp\n"
+LOOP = (
+    HEAD
+    + """
+def train(model, optimizer, fp16, scheduler):
+    model, optimizer = amp.initialize(model, optimizer, opt_level="{level}")
+    loss = model()
+    {code}
+"""
+)
+
+
+def found(tmp_path, capsys, code, level="O2", head=""):
+    lines = ("\n    ").join(code.strip("\n").split("\n"))
+    report = check(tmp_path, capsys, train=head + LOOP.format(level=level, code=lines))
+    return [rule for rule, _ in rules(report)]
+
+
+IF = "if fp16:\n    with amp.scale_loss(loss, optimizer) as s:\n        s.backward()\n"
+SCALED = "with amp.scale_loss(loss, optimizer) as scaled:\n    scaled.backward()\n"
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        (SCALED + "nn.utils.clip_grad_norm_(model.parameters(), 1)", ["clip-model-params"]),
+        (SCALED + "nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1)", []),
+        (SCALED + "    nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1)", ["clip-before-unscale"]),
+        (SCALED + "loss.backward()", ["plain-backward"]),
+        (SCALED + "    loss.backward()", ["plain-backward"]),
+        (
+            IF + "else:\n    loss.backward()",
+            [],
+        ),
+        (IF + "if not fp16:\n    loss.backward()", []),
+        (
+            IF + "    return\nloss.backward()",
+            [],
+        ),
+        (
+            "if fp16 == 1:\n    with amp.scale_loss(loss, optimizer) as s:\n        s.backward()\n"
+            "elif fp16 == 2:\n    loss.backward()",
+            [],
+        ),
+        (IF + "if fp16 is None:\n    loss.backward()", []),
+        (IF + "if fp16 == 2:\n    loss.backward()", ["plain-backward"]),
+        (SCALED + "optimizer = torch.optim.SGD(model.parameters(), lr=1)", ["optimizer-after-initialize"]),
+        (
+            SCALED
+            + "optimizer = torch.optim.SGD(model.parameters(), lr=1)\n"
+            + "model, optimizer = amp.initialize(model, optimizer)",
+            [],
+        ),
+        (SCALED + "torch.save({'o': optimizer.state_dict()}, 'f')", ["checkpoint-without-amp"]),
+        (SCALED + "state = {'o': optimizer.state_dict()}\ntorch.save(state, 'f')", ["checkpoint-without-amp"]),
+        (SCALED + "torch.save({'o': optimizer.state_dict(), 'amp': amp.state_dict()}, 'f')", []),
+        (SCALED + "torch.save(model.state_dict(), 'f')", []),
+        (SCALED + "save_checkpoint({'o': optimizer.state_dict()}, True)", ["checkpoint-without-amp"]),
+    ],
+)
+def test_what_is_found_in_a_training_loop(tmp_path, capsys, code, expected):
+    assert found(tmp_path, capsys, code) == expected
+
+
+@pytest.mark.parametrize("level, expected", [("O1", []), ("O3", []), ("O2", ["clip-model-params"])])
+def test_clipping_model_parameters_matters_where_there_are_master_weights(tmp_path, capsys, level, expected):
+    code = SCALED + "nn.utils.clip_grad_norm_(model.parameters(), 1)"
+    assert found(tmp_path, capsys, code, level) == expected
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        ("model = model.half()", ["half-before-initialize"]),
+        ("model.half()", ["half-before-initialize"]),
+        ("model = nn.Linear(1, 1).cuda().half()", ["half-before-initialize"]),
+        ("model.half()\n    model.float()", []),
+        ("model.half()\n    model = nn.Linear(1, 1)", []),
+        ("if fp16:\n        model.half()", ["half-before-initialize"]),
+        ("other.half()", []),
+        ("model = nn.DataParallel(model)", ["wrapped-before-initialize"]),
+        ("model = nn.DataParallel(model).cuda()", ["wrapped-before-initialize"]),
+        (
+            "model = nn.parallel.DistributedDataParallel(model)\n    model = model.to('cuda')",
+            ["wrapped-before-initialize"],
+        ),
+        ("model = nn.DataParallel(model)\n    model = model.module", []),
+    ],
+)
+def test_what_is_done_to_a_model_before_initialize(tmp_path, capsys, before, expected):
+    code = HEAD + "def main(model, optimizer, fp16):\n    {}\n    amp.initialize(model, optimizer)\n".format(before)
+    assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
+
+
+def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
+    code = """
+        from apex import amp
+        def main(model, optimizer, fp16):
+            if not fp16:
+                model = DataParallel(model)
+            if fp16:
+                model, optimizer = amp.initialize(model, optimizer)
+                model = DataParallel(model)
+    """
+    assert rules(check(tmp_path, capsys, train=code)) == []
+
+
+@pytest.mark.parametrize(
+    "code, level, expected",
+    [
+        ("F.binary_cross_entropy(torch.sigmoid(x), y)", "O1", 1),
+        ("F.binary_cross_entropy(torch.sigmoid(x).float(), y)", "O1", 0),
+        ("nn.BCELoss()", "O1", 1),
+        ("nn.BCEWithLogitsLoss()", "O1", 0),
+        ("nn.BCELoss()", "O2", 0),
+        ("amp.register_float_function(torch, 'sigmoid'); nn.BCELoss()", "O1", 0),
+    ],
+)
+def test_binary_cross_entropy_matters_at_o1_for_half_inputs(tmp_path, capsys, code, level, expected):
+    text = HEAD + "model, optimizer = amp.initialize(model, optimizer, opt_level='{}')\n{}\n".format(level, code)
+    assert [rule for rule, _ in rules(check(tmp_path, capsys, train=text))] == ["half-binary-cross-entropy"] * expected
+
+
+def test_binary_cross_entropy_is_found_in_a_module_that_the_script_imports(tmp_path, capsys):
+    report = check(
+        tmp_path,
+        capsys,
+        train="from apex import amp\nfrom losses import loss\namp.initialize(model, optimizer)\n",
+        losses="import torch.nn as nn\nloss = nn.BCELoss()\n",
+        unrelated="import torch.nn as nn\nloss = nn.BCELoss()\n",
+    )
+    assert [(each["rule"], each["path"].endswith("losses.py")) for each in report["findings"]] == [
+        ("half-binary-cross-entropy", True)
+    ]
+
+
+def test_methods_of_the_handle_of_2018_are_errors(tmp_path, capsys):
+    code = """
+        from apex import amp
+        amp_handle = amp.init(enabled=True)
+        optimizer = amp_handle.wrap_optimizer(optimizer)
+        with amp_handle.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+    """
+    report = check(tmp_path, capsys, train=code)
+    assert rules(report) == [("old-handle", 4), ("old-handle", 5)]
+    assert {use["years"] for use in report["uses"] if use["name"] == "apex.amp.init"} == {"2018: amp.init"}
+
+
+def test_clipping_in_another_method_than_the_backward_pass(tmp_path, capsys):
+    code = """
+        from apex import amp
+        class Runner:
+            def __init__(self):
+                self.model, self.optimizer = amp.initialize(self.model, self.optimizer, opt_level="O2")
+            def backward(self, loss):
+                with amp.scale_loss(loss, self.optimizer) as scaled:
+                    scaled.backward()
+            def step(self):
+                clip_grad_norm_(self.model.parameters(), 1.0)
+            def warm_up(self):
+                self.loss().backward()
+                clip_grad_norm_(self.model.parameters(), 1.0)
+    """
+    assert rules(check(tmp_path, capsys, train=code)) == [("clip-model-params", 10)]
+
+
+@pytest.mark.parametrize(
+    "code, severity",
+    [
+        ("from apex.transformer import parallel_state", "error"),
+        (
+            "try:\n    from apex.transformer import parallel_state\nexcept ImportError:\n    parallel_state = None",
+            "note",
+        ),
+        ("try:\n    from apex.transformer import a\nexcept ImportError:\n    raise ImportError('install')", "error"),
+        ("def make():\n    from apex.contrib.sparsity import ASP", "warning"),
+        ("import scaled_masked_softmax_cuda", "error"),
+    ],
+)
+def test_how_bad_a_part_is_that_is_not_carried(tmp_path, capsys, code, severity):
+    findings = check(tmp_path, capsys, train=code)["findings"]
+    assert [(each["rule"], each["severity"]) for each in findings] == [("not-carried", severity)]
+    assert "use " in findings[0]["message"]
+
+
+def test_a_folder_named_apex_next_to_the_script_is_an_error(tmp_path, capsys):
+    (tmp_path / "apex").mkdir()
+    (tmp_path / "apex" / "__init__.py").write_text("from apex import anything\n")
+    report = check(tmp_path, capsys, train="from apex import amp\n")
+    assert [(each["rule"], each["severity"]) for each in report["findings"]] == [("apex-folder", "error")]
+    assert len(report["uses"]) == 1  # the copy itself is not read
+
+
+def test_the_page_lists_every_rule_with_its_severity():
+    with open(os.path.join(ROOT, "docs", "check.md"), encoding="utf-8") as file:
+        listed = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", file.read(), re.MULTILINE)
+    assert sorted(listed) == sorted((name, rule.severity) for name, rule in RULES.items())

@@ -1,0 +1,209 @@
+"""``ampcompat checkpoint``: what a file holds, and conversions after which training goes on."""
+
+import sys
+import types
+
+import pytest
+import saved_runs
+import torch
+from half_kernels import trains_in
+from saved_runs import SAVED_AT, STEPS, Run, differing, uninterrupted, written
+
+from ampcompat import amp
+from ampcompat.checkpoint_files import convert, read
+from ampcompat.cli import main
+from ampcompat.errors import AmpError
+
+pytestmark = pytest.mark.skipif(
+    saved_runs.lacks_weights_only() is not None, reason=str(saved_runs.lacks_weights_only())
+)
+
+
+def described(path, capsys, *options):
+    assert main(["checkpoint", str(path)] + [str(option) for option in options]) == 0
+    return capsys.readouterr().out
+
+
+def failing(path, capsys, *options):
+    with pytest.raises(SystemExit) as stop:
+        main(["checkpoint", str(path)] + [str(option) for option in options])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def half_and_masters(run):
+    """Return what a script with FP16_Optimizer saved for a run at O2: a half model, masters in the optimizer."""
+    pairs = run.optimizer._amp_stash.pairs()
+    model = dict(run.model.state_dict())
+    names = {id(param): name for name, param in run.model.named_parameters()}
+    for pair in pairs:
+        model[names[id(pair.model)]] = pair.model.detach().clone()
+    optimizer = {
+        "loss_scaler": None,
+        "dynamic_loss_scale": True,
+        "optimizer_state_dict": run.optimizer.state_dict(),
+        "fp32_from_fp16": [[pair.master.detach().clone() for pair in pairs]],
+    }
+    return {"epoch": 3, "model": model, "optimizer": optimizer}
+
+
+@pytest.mark.parametrize("level, words", [("O2", "O1 or O2"), ("O3", "O1 or O2")])
+def test_a_file_of_amp_is_described(tmp_path, capsys, level, words):
+    path = tmp_path / "run.pt"
+    path.write_bytes(uninterrupted(level, "Adam")[0])
+    out = described(path, capsys)
+    assert "amp.initialize (Apex from 2019 on, or ampcompat)" in out and words in out
+    assert "model                  : model: 9 tensors (8 float32, 1 int64)" in out
+    assert "optimizer: 6 params in 1 groups, state of 6" in out and "amp: loss scale " in out
+
+
+def test_a_half_model_with_masters_resumes_at_o2_to_the_bit(tmp_path, capsys):
+    run = Run("O2", "Adam").initialize()
+    run.train(0, SAVED_AT)
+    path, converted = tmp_path / "fp16.pt", tmp_path / "o2.pt"
+    path.write_bytes(written(half_and_masters(run)))
+    scalers = amp.state_dict()
+    losses = run.train(SAVED_AT, STEPS)
+    out = described(path, capsys, "--to", "O2", "-o", converted)
+    assert "as O2: float16 weights, and float32 master weights" in out and "apex.fp16_utils" in out
+    checkpoint = read(str(converted))
+    assert checkpoint["epoch"] == 3 and "loss_scale" not in str(checkpoint)  # the file had no scale
+    resumed = Run("O2", "Adam", seed=7).initialize()
+    resumed.model.load_state_dict(checkpoint["model"])
+    resumed.optimizer.load_state_dict(checkpoint["optimizer"])
+    amp.load_state_dict(scalers)
+    assert resumed.train(SAVED_AT, STEPS) == losses
+    assert differing(resumed.portrait(), run.portrait()) == []
+
+
+def with_grad_scaler(model, optimizer, scaler, first, last):
+    losses = []
+    for index in range(first, last):
+        generator = torch.Generator().manual_seed(100 + index)
+        inputs, target = torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = torch.nn.functional.cross_entropy(model(inputs).float(), target) * (2.0**12 if index == 1 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.skipif(
+    not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16),
+    reason="this torch has no GradScaler for a CPU",
+)
+def test_o1_goes_on_under_torch_amp_and_back(tmp_path, capsys):
+    path, torchs, back = (tmp_path / name for name in ("o1.pt", "torch.pt", "back.pt"))
+    path.write_bytes(uninterrupted("O1", "Adam")[0])
+    described(path, capsys, "--to", "torch", "-o", torchs)
+    checkpoint = read(str(torchs))
+    run = Run("O1", "Adam", seed=7)
+    scaler = torch.amp.GradScaler("cpu")
+    run.model.load_state_dict(checkpoint["model"])
+    run.optimizer.load_state_dict(checkpoint["optimizer"])
+    scaler.load_state_dict(checkpoint["scaler"])
+    losses = with_grad_scaler(run.model, run.optimizer, scaler, SAVED_AT, STEPS)
+    assert losses == pytest.approx(uninterrupted("O1", "Adam")[2][SAVED_AT:], rel=5e-3)
+    out = described(torchs, capsys, "--to", "apex", "-o", back)
+    assert "torch.amp with a GradScaler" in out
+    assert read(str(back))["amp"] == read(str(path))["amp"]
+
+
+def test_master_params_beside_a_float32_model_of_half_values(tmp_path):
+    torch.manual_seed(0)
+    masters = [torch.randn(3, 4), torch.randn(3)]
+    model = {"module.weight": masters[0].half().float(), "module.bias": masters[1].half().float()}
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict()
+    result = convert({"model": model, "optimizer": optimizer, "master params": masters}, "O1")
+    assert torch.equal(result["model"]["module.weight"], masters[0]) and "master params" not in result
+    with pytest.raises(AmpError, match="1 of 2 master weights do not round to any weight"):
+        convert({"model": model, "optimizer": optimizer, "master params": [masters[0], torch.ones(3)]}, "O1")
+
+
+def test_state_in_half_and_lists_of_optimizers_are_widened():
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
+    param.grad = torch.ones(2)
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"][0]["momentum_buffer"] = state["state"][0]["momentum_buffer"].half()
+    result = convert({"net": {"w": torch.ones(2).half()}, "optimizers": [state, state]}, "torch")
+    assert result["net"]["w"].dtype is torch.float32
+    assert [each["state"][0]["momentum_buffer"].dtype for each in result["optimizers"]] == [torch.float32] * 2
+    assert state["state"][0]["momentum_buffer"].dtype is torch.float16
+
+
+def test_each_loss_scaler_gets_a_grad_scaler():
+    scalers = {"loss_scaler0": {"loss_scale": 8.0, "unskipped": 3}, "loss_scaler1": {"loss_scale": 2.0, "unskipped": 1}}
+    result = convert({"model": {"w": torch.ones(2)}, "amp": scalers}, "torch")
+    assert [result[key]["scale"] for key in ("scaler", "scaler1")] == [8.0, 2.0] and "amp" not in result
+    assert convert(result, "apex")["amp"] == scalers
+
+
+def test_a_state_dict_by_itself(tmp_path, capsys):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(written({"w": torch.ones(2).half()}))
+    assert "O3, or a model cast by hand" in described(path, capsys, "--to", "O1", "-o", tmp_path / "o.pt")
+    assert read(str(tmp_path / "o.pt"))["w"].dtype is torch.float32
+
+
+def test_a_damaged_file_gets_one_sentence(tmp_path, capsys):
+    whole = uninterrupted("O1", "Adam")[0]
+    for number, data in enumerate((b"", b"not a checkpoint", whole[: len(whole) // 2], whole[:100])):
+        path = tmp_path / "{}.pt".format(number)
+        path.write_bytes(data)
+        assert "is damaged" in failing(path, capsys)
+    assert "cannot read" in failing(tmp_path / "nowhere.pt", capsys)
+
+
+def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, capsys):
+    path = tmp_path / "model.pt"
+    torch.save({"model": torch.nn.Linear(2, 2)}, str(path))
+    assert "holds an object of torch.nn.modules.linear.Linear" in failing(path, capsys)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ({"epoch": 3}, "nothing to convert"),
+        (
+            {
+                "model": {"w": torch.ones(1)},
+                "o": {"optimizer_state_dict": {"state": {}, "param_groups": []}, "fp32_groups_flat": []},
+            },
+            "fp32_groups_flat",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_said_in_one_line(tmp_path, capsys, content, message):
+    path = tmp_path / "file.pt"
+    path.write_bytes(written(content))
+    assert message in failing(path, capsys, "--to", "O1", "-o", tmp_path / "o.pt")
+    assert not (tmp_path / "o.pt").exists()
+
+
+def test_wrong_options(tmp_path, capsys):
+    path = tmp_path / "file.pt"
+    path.write_bytes(written({"w": torch.ones(1)}))
+    assert "--to and -o belong together" in failing(path, capsys, "--to", "O1")
+    assert "-o is the file itself" in failing(path, capsys, "--to", "O1", "-o", path)
+    assert "cannot write" in failing(path, capsys, "--to", "O1", "-o", tmp_path / "no" / "o.pt")
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="this torch cannot read Apex's scalers")
+def test_the_scaler_object_that_apex_saved_is_read_without_apex(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "apex.pt"
+    scaler = type("DynamicLossScaler", (), {"__module__": "apex.fp16_utils.loss_scaler"})()
+    vars(scaler).update(cur_scale=256.0, cur_iter=9, last_overflow_iter=4)
+    monkeypatch.setitem(
+        sys.modules, "apex.fp16_utils.loss_scaler", types.SimpleNamespace(DynamicLossScaler=type(scaler))
+    )
+    optimizer = {"loss_scaler": scaler, "optimizer_state_dict": {"state": {}, "param_groups": []}, "fp32_from_fp16": []}
+    path.write_bytes(written({"model": {"w": torch.ones(1)}, "optimizer": optimizer}))
+    described(path, capsys, "--to", "apex", "-o", tmp_path / "o.pt")
+    assert read(str(tmp_path / "o.pt"))["amp"] == {"loss_scaler0": {"loss_scale": 256.0, "unskipped": 4}}

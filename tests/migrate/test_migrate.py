@@ -1,0 +1,218 @@
+"""``migrate``: the new script trains as the old one does, without Apex and without ampcompat."""
+
+import ast
+import sys
+
+import migrated_scripts as scripts
+import pytest
+import torch
+from half_kernels import trains_in
+
+import ampcompat
+from ampcompat.apex import install
+from ampcompat.errors import AmpError
+
+pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
+if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
+    pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
+
+from ampcompat.migrate import migrate  # noqa: E402
+
+STEPS = 12
+
+
+def run_old(source, *arguments, **names):
+    """Return the losses of a script for Apex under ampcompat, and its namespace."""
+    install.install()
+    try:
+        return executed(source, *arguments, **names)
+    finally:
+        install.uninstall()
+        ampcompat.reset()
+
+
+def run_new(source, monkeypatch, *arguments, **names):
+    """Return the losses of a migrated script where neither Apex nor ampcompat can be imported."""
+    for name in [each for each in sys.modules if each.partition(".")[0] in ("apex", "ampcompat")] + ["apex"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    try:
+        return executed(source, *arguments, **names)
+    finally:
+        monkeypatch.undo()
+
+
+def executed(source, *arguments, **names):
+    names = dict(names, __name__="script")
+    exec(compile(source, "script.py", "exec"), names)
+    return names["run"](*arguments), names
+
+
+@pytest.mark.parametrize(
+    "name, arguments, notes",
+    [
+        ("SIMPLE", None, []),
+        ("GAN", None, []),
+        ("ACCUMULATING", ["--fp16"], ["run time only"]),
+        ("ACCUMULATING", ["--fp16", "--loss_scale", "128.0"], ["run time only"]),
+        ("ACCUMULATING", [], ["run time only"]),
+        ("TRAINER", None, ["O2 becomes autocast"]),
+        ("FUSED", None, []),
+    ],
+)
+def test_the_new_script_trains_as_the_old_one(name, arguments, notes, monkeypatch):
+    source = getattr(scripts, name)
+    result = migrate(source)
+    assert result.left == [] and [text for text, (_, note) in zip(notes, result.notes) if text not in note] == []
+    assert "apex" not in result.source.replace("apex = state", "").replace("apex[", "").replace("Apex", "") or notes
+    old, _ = run_old(source, STEPS, ARGUMENTS=arguments)
+    new, _ = run_new(result.source, monkeypatch, STEPS, ARGUMENTS=arguments)
+    assert new == pytest.approx(old, rel=2e-2, abs=2e-2)
+    assert old[0] != old[-1]
+
+
+def test_autocast_and_scaler_are_in_force(monkeypatch):
+    seen = []
+    source = migrate(scripts.SIMPLE).source.replace(
+        "losses.append", "SEEN.append((outputs.dtype, scaler.get_scale()))\n        losses.append"
+    )
+    run_new(source, monkeypatch, 2, SEEN=seen)
+    assert seen == [(torch.float16, 2.0**16)] * 2
+
+
+def test_an_old_checkpoint_loads_in_the_new_script(monkeypatch):
+    _, names = run_old(scripts.TRAINER, STEPS)
+    saved = names["run"].saved
+    _, names = run_new(migrate(scripts.TRAINER).source, monkeypatch, 1, saved)
+    assert names["scaler"].get_scale() == 2.0**16
+    assert names["scaler"].state_dict()["_growth_tracker"] == STEPS + 1
+
+
+def test_comments_and_formatting_of_other_lines_stay():
+    before, after = scripts.SIMPLE.splitlines(), migrate(scripts.SIMPLE).source.splitlines()
+    for line in (
+        "    # Allow Amp to perform casts",
+        "        targets = inputs[:, :4].argmax(1)",
+        "        optimizer.zero_grad()",
+    ):
+        assert line in before and line in after
+
+
+def test_what_it_writes_is_valid_and_migrating_again_is_refused():
+    for name in ("SIMPLE", "GAN", "ACCUMULATING", "TRAINER", "FUSED"):
+        new = migrate(getattr(scripts, name)).source
+        ast.parse(new)
+        with pytest.raises(AmpError, match="does not call amp.initialize"):
+            migrate(new)
+
+
+HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(model, optimizer, {})\n"
+
+
+@pytest.mark.parametrize(
+    "options, expected, note",
+    [
+        ("opt_level='O0'", ["use_amp = False"], None),
+        ("enabled=args.fp16", ["use_amp = args.fp16\n"], None),
+        (
+            "opt_level='O1', enabled=args.fp16, loss_scale=128",
+            ["use_amp = args.fp16\n", "init_scale=128.0, growth_interval"],
+            "static",
+        ),
+        ("opt_level='O4'", ["GradScaler(device_type, enabled=False)"], None),
+        ("opt_level='O5'", ["use_amp = True"], "bfloat16"),
+        ("opt_level='O3'", ["use_amp = True"], "weights stay float32"),
+        ("'O1', max_loss_scale=4", ["use_amp = True"], "max_loss_scale"),
+        ("loss_scale='dynamic'", ["GradScaler(device_type, enabled=use_amp)"], None),
+    ],
+)
+def test_options_of_initialize(options, expected, note):
+    options = options.replace("'O1', max", "opt_level='O1', max")
+    result = migrate(HEAD.format(options))
+    assert [text for text in expected if text not in result.source] == [] and result.left == []
+    assert (note is None and not result.notes) or any(note in text for _, text in result.notes)
+
+
+@pytest.mark.parametrize(
+    "code, reason",
+    [
+        ("optimizer.step(closure)\n", "closure"),
+        ("for opt in optimizers:\n    opt.step()\n", "scaler.step"),
+        ("result = optimizer.step()\n", "scaler.step"),
+        ("amp.register_float_function(torch, 'sigmoid')\n", "register_float_function"),
+        ("from apex.optimizers import FusedLAMB\nmake = FusedLAMB(params)\n", "FusedLAMB"),
+        ("from apex.optimizers import FusedSGD\nkind = FusedSGD if fast else torch.optim.SGD\n", "FusedSGD"),
+        (
+            "def backward(loss):\n    with amp.scale_loss(loss, optimizer) as s:\n        s.backward()\n",
+            "is elsewhere",
+        ),
+        (
+            "for i in range(9):\n    loss = model(i)\n    with amp.scale_loss(loss, optimizer) as s:\n"
+            "        s.backward()\n"
+            "    clip_grad_norm_(amp.master_params(optimizer), 1.0)\n    if i % 2:\n        optimizer.step()\n",
+            "steps less often",
+        ),
+        (
+            "loss = model(1)\nwith amp.scale_loss(loss, optimizer) as s:\n    s.backward()\nother.backward()\n",
+            "not scaled",
+        ),
+    ],
+)
+def test_what_cannot_be_rewritten_stays_and_is_marked(code, reason):
+    result = migrate(HEAD.format("opt_level='O1'") + code)
+    assert any(reason in text for _, text in result.left)
+    assert "# ampcompat migrate: " in result.source
+    ast.parse(result.source)
+
+
+def test_keywords_in_a_dict_leave_initialize_as_it_is():
+    result = migrate("from apex import amp\nmodel, optimizer = amp.initialize(model, optimizer, **options)\n")
+    assert "amp.initialize(model, optimizer, **options)" in result.source and result.left
+
+
+def test_several_optimizers_that_step_together_share_one_update():
+    code = "loss = model(1)\nwith amp.scale_loss(loss, [a, b]) as s:\n    s.backward()\na.step()\nb.step()\n"
+    new = migrate("from apex import amp\nmodel, [a, b] = amp.initialize(model, [a, b])\n" + code).source
+    assert "scaler.step(a)\nscaler.step(b)\nscaler.update()" in new and new.count("update()") == 1
+
+
+def test_two_scaled_losses_in_one_with_statement():
+    code = (
+        "one, two = model(1)\nwith amp.scale_loss(one, optimizer, 0) as a, amp.scale_loss(two, optimizer, 1) as b:\n"
+        "    a.backward()\n    b.backward()\noptimizer.step()\n"
+    )
+    result = migrate(HEAD.format("opt_level='O1', num_losses=2") + code)
+    assert result.left == [] and "apex" not in result.source
+    assert "scaler.scale(one)" in result.source and "scaler.scale(two)" in result.source
+
+
+def test_gradients_are_unscaled_once_per_step():
+    code = (
+        "for i in range(2):\n    loss = model(i)\n    with amp.scale_loss(loss, optimizer) as s:\n"
+        "        s.backward()\n    clip_grad_norm_(model.parameters(), 1.0)\n"
+        "    clip_grad_value_(model.parameters(), 1.0)\n    optimizer.step()\n"
+    )
+    result = migrate(HEAD.format("opt_level='O1'") + code)
+    assert result.source.count("scaler.unscale_(optimizer)\n") == 1 and result.left == []
+    assert result.source.index("unscale_") < result.source.index("clip_grad_norm_")
+
+
+def test_names_that_the_script_uses_itself_are_not_taken():
+    new = migrate("from apex import amp\nscaler = use_amp = 1\nmodel = amp.initialize(model)\n").source
+    assert "grad_scaler = torch.amp.GradScaler" in new and "use_amp_ = True" in new and "import torch\n" in new
+
+
+def test_modules_of_apex_that_torch_has():
+    code = (
+        "import apex\nfrom apex.parallel import DistributedDataParallel as DDP\n"
+        "model = apex.parallel.convert_syncbn_model(model)\nmodel = DDP(model, delay_allreduce=True)\n"
+        "ln = apex.normalization.FusedRMSNorm(8, eps=1e-6)\no = apex.optimizers.FusedAdam(p, 1e-3, adam_w_mode=False)\n"
+    )
+    new = migrate(HEAD.format("opt_level='O1'") + code).source
+    for text in (
+        "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+        "torch.nn.parallel.DistributedDataParallel(model)\n",
+        "torch.nn.RMSNorm(8, eps=1e-6)",
+        "torch.optim.Adam(p, 1e-3, weight_decay=0.0, fused=torch.cuda.is_available())",
+    ):
+        assert text in new
+    assert "apex" not in new

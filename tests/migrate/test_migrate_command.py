@@ -1,0 +1,94 @@
+"""The command ``ampcompat migrate``, and the two examples, old and new in processes of their own."""
+
+import os
+import re
+
+import migrated_scripts as scripts
+import pytest
+import torch
+from half_kernels import trains_in
+from processes import ROOT, RUN, environment, python
+
+from ampcompat.cli import main
+
+pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
+if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
+    pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
+
+
+def test_a_diff_is_printed_and_the_file_stays(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text(scripts.SIMPLE)
+    assert main(["migrate", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "-from apex import amp  # mixed precision\n" in out and "+        scaler.scale(loss).backward()" in out
+    assert path.read_text() == scripts.SIMPLE
+
+
+def test_write_and_output(tmp_path, capsys):
+    path, other = tmp_path / "train.py", tmp_path / "other.py"
+    path.write_text(scripts.TRAINER)
+    assert main(["migrate", str(path), "-o", str(other)]) == 0
+    assert path.read_text() == scripts.TRAINER and "note: O2 becomes autocast" in capsys.readouterr().err
+    assert main(["migrate", "--write", str(path)]) == 0
+    assert path.read_text() == other.read_text() != scripts.TRAINER
+
+
+def test_what_is_left_is_listed_with_exit_code_1(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("from apex import amp\nmodel = amp.initialize(model)\namp.register_half_function(m, 'f')\n")
+    assert main(["migrate", str(path)]) == 1
+    assert "left: still used: apex.amp.register_half_function" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text, arguments, message",
+    [
+        ("print 1\n", [], "is not Python 3"),
+        ("x = 1\n", [], "does not call amp.initialize"),
+        ("x = 1\n", ["--write", "-o", "y"], "choose one"),
+        (None, [], "cannot read"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, capsys, text, arguments, message):
+    path = tmp_path / "train.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(["migrate", str(path)] + arguments)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def numbers(text, pattern):
+    return [float(number) for number in re.findall(pattern, text)]
+
+
+def test_the_digits_example_migrates_and_trains_alike(tmp_path):
+    old, new = os.path.join(ROOT, "examples", "digits_cnn.py"), tmp_path / "new.py"
+    assert main(["migrate", old, "-o", str(new)]) == 0
+    arguments = ("--epochs", "2")
+    before = python(*RUN + (old,) + arguments)
+    after = python(new, *arguments, env=environment(PYTHONPATH=""), cwd=str(tmp_path))
+    assert before.returncode == after.returncode == 0, before.stderr + after.stderr
+    assert len(numbers(after.stdout, r"loss ([\d.]+)")) == 2
+    assert numbers(after.stdout, r"loss ([\d.]+)") == pytest.approx(numbers(before.stdout, r"loss ([\d.]+)"), rel=0.1)
+    assert numbers(after.stdout, r"accuracy: ([\d.]+)") == pytest.approx(
+        numbers(before.stdout, r"accuracy: ([\d.]+)"), abs=3
+    )
+
+
+def test_the_imagenet_example_migrates_trains_alike_and_resumes_an_old_checkpoint(tmp_path):
+    old, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "new.py"
+    assert main(["migrate", old, "-o", str(new)]) == 0
+    assert "import apex" not in new.read_text() and "from apex" not in new.read_text()
+    on_cpu = RUN + ("--device", "cpu")  # stands in for CUDA, which both scripts need
+    small = "--images 96 --size 12 --width 8 -p 2 -j 0 --lr 0.1 --deterministic --opt-level O1".split()
+    path, losses = str(tmp_path / "checkpoint.pt"), []
+    for script, more in ((old, ["--epochs", "1", "--checkpoint", path]), (new, ["--epochs", "1"])):
+        done = python(*on_cpu + (str(script),) + tuple(small + more))
+        assert done.returncode == 0, done.stderr
+        losses.append(numbers(done.stdout, r"\* Loss ([\d.]+)"))
+    assert len(losses[0]) == 1 and losses[1] == pytest.approx(losses[0], rel=0.02)
+    done = python(*on_cpu + (str(new),) + tuple(small + ["--epochs", "2", "--resume", path]))
+    assert done.returncode == 0 and "=> loaded checkpoint" in done.stdout, done.stderr
