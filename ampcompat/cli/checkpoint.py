@@ -9,7 +9,9 @@ from .argument_parser import CommandParser
 
 def checkpoint(arguments):
     """Describe a file; with ``--to`` write it in another layout and describe that one too."""
-    parser = CommandParser(prog="ampcompat checkpoint", description="What does a checkpoint hold? Files cannot run code.")
+    parser = CommandParser(
+        prog="ampcompat checkpoint", description="What does a checkpoint hold? Files cannot run code."
+    )
     parser.add_argument("file", metavar="FILE", help="a file of torch.save")
     parser.add_argument(
         "--to", choices=LAYOUTS, metavar="LAYOUT", help="O1, O2 or apex: for amp.initialize; torch: for GradScaler"
