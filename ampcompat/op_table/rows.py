@@ -142,8 +142,8 @@ NATIVE = {
             "vecdot binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss grid_sample "
             "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
             "multilabel_margin_loss nll_loss poisson_nll_loss prod quantile nanquantile smooth_l1_loss "
-            "soft_margin_loss stft triplet_margin_loss polar view_as_complex inverse pinverse cholesky cholesky_inverse "
-            "cholesky_solve svd qr ormqr orgqr geqrf triangular_solve"
+            "soft_margin_loss stft triplet_margin_loss polar view_as_complex inverse pinverse cholesky "
+            "cholesky_inverse cholesky_solve svd qr ormqr orgqr geqrf triangular_solve"
         ).split()
     ),
     "cuda": frozenset(
