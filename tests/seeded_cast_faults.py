@@ -4,7 +4,7 @@ from seeded_faults import CLOSING, RESUMED, Fault
 
 WEIGHTS, FORWARD, STATE_DICT = "models/weights.py", "models/forward.py", "models/state_dict.py"
 CACHE, ARGUMENTS = "casting/weight_cache.py", "casting/argument_casts.py"
-SESSION = "training/session.py"
+INITIALIZE = "training/initialize.py"
 
 CASTS = "casting/test_conformance.py"
 CACHED = "casting/test_weight_cache.py"
@@ -13,30 +13,30 @@ FAULTS_OF_CASTS = [
     # -- models --------------------------------------------------------------------------------------------------------
     Fault(
         "keep_batchnorm_fp32 ignored",
-        SESSION,
+        INITIALIZE,
         "if policy.keep_batchnorm_fp32 else []",
         "if not policy else []",
         "contract/test_initialize.py",
     ),
     Fault(
         "keep_fp32 ignored",
-        SESSION,
-        "cast.cast(modules, inner + norms)",
-        "cast.cast(modules, norms)",
+        INITIALIZE,
+        "self._cast.cast(modules, inner + norms)",
+        "self._cast.cast(modules, norms)",
         "contract/test_kept_layers.py",
     ),
     Fault(
         "missed restore of the weights' dtype",
         WEIGHTS,
-        "patches.defer_for(reference(), _give_back, reference, dtype, {})",
+        "patches.defer_for(reference(), _restore_dtype, reference, dtype, {})",
         "pass",
         CLOSING,
     ),
     Fault(
         "missed restore after a failed initialize",
         WEIGHTS,
-        "run_all([(_give_back,",
-        "len([(_give_back,",
+        "run_all([(_restore_dtype,",
+        "len([(_restore_dtype,",
         "contract/test_data_safety.py",
     ),
     Fault(
@@ -76,7 +76,7 @@ FAULTS_OF_CASTS = [
     ),
     # -- casts ---------------------------------------------------------------------------------------------------------
     Fault("stale cast", CACHE, "if version != weight._version or pointer", "if pointer", CACHED),
-    Fault("cache not invalidated", CACHE, "            if mine in entry.makers:\n", "            if False:\n", CACHED),
+    Fault("cache not invalidated", CACHE, "            if mine in entry.casting_threads:\n", "            if False:\n", CACHED),
     Fault(
         "cast without gradient reused with gradients",
         CACHE,

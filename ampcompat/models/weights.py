@@ -88,14 +88,14 @@ class ModelCast:
         """
         self.originals = {}
         for reference, dtype in self._tensors:
-            patches.defer_for(reference(), _restore_state, reference, dtype, {})
+            patches.defer_for(reference(), _restore_dtype, reference, dtype, {})
 
     def release(self):
         """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
-        run_all([(_restore_state, (reference, dtype, self.originals)) for reference, dtype in self._tensors])
+        run_all([(_restore_dtype, (reference, dtype, self.originals)) for reference, dtype in self._tensors])
 
 
-def _restore_state(reference, dtype, originals):
+def _restore_dtype(reference, dtype, originals):
     tensor = reference()
     if tensor is not None and tensor.dtype is not dtype:
         _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
