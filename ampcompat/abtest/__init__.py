@@ -3,18 +3,4 @@
 Reports can be read and drawn where torch is not installed; only ``compare`` imports it.
 """
 
-from .report.charts import save_figure
-from .report.html import to_html
-from .report.text import to_text
 from .report_data import Finding, Memory, Report, Run
-
-__all__ = ["Finding", "Memory", "Report", "Run", "compare", "save_figure", "to_html", "to_text"]
-
-
-def __getattr__(name):
-    """Import ``compare``, and torch with it, when it is first used."""
-    if name != "compare":
-        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    from .comparison import compare
-
-    return globals().setdefault("compare", compare)

@@ -20,6 +20,8 @@ JSON has no nan and no inf, so a loss that is not finite is written as the strin
         "memory": {"parameters": bytes, "gradients": …, "masters": …, "optimizer": …, "activations": …, "buffers": …,
                    "peak_total": …, "cuda_allocated": …, "cuda_reserved": …, "fragmentation": share from 0 to 1},
         "measured": [step, …],                    steps in which memory was measured, which makes them slow
+        "watched": [step, …],                     steps in which overflows were diagnosed, which makes them slow
+        "metrics": {"accuracy": [[step, value], …]},   what the script logged
         "predicted": {"parameters": bytes, …},    the formula's result for the same kinds, or null
         "memory_notes": ["…", …],                 why the two differ
         "findings": [{"step": step, "text": "…"}, …],   why steps were skipped
@@ -84,6 +86,8 @@ class Run:
     samples: Optional[List[int]] = None
     memory: Memory = field(default_factory=Memory)
     measured: List[int] = field(default_factory=list)
+    watched: List[int] = field(default_factory=list)
+    metrics: Dict[str, List[Tuple[int, float]]] = field(default_factory=dict)
     predicted: Optional[Memory] = None
     memory_notes: List[str] = field(default_factory=list)
     findings: List[Finding] = field(default_factory=list)
@@ -157,7 +161,10 @@ def _run(tree):
         raise ValueError("its status {!r} is none of {}".format(values["status"], ", ".join(STATUSES)))
     for name in ("loss", "scale"):
         values[name] = [(_integer(step), _integer(loss), float(value)) for step, loss, value in values.get(name) or ()]
-    values["skipped"] = [_integer(step) for step in values.get("skipped") or ()]
+    for name in ("skipped", "watched", "measured"):
+        values[name] = [_integer(step) for step in values.get(name) or ()]
+    metrics = values.get("metrics") or {}
+    values["metrics"] = {str(name): [(_integer(step), float(value)) for step, value in metrics[name]] for name in metrics}
     values["step_seconds"] = [float(seconds) for seconds in values.get("step_seconds") or ()]
     if values.get("samples") is not None:
         values["samples"] = [_integer(count) for count in values["samples"]]

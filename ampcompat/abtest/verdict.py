@@ -1,0 +1,294 @@
+"""Judges each level against the baseline, with the variation between seeds as the measure.
+
+The baseline is trained with at least two seeds (the control, an A/A test). For each series, the losses and the metrics
+that the script logs, with ``end`` and ``area`` of ``curves``:
+
+    variation   V = root mean square of delta(g) over all pairs of baseline runs with different seeds, less the
+                variance that the scatter of the batches gives to it;
+                for ``end`` over the windows of the second half, for ``area`` over all windows
+    allowed     A = max(V, 2 % for the end, 5 % for the area)
+    difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
+                and no metric, so that a lower loss is no fault; otherwise its absolute value
+    uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
+                with fewer 3 * max(V, the standard error of delta in its last window) / sqrt(number of pairs)
+
+    accepted    D <= A for both, in every series
+    rejected    D - U > A for one of them
+    not judged  otherwise: more seeds are needed
+
+A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
+than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
+where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or by
+more than 0.5 %, and the changes of the first 30 losses do not correlate), and where the baseline is no measure: broken
+itself, or more than 50 % apart between its own seeds.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean, stdev
+from typing import Optional
+
+from . import curves
+from .number_format import number, percent
+
+ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
+
+#: The difference that is allowed where seeds differ by less.
+END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
+
+#: Standard deviations of a difference that is known from fewer than three seeds.
+DEVIATIONS = 3.0
+
+#: The variation between the baseline's seeds from which on it is no measure.
+MAX_VARIATION = 0.5
+
+#: The relative difference of first losses, of equal weights and batches, that rounding may cause.
+FIRST_LOSS = 0.05
+
+#: Above this difference of first losses the changes of the first losses must correlate at least so much.
+SIMILAR_FIRST_LOSS, FIRST_STEPS, MIN_CORRELATION = 0.005, 30, 0.5
+
+#: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.
+SCALE_WARM_UP, MAX_SKIPPED_SHARE = 25, 0.1
+
+#: Steps in a row without a finite loss from which a run has not recovered; at the end of a run, if all were skipped.
+MAX_NONFINITE_STEPS, NONFINITE_END = 20, 5
+
+#: 97.5 % quantiles of Student's t distribution for 2, 3, … degrees of freedom; 1.96 for more than these.
+T_QUANTILES = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass
+class Verdict:
+    """How a level compares with the baseline.
+
+    ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``difference``: of the series
+    that decides, signed, as a share; ``variation``: between the baseline's seeds; both None where unknown.
+    """
+
+    kind: str
+    text: str
+    difference: Optional[float] = None
+    variation: Optional[float] = None
+
+
+@dataclass
+class Difference:
+    """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A)."""
+
+    series: str
+    what: str
+    value: float
+    signed: float
+    uncertainty: float
+    variation: Optional[float]
+    allowed: float
+
+    @property
+    def excess(self):
+        """How many times the allowed difference this is."""
+        return self.value / self.allowed
+
+
+def judge(report):
+    """Return ``{level: Verdict}`` of a report."""
+    baseline = report.runs.get(report.baseline)
+    broken = None if baseline is None else _broken(baseline)
+    verdicts = {}
+    for level, run in report.runs.items():
+        if level == report.baseline:
+            fault = failure(run) or broken
+            verdicts[level] = Verdict(REJECTED, fault) if fault else Verdict(BASELINE, "baseline")
+        else:
+            verdicts[level] = _of_level(run, baseline, broken)
+    return verdicts
+
+
+def failure(run):
+    """Return why a run is rejected whatever the baseline does, or None."""
+    for index, each in enumerate([run] + run.repeats):
+        found = _failure_of_one(each)
+        if found:
+            return found + (" (repeat {})".format(index + 1) if index else "")
+    return None
+
+
+def _failure_of_one(run):
+    if run.status == "failed":
+        return "failed: {}".format(run.error or "it raised an error")
+    start = _nonfinite_from(run)
+    if start is not None:
+        return "its loss is {} from step {} on".format(_nan_or_inf(run, start), start)
+    steps, skipped = len(run.step_seconds), len(run.skipped)
+    if steps and skipped == steps:
+        return "every one of its {} steps was skipped".format(skipped)
+    late = [step for step in run.skipped if step >= SCALE_WARM_UP]
+    if late and skipped > MAX_SKIPPED_SHARE * steps:
+        return "{} of its {} steps were skipped, the last at step {}".format(skipped, steps, late[-1])
+    return None
+
+
+def _nonfinite_from(run):
+    """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
+    by_step = {}
+    for step, _, value in run.loss:
+        by_step[step] = by_step.get(step, True) and math.isfinite(value)
+    start, skipped = None, set(run.skipped)
+    for step, is_finite in sorted(by_step.items()):
+        start = None if is_finite else step if start is None else start
+        if start is not None and step - start + 1 >= MAX_NONFINITE_STEPS:
+            return start
+    to_the_end = [step for step in by_step if start is not None and step >= start]
+    taken = [step for step in to_the_end if step not in skipped]
+    return start if taken or len(to_the_end) >= NONFINITE_END else None
+
+
+def _nan_or_inf(run, start):
+    values = [value for step, _, value in run.loss if step >= start and not math.isfinite(value)]
+    return "nan" if any(map(math.isnan, values)) else "inf"
+
+
+def _broken(baseline):
+    """Return why a baseline cannot be compared with, or None."""
+    fault = failure(baseline)
+    if fault:
+        return fault
+    for name in curves.series_names(baseline):
+        medians = [value for value in curves.window_medians(curves.curve(baseline, name)) if math.isfinite(value)]
+        if name[0] == "loss" and _is_alone(baseline) and medians and medians[-1] > 2 * max(medians[0], 0.0) > 0:
+            return "its own loss rises, from {} to {}".format(number(medians[0]), number(medians[-1]))
+    return None
+
+
+def _is_alone(run):
+    """Return whether a run has one loss and no metric, so that lower is better."""
+    return len(curves.series_names(run)) == 1
+
+
+def _of_level(run, baseline, broken):
+    fault = failure(run)
+    if fault is not None and (broken is None or run.status == "failed"):
+        return Verdict(REJECTED, fault)
+    if baseline is None:
+        return Verdict(NOT_JUDGED, "there is no baseline")
+    if broken is not None:
+        return Verdict(NOT_JUDGED, "the baseline is no measure: {}".format(broken))
+    updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
+    if run.status == "interrupted":
+        return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
+    if updates < curves.MIN_UPDATES:
+        return Verdict(NOT_JUDGED, "{} updates are too few, {} are needed".format(updates, curves.MIN_UPDATES))
+    differing = _different_data(run, baseline)
+    if differing:
+        return Verdict(NOT_JUDGED, differing)
+    return _compared(find_differences(run, baseline))
+
+
+def _different_data(run, baseline):
+    """Say so if first losses of equal seed, with equal weights, are too far apart for rounding; or return None."""
+    for own, base in zip([run] + run.repeats, [baseline] + baseline.repeats):
+        first, reference = own.losses().get(0), base.losses().get(0)
+        if first is None or reference is None or not (math.isfinite(first) and math.isfinite(reference)):
+            continue
+        gap = abs(first - reference) / (max(abs(reference), abs(first)) or 1.0)
+        if gap > FIRST_LOSS or (gap > SIMILAR_FIRST_LOSS and _are_unrelated(own, base)):
+            seen = "runs saw different data: with equal seeds the first loss is {}, the baseline's {}; seed every generator"
+            return seen.format(number(first), number(reference))
+    return None
+
+
+def _are_unrelated(run, baseline):
+    first = [[point for point in curves.points(each, ("loss", 0)) if point[0] < FIRST_STEPS] for each in (run, baseline)]
+    found = curves.correlation(*first)
+    return found is not None and found < MIN_CORRELATION
+
+
+def find_differences(run, baseline):
+    """Return the ``Difference`` objects of a level: end and area of each series that both have."""
+    found = []
+    for name in curves.series_names(baseline):
+        if name not in curves.series_names(run):
+            continue
+        pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
+        control = _compare(combinations([baseline] + baseline.repeats, 2), name)
+        if pairs:
+            one_sided, label = _is_alone(baseline), curves.describe(name, baseline)
+            late = [windows[len(windows) // 2 :] for windows in control]
+            error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
+            ends = [windows[-1].delta for windows in pairs]
+            areas = [mean(window.delta for window in windows) for windows in pairs]
+            found.append(_difference(label, "ends", ends, late, END_TOLERANCE, error, one_sided))
+            found.append(_difference(label, "is on average", areas, control, AREA_TOLERANCE, error, one_sided))
+    return found
+
+
+def _compare(pairs, name):
+    found = [curves.compare(one, other, name) for one, other in pairs]
+    return [windows for windows in found if windows]
+
+
+def _difference(series, what, values, control, tolerance, error, one_sided):
+    squares = [window.delta**2 - window.error**2 for windows in control for window in windows]
+    variation = math.sqrt(max(0.0, mean(squares))) if squares else None
+    signed = mean(values)
+    if not all(map(math.isfinite, values)):
+        uncertainty = 0.0
+    elif len(values) >= 3:
+        uncertainty = t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    else:
+        uncertainty = DEVIATIONS * max(variation or 0.0, error) / math.sqrt(len(values))
+    value = signed if one_sided else abs(signed)
+    return Difference(series, what, value, signed, uncertainty, variation, max(tolerance, _lower_bound(squares)))
+
+
+def _lower_bound(squares):
+    """Return the root of the mean of squares less two standard errors, which is large where windows are few."""
+    if len(squares) < 2 or not all(map(math.isfinite, squares)):
+        return 0.0
+    return math.sqrt(max(0.0, mean(squares) - 2 * stdev(squares) / math.sqrt(len(squares))))
+
+
+def t_quantile(freedom):
+    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 2 up."""
+    return T_QUANTILES[freedom - 2] if freedom - 2 < len(T_QUANTILES) else 1.96 + 2.5 / freedom
+
+
+def _compared(differences):
+    if not differences:
+        return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
+    worst = max(differences, key=lambda each: each.excess)
+    told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
+    if worst.variation is None:
+        return Verdict(NOT_JUDGED, "{}; without a control there is no measure".format(told), worst.signed)
+    if worst.variation > MAX_VARIATION:
+        text = "the baseline's own seeds are {} apart: {}".format(percent(worst.variation), "train longer, or more evenly")
+        return Verdict(NOT_JUDGED, text, worst.signed, worst.variation)
+    seeds = "seeds differ by {}".format(percent(worst.variation))
+    rejected = [each for each in differences if each.value - each.uncertainty > each.allowed]
+    if rejected:
+        worst = max(rejected, key=lambda each: each.excess)
+        told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
+        text = "{}, seeds differ by {}".format(told, percent(worst.variation))
+        return Verdict(REJECTED, text, worst.signed, worst.variation)
+    if all(each.value <= each.allowed for each in differences):
+        end = max((each for each in differences if each.what == "ends"), key=lambda each: abs(each.signed))
+        return Verdict(ACCEPTED, _accepted_text(end), end.signed, end.variation)
+    return Verdict(NOT_JUDGED, "{}, {}: use more --repeats".format(told, seeds), worst.signed, worst.variation)
+
+
+def _accepted_text(end):
+    if end.value <= end.variation:
+        return "within seed-to-seed variation: {} ends {} the baseline's, seeds differ by {}".format(
+            end.series, _signed(end.signed), percent(end.variation)
+        )
+    return "{} ends {} the baseline's, within the {} that are allowed".format(
+        end.series, _signed(end.signed), percent(end.allowed)
+    )
+
+
+def _signed(share):
+    """Return a difference for people: "3 % over"."""
+    if not math.isfinite(share):
+        return "far over"
+    return "{} {}".format(percent(abs(share)), "over" if share > 0 else "under") if share else "at"

@@ -1,0 +1,164 @@
+"""Verdicts of ``ab`` on runs whose truth is known: simulated curves, and real trainings of a small network.
+
+    python benchmarks/ab_verdicts.py [--seeds 20] [--trainings 7]
+
+Each row is a kind of run: how often its level was accepted, rejected, or not judged. A wrong acceptance is one of a level
+that is bad, or that nothing can be said of; a wrong rejection is one of a level that is healthy, or that nothing can be
+said of. The exit code is 1 with a wrong acceptance, or with more than 5 % wrong rejections.
+"""
+
+import argparse
+import collections
+import math
+import random
+import sys
+
+from ampcompat.abtest import Report, Run, verdict
+
+#: What may be said of a kind without being wrong.
+HEALTHY = (verdict.ACCEPTED, verdict.NOT_JUDGED)
+BAD = (verdict.REJECTED, verdict.NOT_JUDGED)
+UNKNOWN = (verdict.NOT_JUDGED,)
+
+#: kind -> what may be said of it.
+TRUTHS = collections.OrderedDict(
+    [
+        ("healthy", HEALTHY),
+        ("healthy, start-up skips", HEALTHY),
+        ("healthy, one bad batch", HEALTHY),
+        ("healthy, heavy-tailed loss", HEALTHY),
+        ("healthy, three seeds", HEALTHY),
+        ("healthy, two losses (GAN)", HEALTHY),
+        ("never learns, and one bad batch", BAD),
+        ("learns, then diverges late", BAD),
+        ("ends 5 % worse", BAD),
+        ("ends 5 % worse, three seeds", BAD),
+        ("drifts slowly", BAD),
+        ("one of two losses collapses", BAD),
+        ("nan from the first step", BAD),
+        ("baseline itself broken", UNKNOWN),
+        ("unseeded data", UNKNOWN),
+        ("very short run", UNKNOWN),
+    ]
+)
+
+
+def main():
+    """Print a row per kind and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20, help="simulated reports per kind")
+    parser.add_argument("--trainings", type=int, default=7, help="really trained reports per kind; 0: none")
+    options = parser.parse_args()
+    wrong, total = collections.Counter(), 0
+    print("| kind | source | accepted | rejected | not judged | wrong |\n|---|---|---|---|---|---|")
+    for source, make, count in (("simulated", simulated, options.seeds), ("trained", trained, options.trainings)):
+        for kind, allowed in TRUTHS.items():
+            kinds = collections.Counter(judged(make(kind, seed)) for seed in range(count))
+            found = [each for each in kinds.elements() if each not in allowed]
+            wrong.update(found)
+            total += count
+            counts = [kinds[each] for each in (verdict.ACCEPTED, verdict.REJECTED, verdict.NOT_JUDGED)]
+            if count:
+                print("| {} | {} | {} | {} | {} | {} |".format(kind, source, *(counts + [len(found)])), flush=True)
+    accepted, rejected = wrong[verdict.ACCEPTED], wrong[verdict.REJECTED]
+    print("\n{} reports: {} wrong acceptances, {} wrong rejections".format(total, accepted, rejected))
+    return 1 if accepted or rejected > 0.05 * total else 0
+
+
+def judged(report):
+    """Return the verdict on the level O2 of a report."""
+    return verdict.judge(report)["O2"].kind
+
+
+# -- simulated curves --------------------------------------------------------------------------------------------------
+
+
+def simulated(kind, seed):
+    """Return a report of two levels whose losses are simulated."""
+    rng = random.Random("{} {}".format(kind, seed))
+    shape = {
+        "steps": 12 if kind == "very short run" else rng.choice([60, 120, 300, 1000]),
+        "start": rng.uniform(0.5, 10.0),
+        "floor": rng.choice([0.02, 0.1, 0.5, 2.0]),
+        "rate": rng.uniform(3.0, 12.0),
+        "batch": rng.uniform(0.02, 0.3),  # scatter of the batches' losses
+        "seed": rng.uniform(0.003, 0.012),  # of the seeds' curves
+        "rounding": rng.uniform(0.2, 1.0),  # of the levels' curves, as a share of that
+    }
+    seeds = 3 if "three seeds" in kind else 1
+    report = Report(baseline="O0")
+    for repeat in range(max(2, seeds)):
+        report.add("O0", repeat, simulated_run(kind, shape, rng, (seed, repeat), is_baseline=True))
+    for repeat in range(seeds):
+        report.add("O2", repeat, simulated_run(kind, shape, rng, (seed, repeat), is_baseline=False))
+    return report
+
+
+def simulated_run(kind, shape, rng, data, is_baseline):
+    """Return one ``Run``; equal ``data`` means equal initial weights and batches."""
+    data = rng.random() if kind == "unseeded data" else data
+    batches, seeds = random.Random("batches {}".format(data)), random.Random("seed {}".format(data))
+    skips = rng.randint(1, 4) if kind.endswith("start-up skips") and not is_baseline else 0
+    seed_drift, own_drift, updates = Drift(seeds, shape["seed"]), Drift(rng, shape["seed"] * shape["rounding"]), 0
+    first_loss = seeds.uniform(0.5, 2.0) if kind == "unseeded data" else 1.0
+    run, spike = Run(), rng.randrange(shape["steps"] * 7 // 10, shape["steps"])
+    for step in range(shape["steps"]):
+        progress = updates / shape["steps"]
+        value = shape["floor"] + first_loss * shape["start"] * math.exp(-shape["rate"] * progress)
+        tail = abs(1 / max(1e-3, batches.random()) ** 0.7 - 1) if "heavy" in kind else 0.0
+        value *= math.exp(seed_drift.next() + own_drift.next() + shape["batch"] * batches.gauss(0, 1)) * (1 + tail)
+        if not is_baseline or kind == "baseline itself broken":
+            value = faulty(kind, value, progress, shape, step == spike, is_baseline)
+        run.loss.append((step, 0, value))
+        if "losses" in kind:
+            run.loss.append((step, 1, 5.0 + batches.gauss(0, 0.2) + own_drift.value - 4.9 * collapsed(kind, is_baseline)))
+        run.step_seconds.append(0.01)
+        run.skipped += [step] if step < skips else []
+        updates += step >= skips
+    return run
+
+
+class Drift:
+    """A slow random change of a curve, of this standard deviation."""
+
+    def __init__(self, rng, deviation):
+        self._rng, self._deviation, self.value = rng, deviation, 0.0
+
+    def next(self):
+        """Return the value at the next step."""
+        self.value = 0.97 * self.value + self._rng.gauss(0, self._deviation * math.sqrt(1 - 0.97**2))
+        return self.value
+
+
+def collapsed(kind, is_baseline):
+    """Return whether the second of two losses has collapsed."""
+    return kind == "one of two losses collapses" and not is_baseline
+
+
+def faulty(kind, value, progress, shape, is_spike, is_baseline):
+    """Return the loss of one step with the fault of its kind."""
+    start = shape["floor"] + shape["start"]
+    if "one bad batch" in kind and is_spike:
+        value *= 1e4
+    if kind.startswith("never learns"):
+        value *= start / (shape["floor"] + shape["start"] * math.exp(-shape["rate"] * progress))
+    if kind == "learns, then diverges late" and progress > 0.8:
+        value *= math.exp(20 * (progress - 0.8))
+    if kind.startswith("ends 5 % worse"):
+        value *= 1 + 0.05 * min(1.0, 3 * progress) + 0.01
+    if kind == "drifts slowly":
+        value *= 1 + 0.3 * progress
+    if kind == "nan from the first step":
+        value = math.nan
+    if kind == "baseline itself broken":
+        value = value * math.exp(12 * progress) if progress < 0.7 or shape["batch"] > 0.15 else math.nan
+    return value
+
+
+def trained(kind, seed):
+    """Return a report of a real training with the fault of its kind."""
+    raise NotImplementedError
+
+
+if __name__ == "__main__":
+    sys.exit(main())
