@@ -15,6 +15,9 @@ import sys
 
 from ampcompat.abtest import Report, Run, verdict
 
+#: The learning rate of the real trainings.
+RATE = 0.2
+
 #: What may be said of a kind without being wrong.
 HEALTHY = (verdict.ACCEPTED, verdict.NOT_JUDGED)
 BAD = (verdict.REJECTED, verdict.NOT_JUDGED)
@@ -155,9 +158,86 @@ def faulty(kind, value, progress, shape, is_spike, is_baseline):
     return value
 
 
+# -- real trainings ----------------------------------------------------------------------------------------------------
+
+
 def trained(kind, seed):
-    """Return a report of a real training with the fault of its kind."""
-    raise NotImplementedError
+    """Return a report of real trainings at O0 and O2, the latter with the fault of its kind."""
+    import ampcompat.abtest
+
+    training = Training(kind)
+    repeats = 3 if "three seeds" in kind else 1
+    return ampcompat.abtest.compare(
+        training, levels=["O2"], repeats=repeats, seed=1000 * seed, diagnose=False, memory=False
+    )
+
+
+class Training:
+    """A small regression, or the two losses of an autoencoder and its critic. Called with the level."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.unseeded = random.SystemRandom()
+
+    def __call__(self, level):
+        """Train; at O2 with the fault."""
+        import torch
+
+        from ampcompat import amp
+
+        if self.kind == "unseeded data":
+            torch.manual_seed(self.unseeded.randrange(2**31))
+        is_faulty = level == "O2" or self.kind == "baseline itself broken"
+        models = [self._model(), self._model()] if self._has_two_losses() else [self._model()]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=RATE) for model in models]
+        scale = 2.0**20 if self.kind.endswith("start-up skips") else 2.0**10
+        models, optimizers = amp.initialize(
+            models, optimizers, opt_level=level, num_losses=len(models), init_scale=scale, verbosity=0
+        )
+        task = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+        task *= self.unseeded.uniform(0.5, 2.0) if self.kind == "unseeded data" else 1.0
+        for step in range(15 if self.kind == "very short run" else 150):
+            for index, (model, optimizer) in enumerate(zip(models, optimizers)):
+                optimizer.param_groups[0]["lr"] = self._learning_rate(step) if is_faulty else RATE
+                loss = self._loss(model, task, step, is_faulty and index == len(models) - 1)
+                optimizer.zero_grad()
+                with amp.scale_loss(loss, optimizer, loss_id=index) as scaled_loss:
+                    scaled_loss.backward()
+                optimizer.step()
+
+    def _has_two_losses(self):
+        return "losses" in self.kind
+
+    def _model(self):
+        import torch
+
+        return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+    def _learning_rate(self, step):
+        if self.kind.startswith("never learns"):
+            return 0.0
+        late = self.kind == "learns, then diverges late" and step > 110
+        return 60.0 if late else RATE
+
+    def _noise(self, step, is_faulty):
+        """Return the variance of the labels' noise, which the loss cannot fall below, as a multiple of its usual one."""
+        if is_faulty and self.kind.startswith("ends 5 % worse"):
+            return 1.08  # the loss ends about 5 % higher
+        return 1 + 0.3 * step / 150 if is_faulty and self.kind == "drifts slowly" else 1.0
+
+    def _loss(self, model, task, step, is_faulty):
+        import torch
+
+        inputs = torch.randn(32, 8)
+        if "heavy" in self.kind:
+            inputs = inputs * torch.randn(32, 1).abs().clamp(min=0.1).pow(-0.7).clamp(max=10.0)
+        if "one bad batch" in self.kind and step == 97 and is_faulty:
+            inputs = inputs * 30
+        target = inputs @ task + torch.randn(32, 4) * math.sqrt(0.25 * self._noise(step, is_faulty))
+        if "nan" in self.kind and is_faulty or (self.kind == "baseline itself broken" and step > 20):
+            target = target * math.nan
+        loss = (model(inputs).float() - target).pow(2).mean()
+        return loss * 0.05 if is_faulty and self.kind == "one of two losses collapses" and step > 30 else loss
 
 
 if __name__ == "__main__":

@@ -4,3 +4,4 @@ Reports can be read and drawn where torch is not installed; only ``compare`` imp
 """
 
 from .report_data import Finding, Memory, Report, Run
+from .comparison import compare

@@ -3,20 +3,29 @@
 from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
 from ..memory.step_observer import MemoryObserver
 
+#: Of so many steps the last is not watched for overflows, so that its time counts.
+TIMED_EVERY = 4
+
 #: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic
 #: scale may begin with, since an optimizer has no state before it has stepped.
 MEASURED = (1, 2, 5, 10, 20, 50, 100)
 
 
 class DiagnosisEvents:
-    """Makes one event of each explanation of a skipped step."""
+    """Makes one event of each explanation of a skipped step, and pauses the diagnosis in the steps that are timed."""
 
     def __init__(self, diagnosis):
         self._diagnosis = diagnosis
         self._count = 0  # explanations that have become events
 
+    @property
+    def is_watching(self):
+        """Whether the diagnosis takes time in the current step."""
+        return not self._diagnosis.is_paused
+
     def step_ended(self, next_step):
-        """Do nothing: explanations need no end of a step."""
+        """Pause or resume the diagnosis for the next step."""
+        self._diagnosis.is_paused = next_step is not None and next_step % TIMED_EVERY == TIMED_EVERY - 1
 
     def new_events(self):
         """Return the events of explanations since the last call."""
@@ -27,6 +36,8 @@ class DiagnosisEvents:
 
 class MemoryEvents:
     """Makes events of measured memory: bytes by kind, and the formula's result."""
+
+    is_watching = False  # measured steps are listed in the event of the measurement
 
     def __init__(self, meter):
         self._meter = meter

@@ -47,6 +47,29 @@ KINDS = ("parameters", "gradients", "masters", "optimizer", "activations", "buff
 STATUSES = ("ok", "stopped", "failed", "interrupted")
 
 
+#: The errors of runs in which there was nothing to record: a series ends after the first of them.
+NEVER_INITIALIZED = (
+    "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
+    "script starts by itself is not recorded"
+)
+DISABLED = "amp.initialize was called with enabled=False, so that every level is the same training without amp"
+NOTHING_TO_RECORD = (NEVER_INITIALIZED, DISABLED)
+
+
+def planned_runs(levels, baseline, repeats=1, control=True):
+    """Return the runs of a series as ``[(level, repeat), …]``.
+
+    Args:
+        levels: the levels in their order; the baseline comes first where it is not among them.
+        repeats: runs per level, each with other seeds.
+        control: whether the baseline has at least two seeds.
+    """
+    levels = list(levels) if baseline in levels else [baseline] + list(levels)
+    counts = dict.fromkeys(levels, repeats)
+    counts[baseline] = max(repeats, 2 if control else 1)
+    return [(level, repeat) for level in levels for repeat in range(counts[level])]
+
+
 @dataclass
 class Memory:
     """Bytes by kind at the peak of a step; None is not measured."""

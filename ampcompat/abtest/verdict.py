@@ -12,9 +12,12 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
                 with fewer 3 * max(V, the standard error of delta in its last window) / sqrt(number of pairs)
 
-    accepted    D <= A for both, in every series
-    rejected    D - U > A for one of them
+    accepted    D <= A for both, in every series, and no difference is steady
+    rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
+
+A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the 2
+or 5 %: rounding moves a curve up and down.
 
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
@@ -75,7 +78,10 @@ class Verdict:
 
 @dataclass
 class Difference:
-    """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A)."""
+    """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
+
+    ``is_rejected``, ``is_steady``: see the module.
+    """
 
     series: str
     what: str
@@ -84,6 +90,8 @@ class Difference:
     uncertainty: float
     variation: Optional[float]
     allowed: float
+    is_rejected: bool
+    is_steady: bool
 
     @property
     def excess(self):
@@ -213,13 +221,10 @@ def find_differences(run, baseline):
         pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
         control = _compare(combinations([baseline] + baseline.repeats, 2), name)
         if pairs:
-            one_sided, label = _is_alone(baseline), curves.describe(name, baseline)
-            late = [windows[len(windows) // 2 :] for windows in control]
-            error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
-            ends = [windows[-1].delta for windows in pairs]
-            areas = [mean(window.delta for window in windows) for windows in pairs]
-            found.append(_difference(label, "ends", ends, late, END_TOLERANCE, error, one_sided))
-            found.append(_difference(label, "is on average", areas, control, AREA_TOLERANCE, error, one_sided))
+            is_alone, label = _is_alone(baseline), curves.describe(name, baseline)
+            for what, tolerance, start in (("ends", END_TOLERANCE, 0.5), ("is on average", AREA_TOLERANCE, 0.0)):
+                parts = [[windows[int(start * len(windows)) :] for windows in each] for each in (pairs, control)]
+                found.append(_difference(label, what, parts[0], parts[1], tolerance, is_alone))
     return found
 
 
@@ -228,18 +233,29 @@ def _compare(pairs, name):
     return [windows for windows in found if windows]
 
 
-def _difference(series, what, values, control, tolerance, error, one_sided):
+def _difference(series, what, pairs, control, tolerance, one_sided):
+    values = [windows[-1].delta if what == "ends" else mean(window.delta for window in windows) for windows in pairs]
     squares = [window.delta**2 - window.error**2 for windows in control for window in windows]
     variation = math.sqrt(max(0.0, mean(squares))) if squares else None
-    signed = mean(values)
-    if not all(map(math.isfinite, values)):
-        uncertainty = 0.0
-    elif len(values) >= 3:
-        uncertainty = t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
+    allowed, signed = max(tolerance, _lower_bound(squares)), mean(values)
+    value = signed if one_sided else abs(signed)
+    if len(values) >= 3:
+        uncertainty = half_width(values)
+        is_rejected = value - uncertainty > tolerance
     else:
         uncertainty = DEVIATIONS * max(variation or 0.0, error) / math.sqrt(len(values))
-    value = signed if one_sided else abs(signed)
-    return Difference(series, what, value, signed, uncertainty, variation, max(tolerance, _lower_bound(squares)))
+        is_rejected = value - uncertainty > allowed
+    late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
+    steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
+    return Difference(series, what, value, signed, uncertainty, variation, allowed, is_rejected, steady)
+
+
+def half_width(values):
+    """Return half the width of the 95 % t interval of the mean of values; 0 where one is infinite, inf of fewer than 3."""
+    if not all(map(math.isfinite, values)):
+        return 0.0
+    return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 2 else math.inf
 
 
 def _lower_bound(squares):
@@ -265,13 +281,13 @@ def _compared(differences):
         text = "the baseline's own seeds are {} apart: {}".format(percent(worst.variation), "train longer, or more evenly")
         return Verdict(NOT_JUDGED, text, worst.signed, worst.variation)
     seeds = "seeds differ by {}".format(percent(worst.variation))
-    rejected = [each for each in differences if each.value - each.uncertainty > each.allowed]
+    rejected = [each for each in differences if each.is_rejected]
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
         told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
         text = "{}, seeds differ by {}".format(told, percent(worst.variation))
         return Verdict(REJECTED, text, worst.signed, worst.variation)
-    if all(each.value <= each.allowed for each in differences):
+    if all(each.value <= each.allowed and not each.is_steady for each in differences):
         end = max((each for each in differences if each.what == "ends"), key=lambda each: abs(each.signed))
         return Verdict(ACCEPTED, _accepted_text(end), end.signed, end.variation)
     return Verdict(NOT_JUDGED, "{}, {}: use more --repeats".format(told, seeds), worst.signed, worst.variation)

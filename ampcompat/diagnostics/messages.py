@@ -13,6 +13,7 @@ LOW_SCALE, MANY_SKIPS = 16.0, 8
 #: Why no module's output was recorded.
 COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
 NOT_RECORDED = "diagnose=True records them from the first step"
+UNWATCHED = "the time of this step was taken, so it was not watched"
 
 
 class NonFinite(NamedTuple):

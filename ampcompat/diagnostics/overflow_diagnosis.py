@@ -12,7 +12,7 @@ from ..notices import is_first_rank
 from ..observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
-from .messages import NOT_RECORDED, WHOLE, explain, number
+from .messages import NOT_RECORDED, UNWATCHED, WHOLE, explain, number
 from .overflow_record import PassRecord, read_record
 from .tensor_stats import NamedScalars, RunningMax, max_abs
 
@@ -36,12 +36,16 @@ class OverflowDiagnosis(Observer):
         prints_summary: whether to print a histogram of the gradients at the end.
 
     Attributes:
+        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis; of a step
+            that is skipped meanwhile only the loss and the gradients are known.
         findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
             each optimizer.
     """
 
     def __init__(self, prints=True, prints_summary=False):
         self.findings = []
+        self.is_paused = False
+        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to the adapters) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
         self._counter = GradientCounter(SAMPLE)
@@ -70,6 +74,7 @@ class OverflowDiagnosis(Observer):
             atexit.register(self._finish_run, self._session)
             self._hooks = ActivationHooks()
             self._hooks.is_in_backward = lambda: self._pass() is not None
+            self._hooks.is_paused = lambda: self.is_paused
         self._models = [each for each in self._models if each[0]() is not None]
         known = [model for model, _ in self._known_models()]
         new = [model for model in models if not any(model is each for each in known)]
@@ -85,6 +90,11 @@ class OverflowDiagnosis(Observer):
         """Record the loss."""
         if self._hooks is None:
             return
+        self._unrecorded.pop(backward.loss_id, None)
+        if self.is_paused:
+            adapters = list(map(weakref.ref, backward.adapters))
+            self._unrecorded[backward.loss_id] = backward.loss.detach(), backward.scale, adapters
+            return
         if self._pass is not _none:  # the pass before ended with an error
             self._losses.pop(backward.loss_id, None)
         self._pass = weakref.ref(backward)
@@ -95,7 +105,7 @@ class OverflowDiagnosis(Observer):
     def after_backward(self, backward):
         """Record a pass whose gradients were checked for an overflow."""
         self._pass = _none
-        if backward.verdict is None or self._hooks is None:
+        if backward.verdict is None or self._hooks is None or self.is_paused:
             return
         self._drop_good_records()
         record = self._record(backward)
@@ -118,7 +128,9 @@ class OverflowDiagnosis(Observer):
     def step_skipped(self, session, loss_id, scaler):
         """Explain the skipped step, once for all optimizers of the loss."""
         record = self._first_overflow(loss_id)
-        if record is not None and self._last.get(loss_id, (None, None))[1] is not record:
+        if record is None and loss_id in self._unrecorded:
+            self._conclude_unrecorded(session, loss_id, scaler)
+        elif record is not None and self._last.get(loss_id, (None, None))[1] is not record:
             self._conclude(session, record, skipped=True)
 
     def after_step(self, adapter):
@@ -216,6 +228,14 @@ class OverflowDiagnosis(Observer):
         return None
 
     # -- findings ------------------------------------------------------------------------------------------------------
+
+    def _conclude_unrecorded(self, session, loss_id, scaler):
+        loss, scale, references = self._unrecorded.pop(loss_id)
+        adapters = [reference() for reference in references if reference() is not None]
+        facts = self.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
+        step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
+        _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
+        self.findings.append((step, "{} What to try: {}".format(text, advice)))
 
     def _conclude(self, session, record, skipped):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
