@@ -3,5 +3,19 @@
 Reports can be read and drawn where torch is not installed; only ``compare`` imports it.
 """
 
+from .metrics import log
+from .report.html import to_html
+from .report.png import save_figure
+from .report.text import to_text
 from .report_data import Finding, Memory, Report, Run
-from .comparison import compare
+
+__all__ = ["Finding", "Memory", "Report", "Run", "compare", "log", "save_figure", "to_html", "to_text"]
+
+
+def __getattr__(name):
+    """Import ``compare``, and torch with it, when it is first used."""
+    if name != "compare":
+        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+    from .comparison import compare
+
+    return globals().setdefault("compare", compare)
