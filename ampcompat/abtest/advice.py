@@ -70,7 +70,7 @@ def _against(others):
     for kind, verb in ((REJECTED, "Rejected"), (NOT_JUDGED, "Not judged")):
         told = {}
         for row in others:
-            if row.verdict.kind == kind:
+            if row.verdict.kind == kind and not row.verdict.text.startswith("failed: "):
                 told.setdefault(row.verdict.text, []).append(row.level)
         parts = ["{} ({})".format(" ".join(levels), text) for text, levels in told.items()]
         found += ["{}: {}.".format(verb, ", ".join(parts))] if parts else []

@@ -22,7 +22,7 @@ or 5 %: rounding moves a curve up and down.
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
 where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or by
-more than 0.5 %, and the changes of the first 30 losses do not correlate), and where the baseline is no measure: broken
+more than 0.5 %, and the changes of the first 30 losses do not correlate; and so of every other level), and where the baseline is no measure: broken
 itself, or more than 50 % apart between its own seeds.
 """
 
@@ -109,7 +109,7 @@ def judge(report):
             fault = failure(run) or broken
             verdicts[level] = Verdict(REJECTED, fault) if fault else Verdict(BASELINE, "baseline")
         else:
-            verdicts[level] = _of_level(run, baseline, broken)
+            verdicts[level] = _of_level(run, baseline, broken, _agree(report, level))
     return verdicts
 
 
@@ -174,7 +174,14 @@ def _is_alone(run):
     return len(curves.series_names(run)) == 1
 
 
-def _of_level(run, baseline, broken):
+def _agree(report, level):
+    """Return whether the first losses of another level agree with the baseline's, so that the data are the same."""
+    baseline = report.runs.get(report.baseline)
+    others = [run for name, run in report.runs.items() if name not in (level, report.baseline) and run.loss]
+    return baseline is not None and any(not _different_data(run, baseline) for run in others)
+
+
+def _of_level(run, baseline, broken, data_agree):
     fault = failure(run)
     if fault is not None and (broken is None or run.status == "failed"):
         return Verdict(REJECTED, fault)
@@ -187,7 +194,7 @@ def _of_level(run, baseline, broken):
         return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
     if updates < curves.MIN_UPDATES:
         return Verdict(NOT_JUDGED, "{} updates are too few, {} are needed".format(updates, curves.MIN_UPDATES))
-    differing = _different_data(run, baseline)
+    differing = None if data_agree else _different_data(run, baseline)
     if differing:
         return Verdict(NOT_JUDGED, differing)
     return _compared(find_differences(run, baseline))

@@ -3,8 +3,8 @@
 import os
 import shutil
 
-from ..abtest.report.charts import save_side_by_side
-from ..abtest.report.html import side_by_side, to_html
+from ..abtest.report.html import to_html
+from ..abtest.report.png import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..errors import AmpError
@@ -15,14 +15,15 @@ def report(arguments):
     """Print the tables of reports; on request write a page and an image of all of them."""
     parser = LineParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
     parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file; several are shown side by side")
+    parser.add_argument("--details", action="store_true", help="print all that is known of each level")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
     options = parser.parse_args(arguments)
     try:
         reports = [(path, _read(path)) for path in options.files]  # all of them before anything is printed or written
-        _print(reports)
+        _print(reports, options.details)
         if options.html:
-            _write(options.html, _page(reports))
+            _write(options.html, to_html(_named(reports)))
         if options.png:
             _draw(options.png, _named(reports))
     except AmpError as error:
@@ -44,16 +45,12 @@ def _read(path):
         raise AmpError("{}: {}".format(path, error)) from None
 
 
-def _print(reports):
+def _print(reports, details):
     width = shutil.get_terminal_size((100, 24)).columns
     for index, (path, each) in enumerate(reports):
         if len(reports) > 1:
             print("{}== {} ==\n".format("\n" if index else "", path))
-        print(to_text(each, width))
-
-
-def _page(reports):
-    return to_html(reports[0][1]) if len(reports) == 1 else side_by_side(_named(reports))
+        print(to_text(each, min(width, 100), details))
 
 
 def _named(reports):
@@ -74,7 +71,7 @@ def _write(path, text):
 
 def _draw(path, reports):
     try:
-        save_side_by_side(reports, path)
+        save_figure(reports, path)
     except OSError as error:
         raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
     print("wrote {}".format(path))

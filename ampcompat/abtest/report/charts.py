@@ -143,7 +143,6 @@ def _lines(rows, title, is_share=False):
     shown = "format(pow(10, datum.value), '.3~g')"
     plain = "format(datum.value, '+.3~%')" if is_share else "format(datum.value, '.4~g')"
     axis = {"title": title, "labelExpr": plain if is_share else "log ? {} : {}".format(shown, plain)}
-    opacity = {"condition": [{"param": "shown", "empty": True, "test": None, "value": 1}], "value": 0.1}
     opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
     encoding = {
         "x": {"field": "step", "type": "quantitative", "title": "step", "axis": {"grid": False, "format": "~s"}},
@@ -210,7 +209,7 @@ def _scales(named):
     x = {"field": "step", "type": "quantitative", "axis": {"grid": False, "format": "~s"}}
     y = {"field": "scale", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "loss scale"}
     tooltip = [{"field": name} for name in ("run", "step", "scale", "skipped")]
-    encoding = {"x": x, "y": dict(y, axis={"format": "~s"}), "color": _colour(rows), "tooltip": tooltip}
+    encoding = {"x": x, "y": dict(y, axis={"labelExpr": "format(datum.value, ',')"}), "color": _colour(rows), "tooltip": tooltip}
     opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
     line = {"mark": {"type": "line", "interpolate": "step-after", "clip": True}, "params": [_LEGEND, _ZOOM]}
     line["encoding"] = dict(encoding, opacity=opacity, strokeDash={"field": "report", "type": "nominal", "legend": None})

@@ -19,6 +19,9 @@ def to_text(report, width=100, details=False):
     if details:
         parts += [_aligned(*table) for table in detail_tables(report)]
         parts += [_findings(report.runs.items(), width), _verdicts(report, width)]
+    elif any(run.error for run in report.runs.values()):
+        failed = ["{}: {}: {}".format(level, run.status, run.error) for level, run in report.runs.items() if run.error]
+        parts.append([line for each in failed for line in _wrapped(each, width)])
     advice = report.advice.splitlines()
     shown = advice if details else advice[:1]
     parts.append([line for each in shown for line in _wrapped(each, width)])
