@@ -235,7 +235,10 @@ class OverflowDiagnosis(Observer):
         facts = self.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
         step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
-        self.findings.append((step, "{} What to try: {}".format(text, advice)))
+        told = "{} What to try: {}".format(text, advice)
+        if loss_id in self._last:
+            told = "As in step {}, as far as is known: {}.".format(self._last[loss_id][3], UNWATCHED)
+        self.findings.append((step, told))
 
     def _conclude(self, session, record, skipped):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
