@@ -44,7 +44,9 @@ def train(steps, times):
     """Train, and append the seconds of each step to ``times``."""
     layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
     model = torch.nn.Sequential(*layers)
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=1e-3), verbosity=0, loss_scale=128.0)
+    model, optimizer = amp.initialize(
+        model, torch.optim.SGD(model.parameters(), lr=1e-3), verbosity=0, loss_scale=128.0
+    )
     inputs = torch.randn(64, 256)
     for _ in range(steps):
         start = time.perf_counter()

@@ -114,7 +114,9 @@ def simulated_run(kind, shape, rng, data, is_baseline):
             value = faulty(kind, value, progress, shape, step == spike, is_baseline)
         run.loss.append((step, 0, value))
         if "losses" in kind:
-            run.loss.append((step, 1, 5.0 + batches.gauss(0, 0.2) + own_drift.value - 4.9 * collapsed(kind, is_baseline)))
+            run.loss.append(
+                (step, 1, 5.0 + batches.gauss(0, 0.2) + own_drift.value - 4.9 * collapsed(kind, is_baseline))
+            )
         run.step_seconds.append(0.01)
         run.skipped += [step] if step < skips else []
         updates += step >= skips

@@ -22,7 +22,9 @@ LEVELS = ("O1", "O2", "O3")
 FAULT, STEPS = 12, 18
 
 #: name -> (the module's function of its input, what the explanation has to contain). ``{}`` is nothing to be said.
-Cause = collections.namedtuple("Cause", "expected body loss inputs prepare options", defaults=(None, None, None, None, {}))
+Cause = collections.namedtuple(
+    "Cause", "expected body loss inputs prepare options", defaults=(None, None, None, None, {})
+)
 
 
 class Body(torch.nn.Module):
@@ -67,6 +69,12 @@ def large_weights(net):
         net.head.bias.fill_(6e4)
 
 
+def masked_mean(output):
+    """Return the mean over targets of which there are none."""
+    mask = torch.zeros(len(output), 1)
+    return (output.float().pow(2) * mask).sum() / mask.sum()
+
+
 def squared(output):
     """Return the usual loss."""
     return output.float().pow(2).mean()
@@ -76,19 +84,25 @@ CAUSES = {
     "output too large for float16": Cause(["head", "exceeds the largest float16"], prepare=large_weights),
     "nan in a batch": Cause(["nan", "the input of", "check the data"], inputs=lambda x: x * float("nan")),
     "inf in a batch": Cause(["inf", "the input of", "check the data"], inputs=lambda x: x + float("inf")),
-    "input of 1e5, inf by the cast": Cause(["1e+05", "cast to float16", "scale the input"], inputs=lambda x: x * 0 + 1e5),
+    "input of 1e5, inf by the cast": Cause(
+        ["100000", "cast to float16", "scale the input"], inputs=lambda x: x * 0 + 1e5
+    ),
     "0/0 in a layer": Cause(["nan", "body", "0/0"], body=lambda x: zero(x) / zero(x)),
     "exp of large values": Cause(["inf", "body"], body=lambda x: torch.exp(x * 0 + 100.0)),
     "root at 0, backward": Cause(["nan", "body", "derivative of a root"], body=lambda x: x + torch.sqrt(zero(x))),
-    "norm at 0, backward": Cause(["nan", "body", "derivative of a root, norm"], body=lambda x: x + (zero(x) ** 2).sum().sqrt()),
+    "norm at 0, backward": Cause(
+        ["nan", "body", "derivative of a root, norm"], body=lambda x: x + (zero(x) ** 2).sum().sqrt()
+    ),
     "0 * inf behind a mask": Cause(
         ["nan", "body", "behind a mask"], body=lambda x: torch.where(x > 1e3, 1 / zero(x), x)
     ),
     "log of 0 in the loss": Cause(["the loss", "log(0)"], loss=lambda output: -torch.log(zero(output.float())).mean()),
-    "mean of nothing in the loss": Cause(["the loss", "empty"], loss=lambda output: output[:0].float().mean()),
+    "mean over no target in the loss": Cause(["the loss", "a division by 0"], loss=masked_mean),
     "loss scale too high at the start": Cause([], options={"init_scale": 2.0**24}),
-    "gradients too large at any scale": Cause(["too large"], body=lambda x: x, loss=lambda output: squared(output) * 1e30),
-    "nan in a weight": Cause(["weights of embed", "nan"], prepare=nan_weight),
+    "gradients too large at any scale": Cause(
+        ["too large"], body=lambda x: x, loss=lambda output: squared(output) * 1e30
+    ),
+    "nan in a weight": Cause(["embed.weight is nan"], prepare=nan_weight),
     "Adam's eps is 0 in float16": Cause([], options={"adam": True}),
 }
 

@@ -195,7 +195,9 @@ def _run(tree):
     for name in ("skipped", "watched", "measured"):
         values[name] = [_integer(step) for step in values.get(name) or ()]
     metrics = values.get("metrics") or {}
-    values["metrics"] = {str(name): [(_integer(step), float(value)) for step, value in metrics[name]] for name in metrics}
+    values["metrics"] = {
+        str(name): [(_integer(step), float(value)) for step, value in metrics[name]] for name in metrics
+    }
     values["step_seconds"] = [float(seconds) for seconds in values.get("step_seconds") or ()]
     if values.get("samples") is not None:
         values["samples"] = [_integer(count) for count in values["samples"]]

@@ -214,7 +214,9 @@ def _different_data(run, baseline):
 
 
 def _are_unrelated(run, baseline):
-    first = [[point for point in curves.points(each, ("loss", 0)) if point[0] < FIRST_STEPS] for each in (run, baseline)]
+    first = [
+        [point for point in curves.points(each, ("loss", 0)) if point[0] < FIRST_STEPS] for each in (run, baseline)
+    ]
     found = curves.correlation(*first)
     return found is not None and found < MIN_CORRELATION
 
@@ -285,7 +287,9 @@ def _compared(differences):
     if worst.variation is None:
         return Verdict(NOT_JUDGED, "{}; without a control there is no measure".format(told), worst.signed)
     if worst.variation > MAX_VARIATION:
-        text = "the baseline's own seeds are {} apart: {}".format(percent(worst.variation), "train longer, or more evenly")
+        text = "the baseline's own seeds are {} apart: {}".format(
+            percent(worst.variation), "train longer, or more evenly"
+        )
         return Verdict(NOT_JUDGED, text, worst.signed, worst.variation)
     seeds = "seeds differ by {}".format(percent(worst.variation))
     rejected = [each for each in differences if each.is_rejected]

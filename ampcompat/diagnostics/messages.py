@@ -12,6 +12,7 @@ LOW_SCALE, MANY_SKIPS = 16.0, 8
 
 #: Why no module's output was recorded.
 COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
+NOT_CALLED = "none of the initialized modules was called in this step"
 NOT_RECORDED = "diagnose=True records them from the first step"
 UNWATCHED = "the time of this step was taken, so it was not watched"
 
@@ -44,6 +45,8 @@ class OverflowFacts(NamedTuple):
     input: Optional[NonFinite] = None  # of a module, if it was not finite before any output was
     output: Optional[NonFinite] = None
     bad_weights: Sequence[str] = ()  # of that module, "layer3.weight is nan"
+    cast: Optional[NonFinite] = None  # of a wider dtype, finite, just before that, too large for the low dtype
+    zero_eps: str = ""  # "Adam's eps of 1e-08", where params in the low dtype make it 0
     param_gradient: Optional[NonFinite] = None
     output_gradient: Optional[NonFinite] = None  # at a module's output
     last_finite: Optional[str] = None  # the module at whose output the gradient was finite just before
@@ -73,6 +76,8 @@ def explain(facts):
 
 def _in_forward(facts):
     loss = "The loss was {} before scaling".format(facts.loss) if facts.loss else "The loss was finite"
+    if facts.cast:
+        return _in_cast(facts, loss)
     if facts.input:
         value = facts.input
         before = _if_known(value.max_before, "; its largest absolute value before was")
@@ -81,16 +86,40 @@ def _in_forward(facts):
         return "{} in {}".format(value.kind, value.name), text, _advice_on_input(facts, value)
     value = facts.output
     before = _if_known(value.max_before, "; its output's largest absolute value before was")
-    text = "{}. In the forward pass {} came first from module {}, in {}{}."
-    text = text.format(loss, value.kind, value.name, value.dtype, before)
+    module = value.name if value.name.startswith(WHOLE) else "module " + value.name
+    text = "{}. In the forward pass {} came first from {}, in {}{}."
+    text = text.format(loss, value.kind, module, value.dtype, before)
     if facts.bad_weights:
         return (
             "{} in the weights of {}".format(value.kind, value.name),
             "{} Its weights are the cause: {}.".format(text, ", ".join(facts.bad_weights)),
-            "resume from an earlier checkpoint; an earlier step made the weights {} (a static scale skips no step): "
-            "lower the learning rate, or clip gradients.".format(value.kind),
+            _advice_on_weights(facts, value),
         )
     return "{} in the output of {}".format(value.kind, value.name), text, _advice_on_output(facts, value)
+
+
+def _in_cast(facts, loss):
+    value, low = facts.cast, facts.low_dtype
+    text = "{}. In the forward pass {} had a largest absolute value of {}, in {}; the cast to {} made it inf."
+    name = value.name if value.name.startswith("the ") else "the output of " + value.name
+    advice = "scale the input, or normalize it: the largest {} is {}. Or use O4 or O5, whose bfloat16 reaches 3e38."
+    return (
+        "an overflow in the cast of {} to {}".format(name, low),
+        text.format(loss, name, number(value.max_before), value.dtype, low),
+        advice.format(low, number(facts.low_max)) if low != "bfloat16" else "check the data.",
+    )
+
+
+def _advice_on_weights(facts, value):
+    if facts.zero_eps:
+        return (
+            "{} is 0 in {}, so that a gradient of 0 becomes 0/0: use eps=1e-4, or a level with float32 weights for the "
+            "optimizer (O1, O2), and resume from an earlier checkpoint.".format(facts.zero_eps, facts.low_dtype)
+        )
+    cause = "an earlier step made the weights {} (a static scale skips no step), or a checkpoint had it: ".format(
+        value.kind
+    )
+    return "resume from an earlier checkpoint; {}lower the learning rate, or clip gradients.".format(cause)
 
 
 def _advice_on_input(facts, value):
@@ -235,7 +264,8 @@ def _advice_on_static(facts, value):
         advice = 'loss_scale={}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
         return advice.format(number(safe))
     origin = _origin(facts, value)
-    return "{}lower the learning rate, or clip gradients.".format(_wider_range(facts, origin))
+    text = "the gradients are too large for {}: {}lower the learning rate, or clip gradients."
+    return text.format(facts.low_dtype, _wider_range(facts, origin))
 
 
 def _safe_scale(facts, value):

@@ -8,6 +8,8 @@ import functools
 import weakref
 from collections import deque
 
+import torch
+
 from ..notices import is_first_rank
 from ..observer import Observer
 from .activation_hooks import ActivationHooks
@@ -33,7 +35,7 @@ class OverflowDiagnosis(Observer):
 
     Args:
         prints: whether to print; otherwise see ``findings``.
-        prints_summary: whether to print a histogram of the gradients at the end.
+        prints_summary: whether to print a histogram of the gradients at the end, and everything at any verbosity.
 
     Attributes:
         is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis; of a step
@@ -48,6 +50,7 @@ class OverflowDiagnosis(Observer):
         self._unrecorded = {}  # loss_id -> (loss, scale, weak references to the adapters) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
+        self._verbosity = 0 if prints_summary else 1  # the verbosity from which on it prints
         self._counter = GradientCounter(SAMPLE)
         self._passes = 0
         self._never_skipped = []  # records of passes at a static scale, to be read together
@@ -186,7 +189,25 @@ class OverflowDiagnosis(Observer):
             output_dtypes=[each.dtype for each in hooks.outputs],
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
             verdict=backward.verdict,
+            weights=NamedScalars([] if backward.scaler.checks else self._weight_maxima(), high),
         )
+
+    def _weight_maxima(self):
+        """Return the maxima of the models' params, which a step that skips nothing may change afterwards."""
+        found = []
+        for model, suffix in self._known_models():
+            found += [(name + suffix, max_abs(param)) for name, param in model.named_parameters()]
+        return [(name, value) for name, value in found if value is not None]
+
+    def _zero_eps(self, low):
+        """Return the eps of an optimizer that is 0 in its half params, in words; "" where there is none."""
+        for adapter in self._steps:
+            for group in adapter.optimizer.param_groups:
+                eps = group.get("eps")
+                is_half = any(param.dtype is low for param in group["params"])
+                if isinstance(eps, float) and is_half and torch.tensor(eps, dtype=low).item() == 0.0:
+                    return "{}'s eps of {}".format(type(adapter.optimizer).__name__, eps)
+        return ""
 
     def _snapshots(self):
         return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
@@ -244,6 +265,8 @@ class OverflowDiagnosis(Observer):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
         models = self._known_models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
+        if facts.bad_weights:
+            facts = facts._replace(zero_eps=self._zero_eps(session.policy.dtypes.low))
         cause, text, advice = explain(facts)
         earlier = self._last.get(record.loss_id)
         lines, first_step = [text, "What to try: " + advice], record.step
@@ -255,7 +278,7 @@ class OverflowDiagnosis(Observer):
         self.findings.append((record.step, " ".join(lines)))
         if self._prints:
             head = "ampcompat: step {} (loss scaler {}) {}. ".format(record.step, record.loss_id, verb)
-            session.notices.say(head + "\n    ".join(lines))
+            session.notices.say(head + "\n    ".join(lines), self._verbosity)
 
     def _read_never_skipped(self):
         """Explain the first pass with inf or nan among those at a scale that never skips."""
@@ -284,7 +307,8 @@ class OverflowDiagnosis(Observer):
             if count:
                 overflows = "{} {} explained above".format(count, "is" if count == 1 else "are")
             table = self.histogram().table("Unscaled gradients by magnitude, a sample")
-            session().notices.say("ampcompat: of {} backward passes {}. {}".format(self._passes, overflows, table))
+            text = "ampcompat: of {} backward passes {}. {}".format(self._passes, overflows, table)
+            session().notices.say(text, self._verbosity)
             self._prints_summary = False
 
     def _known_models(self):

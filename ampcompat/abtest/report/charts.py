@@ -26,7 +26,11 @@ SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
 POINTS = 400
 
 _MENUS = [
-    {"name": "smoothing", "value": "light", "bind": {"input": "select", "options": list(SMOOTHING), "name": "smoothing "}},
+    {
+        "name": "smoothing",
+        "value": "light",
+        "bind": {"input": "select", "options": list(SMOOTHING), "name": "smoothing "},
+    },
     {"name": "log", "value": False, "bind": {"input": "checkbox", "name": "logarithmic "}},
 ]
 _LEGEND = {"name": "shown", "select": {"type": "point", "fields": ["run"]}, "bind": "legend"}
@@ -178,9 +182,14 @@ def _differences(named):
     if bands and rows:
         limit = sorted(bands)[len(bands) // 2]
         y = {"datum": -limit, "type": "quantitative"}
-        band = {"mark": {"type": "rect", "color": "#999999", "opacity": 0.25}, "encoding": {"y": y, "y2": {"datum": limit}}}
+        band = {
+            "mark": {"type": "rect", "color": "#999999", "opacity": 0.25},
+            "encoding": {"y": y, "y2": {"datum": limit}},
+        }
         spec["layer"].insert(0, dict(band, data={"values": [{}]}))
-    caption = "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between two seeds."
+    caption = (
+        "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between two seeds."
+    )
     return Chart("difference", "Difference from the baseline", caption, spec)
 
 
@@ -209,10 +218,17 @@ def _scales(named):
     x = {"field": "step", "type": "quantitative", "axis": {"grid": False, "format": "~s"}}
     y = {"field": "scale", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "loss scale"}
     tooltip = [{"field": name} for name in ("run", "step", "scale", "skipped")]
-    encoding = {"x": x, "y": dict(y, axis={"labelExpr": "format(datum.value, ',')"}), "color": _colour(rows), "tooltip": tooltip}
+    encoding = {
+        "x": x,
+        "y": dict(y, axis={"labelExpr": "format(datum.value, ',')"}),
+        "color": _colour(rows),
+        "tooltip": tooltip,
+    }
     opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
     line = {"mark": {"type": "line", "interpolate": "step-after", "clip": True}, "params": [_LEGEND, _ZOOM]}
-    line["encoding"] = dict(encoding, opacity=opacity, strokeDash={"field": "report", "type": "nominal", "legend": None})
+    line["encoding"] = dict(
+        encoding, opacity=opacity, strokeDash={"field": "report", "type": "nominal", "legend": None}
+    )
     skips = {"mark": {"type": "point", "shape": "triangle-down", "filled": True, "size": 70, "clip": True}}
     skips.update(transform=[{"filter": "datum.skipped"}], encoding=dict(encoding, opacity=opacity))
     caption = "The factor of each loss, logarithmic. Triangles are skipped steps."
@@ -227,8 +243,12 @@ def _times(named):
     for prefix, report in named:
         for level, run in report.runs.items():
             times = sorted(steady_seconds(run))
-            low, middle, high = [series.quantile(times, share) * 1e3 for share in (0.25, 0.5, 0.75)] if times else [0] * 3
-            rows += [{"run": prefix + level, "milliseconds": _rounded(middle), "low": low, "high": high}] if times else []
+            low, middle, high = (
+                [series.quantile(times, share) * 1e3 for share in (0.25, 0.5, 0.75)] if times else [0] * 3
+            )
+            rows += (
+                [{"run": prefix + level, "milliseconds": _rounded(middle), "low": low, "high": high}] if times else []
+            )
     y = {"field": "run", "type": "nominal", "sort": None, "title": None}
     x = {"field": "milliseconds", "type": "quantitative", "title": "milliseconds per step"}
     bar = {"mark": {"type": "bar", "height": {"band": 0.6}}, "encoding": {"color": dict(_colour(rows), legend=None)}}
@@ -249,7 +269,12 @@ def _memory(named):
                 for source, memory in (("measured", run.memory), ("formula", run.predicted)):
                     value = None if memory is None else getattr(memory, kind)
                     if value and not (source == "formula" and part.startswith("act")):
-                        row = {"run": "{}{} {}".format(prefix, level, source), "kind": kind, "order": place, "part": part}
+                        row = {
+                            "run": "{}{} {}".format(prefix, level, source),
+                            "kind": kind,
+                            "order": place,
+                            "part": part,
+                        }
                         rows.append(dict(row, MiB=_rounded(value / 2**20)))
     scale = {"domain": list(KINDS), "range": list(KIND_COLOURS)}
     legend = {"title": None, "orient": "top", "columns": 3}

@@ -96,7 +96,9 @@ def _verdict(name, report, is_named):
     lines = report.advice.splitlines()
     badges = "".join(_badge(row, report.runs[level]) for level, row in rows.items())
     parts = ['<div class="advice">\n{}\n{}</div>'.format(elements.paragraphs(lines), _command(report)) if lines else ""]
-    parts.append('<ul class="verdicts">\n{}</ul>'.format(badges) if badges else elements.paragraphs(["No level was run."]))
+    parts.append(
+        '<ul class="verdicts">\n{}</ul>'.format(badges) if badges else elements.paragraphs(["No level was run."])
+    )
     return elements.section("Verdict" + (": " + name if is_named else ""), parts)
 
 

@@ -34,7 +34,10 @@ def document(title, body, scripts=""):
 
 def table(caption, titles, rows, kind="numbers"):
     """Return a table that scrolls by itself where the page is narrow; first cells are headings of rows."""
-    numeric = [all(_NUMBER.match(row[place].text if isinstance(row[place], Bar) else str(row[place])) for row in rows) for place in range(len(titles))]
+    numeric = [
+        all(_NUMBER.match(row[place].text if isinstance(row[place], Bar) else str(row[place])) for row in rows)
+        for place in range(len(titles))
+    ]
     classes = [_RIGHT if right else "" for right in numeric]
     head = "".join('<th scope="col"{}>{}</th>'.format(name, escape(title)) for name, title in zip(classes, titles))
     body = "".join("<tr>{}</tr>\n".format(_cells(row, classes)) for row in rows)

@@ -142,6 +142,9 @@ def _aligned(titles, rows):
     widths = [max(len(row[index]) for row in [titles] + rows) for index in range(len(titles))]
     lines = []
     for row in [titles] + rows:
-        cells = [cell.ljust(width) if index < 2 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths))]
+        cells = [
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  ".join(cells).rstrip())
     return lines
