@@ -1,6 +1,7 @@
 """Trains at each level in this process and records it. A level that fails is a row of the report, not an exception."""
 
 import contextlib
+import functools
 import platform
 import traceback
 
@@ -11,6 +12,7 @@ from ..casting import half_emulation
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..patching import PatchStack
 from ..torch_compat import features
+from ..training import initialize as requests
 from ..training import state
 from . import advice, metrics, seeding
 from .event_sources import add_observers
@@ -79,11 +81,24 @@ class RunOptions:
     Args:
         backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
         diagnose, memory: as for ``compare``.
+        layers: compare each layer with float32 in a few steps.
+        keep_fp32: names of layers to keep in float32, besides those that the script names.
         hidden_files: files whose frames are left out at the start of a traceback.
     """
 
-    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnose=True, memory=True, hidden_files=()):
+    def __init__(
+        self,
+        backend=None,
+        dtypes=None,
+        verbosity=None,
+        diagnose=True,
+        memory=True,
+        hidden_files=(),
+        layers=False,
+        keep_fp32=(),
+    ):
         opt_levels.parse_dtypes(dtypes)
+        self.layers, self.keep_fp32 = layers, list(keep_fp32)
         self.diagnose, self.memory = diagnose, memory
         self.hidden_files = tuple(hidden_files) + (__file__,)
         given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
@@ -150,13 +165,15 @@ def recorded_at(level, recorder, options):
 
     The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
     """
-    observers = add_observers(recorder, options.diagnose, options.memory)
+    observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
     before = state.command_line()
     forced = dict(options.overrides, opt_level=level)
     state.set_command_line(**forced)
     state.observers.extend(observers)
     try:
-        with metrics.recording(recorder):
+        with metrics.recording(recorder), PatchStack() as patches:
+            if options.keep_fp32:
+                patches.set(requests, "make_request", _keeping(requests.make_request, options.keep_fp32))
             yield
     finally:
         try:
@@ -167,11 +184,25 @@ def recorded_at(level, recorder, options):
             state.set_command_line(**{name: before.get(name) for name in forced})
 
 
+def _keeping(make_request, names):
+    """Return ``training.initialize.make_request`` with more layers in float32."""
+
+    @functools.wraps(make_request)
+    def keeping(stated, *args, **kwargs):
+        given = stated["keep_fp32"]
+        kept = [] if given is None else list(given) if isinstance(given, (list, tuple, set)) else [given]
+        return make_request(dict(stated, keep_fp32=kept + list(names)), *args, **kwargs)
+
+    return keeping
+
+
 def run_to_end(recorder, function, hidden_files):
     """Call a training function and return the event of its end, whatever it raises.
 
     Args:
         recorder: its ``Recorder``.
+        layers: compare each layer with float32 in a few steps.
+        keep_fp32: names of layers to keep in float32, besides those that the script names.
         hidden_files: files whose frames are left out at the start of a traceback.
     """
     end = None

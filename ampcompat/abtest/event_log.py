@@ -8,6 +8,7 @@ Events are dicts with one of these keys, and what belongs to it:
                   [[name, value], …]
     memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
                   measured: in which steps
+    layers        [[name, error], …] as far as measured by now; gradients: of params
     finding       why a step was skipped; of_step
     end           status; error, traceback
 """
@@ -29,6 +30,9 @@ def apply_event(run, event):
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"]))
+    elif "layers" in event:
+        run.layers = [tuple(each) for each in event["layers"]]
+        run.gradients = [tuple(each) for each in event["gradients"]]
     elif "end" in event:
         run.status, run.error, run.traceback = event["end"], event.get("error"), event.get("traceback")
 

@@ -2,6 +2,7 @@
 
 from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
 from ..memory.step_observer import MemoryObserver
+from .layers import LayerErrors
 
 #: Of so many steps the last is not watched for overflows, so that its time counts.
 TIMED_EVERY = 4
@@ -61,10 +62,11 @@ class MemoryEvents:
         return [dict(event, memory=meter.usage.record())]
 
 
-def add_observers(recorder, diagnose=True, memory=True):
+def add_observers(recorder, diagnose=True, memory=True, layers=False):
     """Return the observers of a recorded run, ``recorder`` among them, and add the others' events to its sources."""
     diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
     meters = [MemoryObserver(MEASURED)] if memory else []
-    recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
+    compared = [LayerErrors()] if layers else []
+    recorder.sources += compared + [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
     # The recorder is last: it may stop the run after a step, which the others must have observed by then.
-    return diagnoses + meters + [recorder]
+    return compared + diagnoses + meters + [recorder]

@@ -22,6 +22,7 @@ JSON has no nan and no inf, so a loss that is not finite is written as the strin
         "measured": [step, …],                    steps in which memory was measured, which makes them slow
         "watched": [step, …],                     steps in which overflows were diagnosed, which makes them slow
         "metrics": {"accuracy": [[step, value], …]},   what the script logged
+        "layers": [["name", error], …],           of each layer's output, against float32; "gradients": of each param's
         "predicted": {"parameters": bytes, …},    the formula's result for the same kinds, or null
         "memory_notes": ["…", …],                 why the two differ
         "findings": [{"step": step, "text": "…"}, …],   why steps were skipped
@@ -111,6 +112,8 @@ class Run:
     measured: List[int] = field(default_factory=list)
     watched: List[int] = field(default_factory=list)
     metrics: Dict[str, List[Tuple[int, float]]] = field(default_factory=dict)
+    layers: List[Tuple[str, float]] = field(default_factory=list)
+    gradients: List[Tuple[str, float]] = field(default_factory=list)
     predicted: Optional[Memory] = None
     memory_notes: List[str] = field(default_factory=list)
     findings: List[Finding] = field(default_factory=list)
@@ -194,6 +197,8 @@ def _run(tree):
         values[name] = [(_integer(step), _integer(loss), float(value)) for step, loss, value in values.get(name) or ()]
     for name in ("skipped", "watched", "measured"):
         values[name] = [_integer(step) for step in values.get(name) or ()]
+    for name in ("layers", "gradients"):
+        values[name] = [(str(layer), float(error)) for layer, error in values.get(name) or ()]
     metrics = values.get("metrics") or {}
     values["metrics"] = {
         str(name): [(_integer(step), float(value)) for step, value in metrics[name]] for name in metrics
