@@ -4,16 +4,19 @@ import math
 
 
 def ranking(run):
-    """Return ``[(layer, error, share of the sum of squares), …]`` of a run, largest first."""
+    """Return ``[(layer, error, share of the sum of squares), …]`` of a run, largest first; errors of nan last.
+
+    An error is nan where a layer was never compared, because its inputs were not finite.
+    """
     errors = dict(run.layers)
     infinite = [name for name, error in errors.items() if math.isinf(error)]
     total = sum(error * error for error in errors.values() if math.isfinite(error))
     found = []
-    for name, error in sorted(errors.items(), key=lambda item: -item[1]):
+    for name, error in sorted(errors.items(), key=lambda item: math.inf if math.isnan(item[1]) else -item[1]):
         if infinite:
             share = 1.0 / len(infinite) if name in infinite else 0.0
         else:
-            share = error * error / total if total else 0.0
+            share = error * error / total if total and math.isfinite(error) else 0.0
         found.append((name, error, share))
     return found
 

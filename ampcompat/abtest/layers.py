@@ -8,6 +8,7 @@ is that of the whole backward pass: the model is run again in float32, and backw
 """
 
 import copy
+import math
 
 import torch
 
@@ -24,7 +25,7 @@ class LayerErrors(Observer):
     """Compares layers with float32 in a few steps of a session.
 
     Attributes:
-        outputs, gradients: ``{name of the layer or param: largest error of the steps}``.
+        outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan of a layer that was never compared.
     """
 
     def __init__(self, steps=STEPS):
@@ -64,6 +65,7 @@ class LayerErrors(Observer):
                 if not any(True for _ in module.children()):
                     module.register_forward_pre_hook(_Hook(self._layer_called), **options)
                     module.register_forward_hook(_Hook(self._layer_returned, name or type(model).__name__))
+                    self.outputs.setdefault(name or type(model).__name__, math.nan)
 
     def after_backward(self, backward):
         """Compare the gradients of the params, if the step has one forward pass."""
@@ -121,7 +123,7 @@ class LayerErrors(Observer):
 
     def _note(self, errors, name, value, expected):
         if torch.isfinite(expected).all():  # otherwise the input was not, and no layer is to blame
-            errors[name] = max(errors.get(name, 0.0), relative_error(value, expected))
+            errors[name] = max(relative_error(value, expected), errors.get(name, math.nan))
         self._has_news = True
 
     def _gradients_by_name(self, adapters):

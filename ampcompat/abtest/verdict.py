@@ -305,6 +305,8 @@ def _compared(differences):
 
 
 def _accepted_text(end):
+    if end.value < -end.allowed:
+        return "{} ends {} the baseline's: lower, not worse".format(end.series, _signed(end.signed))
     if end.value <= end.variation:
         return "within seed-to-seed variation: {} ends {} the baseline's, seeds differ by {}".format(
             end.series, _signed(end.signed), percent(end.variation)

@@ -22,6 +22,7 @@ from ..abtest.report_data import NOTHING_TO_RECORD, Report, planned_runs
 from ..errors import AmpError
 from . import device_option
 from .argument_parser import LineParser
+from .find_keep_fp32 import find
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 
@@ -53,6 +54,8 @@ def ab(arguments):
         signal.signal(signal.SIGTERM, before)
     advice.advise(report)
     _print(options, report, outputs)
+    if options.find_keep_fp32 and interrupted is None:
+        print("\n" + _find(options, command, report, progress))
     try:
         _write(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
@@ -70,9 +73,9 @@ def _parser():
     parser = LineParser(
         prog="ampcompat ab",
         usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--no-control] [--seed S] "
-        "[--details] [--json FILE] [--html FILE] [--png FILE] [--csv FILE] [--tensorboard DIR] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] "
-        "[--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] [--device DEVICE] "
-        "(SCRIPT | -m MODULE) [ARGS ...]",
+        "[--details] [--layers] [--find-keep-fp32 LEVEL] [--json FILE] [--html FILE] [--png FILE] [--csv FILE] "
+        "[--tensorboard DIR] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--no-memory] "
+        "[--verbose] [--backend NAME] [--dtypes LOW,HIGH] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unchanged script once per opt level and compare the levels. What follows SCRIPT or MODULE "
         "are its arguments.",
     )
@@ -88,6 +91,9 @@ def _parser():
     add("--json", type=_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_file, metavar="FILE", help="write the report as an HTML page")
     add("--png", type=_file, metavar="FILE", help="write the charts as an image")
+    add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
+    search = "search the layers that must stay float32 for this level to be accepted; trains several times"
+    add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     add("--csv", type=_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
@@ -146,6 +152,11 @@ def _checked_command(parser, options):
         parser.error(export.NO_TENSORBOARD)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH from the script")
+    if options.find_keep_fp32:
+        if options.in_process or not options.control:
+            parser.error("--find-keep-fp32 needs processes and the control: leave out --in-process and --no-control")
+        options.layers = True
+        options.levels = [options.baseline, options.find_keep_fp32]
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
@@ -181,6 +192,26 @@ def _run_in_subprocesses(options, command, report, progress, outputs):
         _write_json(options, report)
         if child.run.error in NOTHING_TO_RECORD:
             break
+
+
+def _find(options, command, report, progress):
+    from .subprocess_run import ChildTask, SubprocessRun
+
+    level = options.find_keep_fp32
+
+    def run_candidate(names):
+        candidate = dict(_run_options(options), keep_fp32=names, layers=False, memory=False, diagnose=False)
+        child = SubprocessRun(
+            ChildTask(command, level, options.seed, 0, options.steps, candidate), options.launcher, options.timeout
+        )
+        progress.begin("{} with {} layers in float32".format(level, len(names)))
+        try:
+            child.run_to_end(progress.update)
+        finally:
+            progress.end(child.run)
+        return child.run
+
+    return find(report, level, run_candidate)
 
 
 def _run_in_process(options, command, report, progress, outputs):
@@ -219,7 +250,7 @@ def _run_options(options):
     """Return the keyword arguments of ``comparison.RunOptions``."""
     # What amp prints is in the report; of a script that fails, its own output and traceback are shown.
     verbosity = None if options.verbose else 0
-    names = ("backend", "dtypes", "diagnose", "memory")
+    names = ("backend", "dtypes", "diagnose", "memory", "layers")
     return dict({name: getattr(options, name) for name in names}, verbosity=verbosity)
 
 

@@ -45,7 +45,7 @@ class Progress:
     def begin(self, label):
         """Start a run."""
         self.run += 1
-        self.label = "{} (run {} of {})".format(label, self.run, self.runs) if self.runs > 1 else label
+        self.label = "{} (run {} of {})".format(label, self.run, self.runs) if self.run <= self.runs > 1 else label
         self.step, self.loss, self.scale = 0, None, None
         self._start = self._begin = self._shown = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 import textwrap
 
+from .. import keep_fp32
 from ..number_format import UNKNOWN, number, percent, scale, size
 from ..report_data import KINDS
 from ..summary import summarize
@@ -16,6 +17,7 @@ def to_text(report, width=100, details=False):
         details: also the verdicts in words, scales, memory by kind and why steps were skipped.
     """
     parts = [filter(None, [heading(report)]), _aligned(TITLES, summary_cells(report))]
+    parts += [_aligned(*table) for table in layer_tables(report)]
     if details:
         parts += [_aligned(*table) for table in detail_tables(report)]
         parts += [_findings(report.runs.items(), width), _verdicts(report, width)]
@@ -77,6 +79,24 @@ def detail_tables(report):
         ends = [scale(scales[-1] if scales else None), scale(min(scales, default=None))]
         tables[0][1].append([level, str(1 + len(run.repeats))] + ends + [run.backend or UNKNOWN])
     return tables + _memory(report.runs)
+
+
+#: Layers and params that are shown, those with the largest errors.
+SHOWN_LAYERS = 8
+
+
+def layer_tables(report):
+    """Return a table for each level whose layers were compared: those with the largest errors, and their share."""
+    tables = []
+    for level, run in report.runs.items():
+        rows = [[name, percent(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
+        if rows and level != report.baseline:
+            tables.append((["layer at " + level, "", "error", "share"], [row[:1] + [""] + row[1:] for row in rows]))
+            gradients = sorted(run.gradients, key=lambda item: -item[1])
+            cells = [[name, "", percent(error)] for name, error in gradients[:SHOWN_LAYERS]]
+            tables[-1] = (tables[-1][0], tables[-1][1][:SHOWN_LAYERS])
+            tables += [(["gradient at " + level, "", "error"], cells)] if cells else []
+    return tables
 
 
 def _memory(runs):
