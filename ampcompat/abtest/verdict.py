@@ -23,7 +23,7 @@ A level is rejected before that if it failed, if its loss is not finite for 20 s
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
 where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or by
 more than 0.5 %, and the changes of the first 30 losses do not correlate; and so of every other level), and where the baseline is no measure: broken
-itself, or more than 50 % apart between its own seeds.
+itself, or more than 100 % apart between its own seeds.
 """
 
 import math
@@ -44,7 +44,7 @@ END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
 DEVIATIONS = 3.0
 
 #: The variation between the baseline's seeds from which on it is no measure.
-MAX_VARIATION = 0.5
+MAX_VARIATION = 1.0
 
 #: The relative difference of first losses, of equal weights and batches, that rounding may cause.
 FIRST_LOSS = 0.05
@@ -291,12 +291,12 @@ def _compared(differences):
             percent(worst.variation), "train longer, or more evenly"
         )
         return Verdict(NOT_JUDGED, text, worst.signed, worst.variation)
-    seeds = "seeds differ by {}".format(percent(worst.variation))
+    seeds = _seeds(worst.variation)
     rejected = [each for each in differences if each.is_rejected]
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
         told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
-        text = "{}, seeds differ by {}".format(told, percent(worst.variation))
+        text = "{}, {}".format(told, _seeds(worst.variation))
         return Verdict(REJECTED, text, worst.signed, worst.variation)
     if all(each.value <= each.allowed and not each.is_steady for each in differences):
         end = max((each for each in differences if each.what == "ends"), key=lambda each: abs(each.signed))
@@ -308,12 +308,16 @@ def _accepted_text(end):
     if end.value < -end.allowed:
         return "{} ends {} the baseline's: lower, not worse".format(end.series, _signed(end.signed))
     if end.value <= end.variation:
-        return "within seed-to-seed variation: {} ends {} the baseline's, seeds differ by {}".format(
-            end.series, _signed(end.signed), percent(end.variation)
+        return "within seed-to-seed variation: {} ends {} the baseline's, {}".format(
+            end.series, _signed(end.signed), _seeds(end.variation)
         )
     return "{} ends {} the baseline's, within the {} that are allowed".format(
         end.series, _signed(end.signed), percent(end.allowed)
     )
+
+
+def _seeds(variation):
+    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than their batches"
 
 
 def _signed(share):

@@ -27,7 +27,7 @@ class Planted(torch.nn.Module):
 
 PLANTED = {
     "overflows": lambda x: (((x * 1e3) ** 2 + 1).sum(-1, keepdim=True) / 16).sqrt() * 1e-3 + x,
-    "cancels": lambda x: (x + 8192.0) - 8192.0,
+    "cancels": lambda x: (x + 512.0) - 512.0,
     "underflows": lambda x: (x * 1e-9) * 1e9,
 }
 

@@ -69,7 +69,7 @@ def figure(reports, columns=2):
         spec = {name: value for name, value in chart.spec.items() if name != "params"}
         params = [dict(each, bind=None) for each in chart.spec.get("params", ()) if "value" in each]
         spec["params"] = [{name: value for name, value in each.items() if value is not None} for each in params]
-        panels.append(dict(_without_selections(spec), title=chart.title, width=440, height=230))
+        panels.append(dict(_without_selections(spec), title=chart.title, width=400, height=180))
     whole = {"concat": panels, "columns": columns, "spacing": 32, "resolve": {"scale": {"color": "independent"}}}
     whole["params"] = _unique([param for panel in panels for param in panel.pop("params", ())])
     schema = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -279,7 +279,7 @@ def _memory(named):
     scale = {"domain": list(KINDS), "range": list(KIND_COLOURS)}
     legend = {"title": None, "orient": "top", "columns": 3}
     encoding = {
-        "y": {"field": "run", "type": "nominal", "sort": None, "title": None},
+        "y": {"field": "run", "type": "nominal", "sort": None, "title": None, "scale": {"paddingInner": 0.25}},
         "x": {"field": "MiB", "type": "quantitative", "title": "MiB at the peak"},
         "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend},
         "order": {"field": "order"},

@@ -6,7 +6,7 @@ from ...errors import AmpError
 from . import charts, renderer
 
 
-def save_figure(reports, path, scale=2.0):
+def save_figure(reports, path, scale=1.5):
     """Draw all charts as one image; needs the extra ``report``.
 
     Args:
