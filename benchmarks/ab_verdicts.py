@@ -2,9 +2,9 @@
 
     python benchmarks/ab_verdicts.py [--seeds 20] [--trainings 7]
 
-Each row is a kind of run: how often its level was accepted, rejected, or not judged. A wrong acceptance is one of a level
-that is bad, or that nothing can be said of; a wrong rejection is one of a level that is healthy, or that nothing can be
-said of. The exit code is 1 with a wrong acceptance, or with more than 5 % wrong rejections.
+Each row is a kind of run: how often its level was accepted, rejected, or not judged. A wrong acceptance is one of a
+level that is bad, or that nothing can be said of; a wrong rejection is one of a level that is healthy, or that nothing
+can be said of. The exit code is 1 with a wrong acceptance, or with more than 5 % wrong rejections.
 """
 
 import argparse
@@ -222,7 +222,7 @@ class Training:
         return 60.0 if late else RATE
 
     def _noise(self, step, is_faulty):
-        """Return the variance of the labels' noise, which the loss cannot fall below, as a multiple of its usual one."""
+        """Return the variance of the labels' noise as a multiple of its usual one; the loss cannot fall below it."""
         if is_faulty and self.kind.startswith("ends 5 % worse"):
             return 1.08  # the loss ends about 5 % higher
         return 1 + 0.3 * step / 150 if is_faulty and self.kind == "drifts slowly" else 1.0

@@ -2,7 +2,7 @@
 
     python benchmarks/diagnoses.py [--show]
 
-Each row is a cause: whether the first explanation of it names what it should, at each level. ``--show`` prints the texts.
+Each row is a cause: whether the first explanation of it names what it should, at each level. ``--show`` prints all.
 The exit code is 1 with fewer than 43 of 45 right.
 """
 
@@ -21,7 +21,7 @@ LEVELS = ("O1", "O2", "O3")
 #: The step at which a cause begins; before it all is well.
 FAULT, STEPS = 12, 18
 
-#: name -> (the module's function of its input, what the explanation has to contain). ``{}`` is nothing to be said.
+#: What is planted, and what the explanation has to contain; nothing is to be said where that is empty.
 Cause = collections.namedtuple(
     "Cause", "expected body loss inputs prepare options", defaults=(None, None, None, None, {})
 )

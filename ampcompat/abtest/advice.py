@@ -1,4 +1,4 @@
-"""Says which level to take: of those accepted the fastest, or, within 3 % of it, the one with the lowest peak memory."""
+"""Says which level to take: of those accepted the fastest; within 3 % of it the one with the lowest peak memory."""
 
 from statistics import median
 

@@ -4,7 +4,7 @@ A curve is the list of one series' values in the order of the optimizer's update
 since they changed no weight, so that two skips at the start do not shift a level's curve against the baseline's.
 
 Both curves L and B are cut to the same number of updates and into up to ten windows of equal width, counted from the
-end. In each the median difference counts, so that one bad batch, a spike or a heavy tail does not; and the difference is
+end. In each the median difference counts, so that one bad batch, a spike or a heavy tail does not. The difference is
 taken update by update, so that the scatter of batches that both runs saw cancels:
 
     delta(g) = median of (L - B) in window g / s(g)
@@ -134,7 +134,7 @@ def _error_of_median(values):
 
 
 def correlation(points, others):
-    """Return how the second differences from step to step of two series correlate, from -1 to 1; None of fewer than 10."""
+    """Return how the second differences of two series correlate, from -1 to 1; None of fewer than 10."""
     other = dict(others)
     both = [(value, other[step]) for step, value in points if step in other]
     triples = zip(both, both[1:], both[2:])

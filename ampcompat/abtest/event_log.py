@@ -4,8 +4,8 @@ Events are dicts with one of these keys, and what belongs to it:
 
     environment   {…}: versions, platform and device of the run
     backend       what casts functions, or None
-    step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched; metrics:
-                  [[name, value], …]
+    step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched;
+                  metrics: [[name, value], …]
     memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
                   measured: in which steps
     layers        [[name, error], …] as far as measured by now; gradients: of params

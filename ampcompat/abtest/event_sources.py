@@ -67,6 +67,7 @@ def add_observers(recorder, diagnose=True, memory=True, layers=False):
     diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
     meters = [MemoryObserver(MEASURED)] if memory else []
     compared = [LayerErrors()] if layers else []
-    recorder.sources += compared + [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
+    recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
+    recorder.sources += compared
     # The recorder is last: it may stop the run after a step, which the others must have observed by then.
     return compared + diagnoses + meters + [recorder]

@@ -25,7 +25,8 @@ class LayerErrors(Observer):
     """Compares layers with float32 in a few steps of a session.
 
     Attributes:
-        outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan of a layer that was never compared.
+        outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan of a layer that was
+            never compared.
     """
 
     def __init__(self, steps=STEPS):
@@ -37,6 +38,7 @@ class LayerErrors(Observer):
         self._inputs = {}  # layer -> (arguments, random state) of the call that goes on
         self._whole = []  # a copy of the model, its arguments, random state, gradients at outputs: of each forward pass
         self._is_comparing = False
+        self._handles = []
 
     # -- what the recorder calls ---------------------------------------------------------------------------------------
 
@@ -59,13 +61,20 @@ class LayerErrors(Observer):
         self._session = session
         options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
         for model in models:
-            model.register_forward_pre_hook(_Hook(self._model_called), **options)
-            model.register_forward_hook(_Hook(self._model_returned))
+            self._handles.append(model.register_forward_pre_hook(_Hook(self._model_called), **options))
+            self._handles.append(model.register_forward_hook(_Hook(self._model_returned)))
             for name, module in model.named_modules():
                 if not any(True for _ in module.children()):
-                    module.register_forward_pre_hook(_Hook(self._layer_called), **options)
-                    module.register_forward_hook(_Hook(self._layer_returned, name or type(model).__name__))
-                    self.outputs.setdefault(name or type(model).__name__, math.nan)
+                    name = name or type(model).__name__
+                    self._handles.append(module.register_forward_pre_hook(_Hook(self._layer_called), **options))
+                    self._handles.append(module.register_forward_hook(_Hook(self._layer_returned, name)))
+                    self.outputs.setdefault(name, math.nan)
+
+    def closed(self, session):
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def after_backward(self, backward):
         """Compare the gradients of the params, if the step has one forward pass."""

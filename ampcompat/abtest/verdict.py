@@ -6,24 +6,24 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
     variation   V = root mean square of delta(g) over all pairs of baseline runs with different seeds, less the
                 variance that the scatter of the batches gives to it;
                 for ``end`` over the windows of the second half, for ``area`` over all windows
-    allowed     A = max(V, 2 % for the end, 5 % for the area)
+    allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
     difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
                 and no metric, so that a lower loss is no fault; otherwise its absolute value
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
-                with fewer 3 * max(V, the standard error of delta in its last window) / sqrt(number of pairs)
+                with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
 
     accepted    D <= A for both, in every series, and no difference is steady
     rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
 
-A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the 2
-or 5 %: rounding moves a curve up and down.
+A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the
+2 or 5 %: rounding moves a curve up and down.
 
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
 where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or by
-more than 0.5 %, and the changes of the first 30 losses do not correlate; and so of every other level), and where the baseline is no measure: broken
-itself, or more than 100 % apart between its own seeds.
+more than 0.5 %, and the changes of the first 30 losses do not correlate; and so of every other level), and where the
+baseline is no measure: broken itself, or more than 100 % apart between its own seeds.
 """
 
 import math
@@ -208,8 +208,8 @@ def _different_data(run, baseline):
             continue
         gap = abs(first - reference) / (max(abs(reference), abs(first)) or 1.0)
         if gap > FIRST_LOSS or (gap > SIMILAR_FIRST_LOSS and _are_unrelated(own, base)):
-            seen = "runs saw different data: with equal seeds the first loss is {}, the baseline's {}; seed every generator"
-            return seen.format(number(first), number(reference))
+            seen = "runs saw different data: with equal seeds the first loss is {}, the baseline's {}; {}"
+            return seen.format(number(first), number(reference), "seed every generator")
     return None
 
 
@@ -261,7 +261,7 @@ def _difference(series, what, pairs, control, tolerance, one_sided):
 
 
 def half_width(values):
-    """Return half the width of the 95 % t interval of the mean of values; 0 where one is infinite, inf of fewer than 3."""
+    """Return half the width of the 95 % t interval of the mean; 0 where a value is infinite, inf of fewer than 3."""
     if not all(map(math.isfinite, values)):
         return 0.0
     return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 2 else math.inf

@@ -216,11 +216,11 @@ class OverflowDiagnosis(Observer):
         """Yield (name, unscaled gradient) of the params of optimizers."""
         for adapter in adapters:
             params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.own_masters()]
-            for number, (param, master) in enumerate(params):
+            for index, (param, master) in enumerate(params):
                 if master.grad is not None:
                     reference, name = self._names.get(id(param), (_none, None))
                     if reference() is not param:
-                        name = "param {} of {}".format(number, type(adapter.optimizer).__name__)
+                        name = "param {} of {}".format(index, type(adapter.optimizer).__name__)
                     yield name, master.grad
 
     def _gradient_maxima(self, adapters):

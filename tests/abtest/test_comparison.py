@@ -103,7 +103,7 @@ def test_runs_end_after_the_requested_steps_whatever_the_training_catches():
         try:
             train(steps=50)
         except:  # noqa: E722  as scripts do
-            raise ValueError("training failed")
+            raise ValueError("training failed") from None
 
     report = compare(catching, levels=["O0"], steps=3)
     assert report.runs["O0"].status == "stopped"

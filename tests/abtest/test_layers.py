@@ -1,4 +1,4 @@
-"""Errors of layers against float32, and the search for the layers to keep in float32, on networks with planted layers."""
+"""Errors of layers against float32, and the search for the layers to keep in float32, with planted layers."""
 
 import math
 

@@ -285,6 +285,6 @@ def _memory(named):
         "order": {"field": "order"},
         "tooltip": [{"field": name} for name in ("run", "kind", "MiB")],
     }
-    caption = "By kind at the peak of a step. The formula knows what a level needs for its params, not activations and buffers."
+    caption = "By kind at the peak of a step. The formula knows nothing of activations and buffers."
     spec = {"data": {"values": rows}, "mark": {"type": "bar"}, "encoding": encoding}
     return Chart("memory", "Memory", caption, spec)

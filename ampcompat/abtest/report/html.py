@@ -1,4 +1,4 @@
-"""Renders one or several reports as one self-contained HTML page: verdict, table of levels, interactive charts, details.
+"""Renders one or several reports as one self-contained HTML page: verdicts, table of levels, charts, details.
 
 The page loads nothing. Without JavaScript, in print and for screen readers the charts are images in it.
 """

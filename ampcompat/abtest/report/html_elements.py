@@ -169,7 +169,8 @@ figcaption { margin-top: .3rem }
 .badge.rejected, .badge.failed { background: #c0282d }
 .command { display: flex; gap: .6rem; align-items: center; max-width: none }
 .command code { overflow-x: auto; white-space: nowrap; font: .85rem ui-monospace, "DejaVu Sans Mono", monospace }
-.bar { display: inline-block; height: .7em; background: var(--mark); opacity: .55; margin-right: .4rem; max-width: 5rem }
+.bar { display: inline-block; height: .7em; background: var(--mark); opacity: .55; margin-right: .4rem }
+.bar { max-width: 5rem }
 details { margin: .5rem 0 }
 summary { cursor: pointer }
 pre {

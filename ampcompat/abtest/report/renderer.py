@@ -1,4 +1,4 @@
-"""Vega-Lite, by way of vl-convert: draws specifications as images, and gives the JavaScript that makes them interactive.
+"""Vega-Lite, by way of vl-convert: draws specifications as images, and has the JavaScript for interactive charts.
 
 One specification makes the chart of the page and that of the image. vl-convert alone is enough for that: it has no
 dependencies and one wheel for Python 3.7 to 3.13, where Altair, which would write the same specifications, differs.
