@@ -1,6 +1,6 @@
 """Verdicts of ``ab`` on runs whose truth is known: simulated curves, and real trainings of a small network.
 
-    python benchmarks/ab_verdicts.py [--seeds 20] [--trainings 7]
+    python benchmarks/ab_verdicts.py [--seeds 20] [--trainings 7] [--first-seed 0]
 
 Each row is a kind of run: how often its level was accepted, rejected, or not judged. A wrong acceptance is one of a
 level that is bad, or that nothing can be said of; a wrong rejection is one of a level that is healthy, or that nothing
@@ -51,12 +51,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="simulated reports per kind")
     parser.add_argument("--trainings", type=int, default=7, help="really trained reports per kind; 0: none")
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
     wrong, total = collections.Counter(), 0
     print("| kind | source | accepted | rejected | not judged | wrong |\n|---|---|---|---|---|---|")
     for source, make, count in (("simulated", simulated, options.seeds), ("trained", trained, options.trainings)):
         for kind, allowed in TRUTHS.items():
-            kinds = collections.Counter(judged(make(kind, seed)) for seed in range(count))
+            kinds = collections.Counter(judged(make(kind, options.first_seed + seed)) for seed in range(count))
             found = [each for each in kinds.elements() if each not in allowed]
             wrong.update(found)
             total += count

@@ -36,7 +36,7 @@ class Recorder(Observer):
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
-        self.sources = []  # have ``is_watching``, and ``step_ended(next_step)`` and ``new_events()`` for after every step
+        self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
         self._metrics = []  # (name, value) of this step
         self._limit = steps
         self._on_event = on_event

@@ -22,7 +22,7 @@ from ..abtest.report_data import NOTHING_TO_RECORD, Report, planned_runs
 from ..errors import AmpError
 from . import device_option
 from .argument_parser import LineParser
-from .find_keep_fp32 import find
+from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 
@@ -55,7 +55,7 @@ def ab(arguments):
     advice.advise(report)
     _print(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
-        print("\n" + _find(options, command, report, progress))
+        print("\n" + find_in_processes(report, options, command, _run_options(options), progress))
     try:
         _write(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
@@ -192,26 +192,6 @@ def _run_in_subprocesses(options, command, report, progress, outputs):
         _write_json(options, report)
         if child.run.error in NOTHING_TO_RECORD:
             break
-
-
-def _find(options, command, report, progress):
-    from .subprocess_run import ChildTask, SubprocessRun
-
-    level = options.find_keep_fp32
-
-    def run_candidate(names):
-        candidate = dict(_run_options(options), keep_fp32=names, layers=False, memory=False, diagnose=False)
-        child = SubprocessRun(
-            ChildTask(command, level, options.seed, 0, options.steps, candidate), options.launcher, options.timeout
-        )
-        progress.begin("{} with {} layers in float32".format(level, len(names)))
-        try:
-            child.run_to_end(progress.update)
-        finally:
-            progress.end(child.run)
-        return child.run
-
-    return find(report, level, run_candidate)
 
 
 def _run_in_process(options, command, report, progress, outputs):

@@ -33,3 +33,23 @@ def find(report, level, run_candidate):
         return sentence.format(level, len(names), tried[-1].kind, tried[-1].text)
     sentence = "{} is accepted with {} ({} of {} layers; {} runs)."
     return sentence.format(level, keep_fp32.argument(found), len(found), len(names), len(tried))
+
+
+def find_in_processes(report, options, command, run_options, progress):
+    """Search with each candidate in a child process; the arguments are those of ``ab``."""
+    from .subprocess_run import ChildTask, SubprocessRun
+
+    level = options.find_keep_fp32
+
+    def run_candidate(names):
+        candidate = dict(run_options, keep_fp32=names, layers=False, memory=False, diagnose=False)
+        task = ChildTask(command, level, options.seed, 0, options.steps, candidate)
+        child = SubprocessRun(task, options.launcher, options.timeout)
+        progress.begin("{} with {} layers in float32".format(level, len(names)))
+        try:
+            child.run_to_end(progress.update)
+        finally:
+            progress.end(child.run)
+        return child.run
+
+    return find(report, level, run_candidate)

@@ -8,14 +8,13 @@ import functools
 import weakref
 from collections import deque
 
-import torch
-
 from ..notices import is_first_rank
 from ..observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
-from .messages import NOT_RECORDED, UNWATCHED, WHOLE, explain, number
-from .overflow_record import PassRecord, read_record
+from .messages import explain, number
+from .overflow_facts import NOT_RECORDED, UNWATCHED, WHOLE
+from .overflow_record import PassRecord, read_record, weight_maxima, zero_eps
 from .tensor_stats import NamedScalars, RunningMax, max_abs
 
 #: Every n-th pass is counted in the histogram, with about so many values of each gradient.
@@ -189,25 +188,8 @@ class OverflowDiagnosis(Observer):
             output_dtypes=[each.dtype for each in hooks.outputs],
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
             verdict=backward.verdict,
-            weights=NamedScalars([] if backward.scaler.checks else self._weight_maxima(), high),
+            weights=NamedScalars([] if backward.scaler.checks else weight_maxima(self._known_models()), high),
         )
-
-    def _weight_maxima(self):
-        """Return the maxima of the models' params, which a step that skips nothing may change afterwards."""
-        found = []
-        for model, suffix in self._known_models():
-            found += [(name + suffix, max_abs(param)) for name, param in model.named_parameters()]
-        return [(name, value) for name, value in found if value is not None]
-
-    def _zero_eps(self, low):
-        """Return the eps of an optimizer that is 0 in its half params, in words; "" where there is none."""
-        for adapter in self._steps:
-            for group in adapter.optimizer.param_groups:
-                eps = group.get("eps")
-                is_half = any(param.dtype is low for param in group["params"])
-                if isinstance(eps, float) and is_half and torch.tensor(eps, dtype=low).item() == 0.0:
-                    return "{}'s eps of {}".format(type(adapter.optimizer).__name__, eps)
-        return ""
 
     def _snapshots(self):
         return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
@@ -266,7 +248,8 @@ class OverflowDiagnosis(Observer):
         models = self._known_models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
         if facts.bad_weights:
-            facts = facts._replace(zero_eps=self._zero_eps(session.policy.dtypes.low))
+            optimizers = [adapter.optimizer for adapter in self._steps]
+            facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
         cause, text, advice = explain(facts)
         earlier = self._last.get(record.loss_id)
         lines, first_step = [text, "What to try: " + advice], record.step

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Sequence
 import torch
 
 from .activation_hooks import INPUT
-from .messages import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts
+from .overflow_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts
 from .tensor_stats import NamedScalars, max_abs, nonfinite_kind
 
 
@@ -166,6 +166,22 @@ def _bad_weights(weights, output):
         if whole or (name.startswith(module + ".") and name.partition(" of ")[1:] == (of, model))
     ]
     return ["{} is {}".format(name, kind) for name, kind in own if kind]
+
+
+def weight_maxima(models):
+    """Return (name, maximum) of the params of (model, suffix) pairs; the maxima stay on their devices."""
+    found = [(name + suffix, max_abs(param)) for model, suffix in models for name, param in model.named_parameters()]
+    return [(name, value) for name, value in found if value is not None]
+
+
+def zero_eps(optimizers, low):
+    """Return the eps of an optimizer that is 0 in its params of dtype ``low``, in words; "" where there is none."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            eps, is_low = group.get("eps"), any(param.dtype is low for param in group["params"])
+            if isinstance(eps, float) and is_low and torch.tensor(eps, dtype=low).item() == 0.0:
+                return "{}'s eps of {}".format(type(optimizer).__name__, eps)
+    return ""
 
 
 def _world_size():

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from ampcompat.abtest import Memory, Report, Run, advice, curves, to_text
-from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, t_quantile
+from ampcompat.abtest.differences import t_quantile
+from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
 
 
 def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):

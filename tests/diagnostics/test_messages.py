@@ -2,7 +2,8 @@
 
 import pytest
 
-from ampcompat.diagnostics.messages import COMPILED, NonFinite, OverflowFacts, explain, number
+from ampcompat.diagnostics.messages import explain, number
+from ampcompat.diagnostics.overflow_facts import COMPILED, NonFinite, OverflowFacts
 
 GRADIENT = NonFinite("body.weight", "inf", "float16", 3.2)
 
