@@ -16,7 +16,7 @@ def read(*path):
 
 VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"), re.MULTILINE).group(1)
 EXAMPLES = ["scikit-learn"]
-REPORT = ["matplotlib"]
+REPORT = ["vl-convert-python"]
 MYPY = ["mypy; python_version >= '3.9'"]
 TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + MYPY + EXAMPLES + REPORT
 DOCS = ["mkdocs-material>=9,<10", "mkdocstrings[python]>=1,<2"]

@@ -76,7 +76,13 @@ FAULTS_OF_CASTS = [
     ),
     # -- casts ---------------------------------------------------------------------------------------------------------
     Fault("stale cast", CACHE, "if version != weight._version or pointer", "if pointer", CACHED),
-    Fault("cache not invalidated", CACHE, "            if mine in entry.casting_threads:\n", "            if False:\n", CACHED),
+    Fault(
+        "cache not invalidated",
+        CACHE,
+        "            if mine in entry.casting_threads:\n",
+        "            if False:\n",
+        CACHED,
+    ),
     Fault(
         "cast without gradient reused with gradients",
         CACHE,

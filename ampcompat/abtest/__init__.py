@@ -3,12 +3,13 @@
 Reports can be read and drawn where torch is not installed; only ``compare`` imports it.
 """
 
-from .report.charts import save_figure
+from .metrics import log
 from .report.html import to_html
+from .report.png import save_figure
 from .report.text import to_text
 from .report_data import Finding, Memory, Report, Run
 
-__all__ = ["Finding", "Memory", "Report", "Run", "compare", "save_figure", "to_html", "to_text"]
+__all__ = ["Finding", "Memory", "Report", "Run", "compare", "log", "save_figure", "to_html", "to_text"]
 
 
 def __getattr__(name):

@@ -1,6 +1,7 @@
 """Trains at each level in this process and records it. A level that fails is a row of the report, not an exception."""
 
 import contextlib
+import functools
 import platform
 import traceback
 
@@ -11,19 +12,15 @@ from ..casting import half_emulation
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..patching import PatchStack
 from ..torch_compat import features
+from ..training import initialize as requests
 from ..training import state
-from . import recommendation, seeding
+from . import advice, metrics, seeding
 from .event_sources import add_observers
 from .record import Recorder, StepLimitReached
-from .report_data import Report
+from .report_data import DISABLED, NEVER_INITIALIZED, NOTHING_TO_RECORD, Report, planned_runs
 
 LEVELS = ("O0", "O1", "O2", "O3")
 
-NEVER_INITIALIZED = (
-    "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
-    "script starts by itself is not recorded"
-)
-DISABLED = "amp.initialize was called with enabled=False, so that every level is the same training without amp"
 NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
 
 
@@ -33,6 +30,7 @@ def compare(
     baseline="O0",
     steps=None,
     repeats=1,
+    control=True,
     seed=0,
     backend=None,
     dtypes=None,
@@ -49,7 +47,8 @@ def compare(
         levels: the levels to run, in this order.
         baseline: the level that the others are compared with; run first where ``levels`` lacks it.
         steps: end each run after so many optimizer steps; None lets it end by itself.
-        repeats: trainings per level, each with other seeds; from 2 on the baseline's own noise is measured.
+        repeats: trainings per level, each with other seeds.
+        control: train the baseline with a second seed where ``repeats`` is 1. Without, no level is judged.
         seed: seeds Python, NumPy (if it is imported) and torch before each training.
         backend: what casts at O1 and O4: "auto", "native" or "patched".
         dtypes: a string such as "float32,float64" to replace the levels' own dtypes.
@@ -67,7 +66,12 @@ def compare(
     """
     report = Report(baseline=baseline)
     options = RunOptions(backend, dtypes, verbosity, diagnose, memory)
-    run_levels(report, train, levels, steps, repeats, seed, options, on_event)
+    levels = [levels] if isinstance(levels, str) else list(levels)
+    for level in levels + [baseline]:
+        opt_levels.level_named(level)
+    _check_count("repeats", repeats)
+    runs = planned_runs(levels, baseline, repeats, control)
+    run_levels(report, train, runs, steps, seed, options, on_event)
     return report
 
 
@@ -77,51 +81,67 @@ class RunOptions:
     Args:
         backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
         diagnose, memory: as for ``compare``.
+        layers: compare each layer with float32 in a few steps.
+        keep_fp32: names of layers to keep in float32, besides those that the script names.
         hidden_files: files whose frames are left out at the start of a traceback.
     """
 
-    def __init__(self, backend=None, dtypes=None, verbosity=None, diagnose=True, memory=True, hidden_files=()):
+    def __init__(
+        self,
+        backend=None,
+        dtypes=None,
+        verbosity=None,
+        diagnose=True,
+        memory=True,
+        hidden_files=(),
+        layers=False,
+        keep_fp32=(),
+    ):
         opt_levels.parse_dtypes(dtypes)
+        self.layers, self.keep_fp32 = layers, list(keep_fp32)
         self.diagnose, self.memory = diagnose, memory
         self.hidden_files = tuple(hidden_files) + (__file__,)
         given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
         self.overrides = {name: value for name, value in given.items() if value is not None}
 
 
-def run_levels(report, train, levels, steps, repeats, seed, options, on_event=None):
-    """Add every run to ``report``, as ``compare`` does; on ``KeyboardInterrupt`` it keeps those that were recorded."""
-    _check(train, steps, repeats)
-    levels = _with_baseline(levels, report.baseline)
-    for level in levels:
-        opt_levels.level_named(level)
+def run_levels(report, train, runs, steps, seed, options, on_event=None):
+    """Add every run to ``report``, as ``compare`` does; on ``KeyboardInterrupt`` it keeps those that were recorded.
+
+    The series ends after a first run in which there was nothing to record.
+
+    Args:
+        runs: as ``planned_runs`` returns them.
+    """
+    _check(train, steps)
     report.environment.update(environment(), seed=seed, diagnose=options.diagnose)
     report.environment.update({"dtypes": options.overrides["dtypes"]} if "dtypes" in options.overrides else {})
     try:
-        for level in levels:
-            for repeat in range(repeats):
-                recorder = Recorder(steps, _bound(on_event, level, repeat))
-                report.add(level, repeat, recorder.run)
-                with seeding.restored():
-                    _train(recorder, train, level, repeat, seed, options)
-                if recorder.device is not None:
-                    report.environment["device"] = device_name(recorder.device)
+        for level, repeat in runs:
+            recorder = Recorder(steps, _bound(on_event, level, repeat))
+            report.add(level, repeat, recorder.run)
+            with seeding.restored():
+                _train(recorder, train, level, repeat, seed, options)
+            if recorder.device is not None:
+                report.environment["device"] = device_name(recorder.device)
+            if recorder.run.error in NOTHING_TO_RECORD:
+                break
     finally:
-        recommendation.recommend(report)
+        advice.advise(report)
 
 
-def _with_baseline(levels, baseline):
-    levels = [levels] if isinstance(levels, str) else list(levels)
-    return levels if baseline in levels else [baseline] + levels
-
-
-def _check(train, steps, repeats):
+def _check(train, steps):
     if state.current() is not None:
         raise AmpError("A session is open already. Call compare outside its block, or call ampcompat.reset() before.")
     if not callable(train):
         raise AmpTypeError("compare expected a function train(level), not {}.".format(type(train).__name__))
-    for name, value in (("steps", steps), ("repeats", repeats)):
-        if not (value is None and name == "steps") and not (isinstance(value, int) and value >= 1):
-            raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, value))
+    if steps is not None:
+        _check_count("steps", steps)
+
+
+def _check_count(name, value):
+    if not (isinstance(value, int) and value >= 1):
+        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, value))
 
 
 def _bound(on_event, level, repeat):
@@ -145,13 +165,16 @@ def recorded_at(level, recorder, options):
 
     The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
     """
-    observers = add_observers(recorder, options.diagnose, options.memory)
+    observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
     before = state.command_line()
     forced = dict(options.overrides, opt_level=level)
     state.set_command_line(**forced)
     state.observers.extend(observers)
     try:
-        yield
+        with metrics.recording(recorder), PatchStack() as patches:
+            if options.keep_fp32:
+                patches.set(requests, "make_request", _keeping(requests.make_request, options.keep_fp32))
+            yield
     finally:
         try:
             state.close_all()
@@ -161,11 +184,25 @@ def recorded_at(level, recorder, options):
             state.set_command_line(**{name: before.get(name) for name in forced})
 
 
+def _keeping(make_request, names):
+    """Return ``training.initialize.make_request`` with more layers in float32."""
+
+    @functools.wraps(make_request)
+    def keeping(stated, *args, **kwargs):
+        given = stated["keep_fp32"]
+        kept = [] if given is None else list(given) if isinstance(given, (list, tuple, set)) else [given]
+        return make_request(dict(stated, keep_fp32=kept + list(names)), *args, **kwargs)
+
+    return keeping
+
+
 def run_to_end(recorder, function, hidden_files):
     """Call a training function and return the event of its end, whatever it raises.
 
     Args:
         recorder: its ``Recorder``.
+        layers: compare each layer with float32 in a few steps.
+        keep_fp32: names of layers to keep in float32, besides those that the script names.
         hidden_files: files whose frames are left out at the start of a traceback.
     """
     end = None

@@ -4,9 +4,11 @@ Events are dicts with one of these keys, and what belongs to it:
 
     environment   {…}: versions, platform and device of the run
     backend       what casts functions, or None
-    step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None
+    step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched;
+                  metrics: [[name, value], …]
     memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
                   measured: in which steps
+    layers        [[name, error], …] as far as measured by now; gradients: of params
     finding       why a step was skipped; of_step
     end           status; error, traceback
 """
@@ -28,6 +30,9 @@ def apply_event(run, event):
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"]))
+    elif "layers" in event:
+        run.layers = [tuple(each) for each in event["layers"]]
+        run.gradients = [tuple(each) for each in event["gradients"]]
     elif "end" in event:
         run.status, run.error, run.traceback = event["end"], event.get("error"), event.get("traceback")
 
@@ -37,6 +42,9 @@ def _apply_step(run, event):
     run.loss += [(step, loss_id, value) for loss_id, value in event["loss"]]
     run.scale += [(step, loss_id, value) for loss_id, value in event["scale"]]
     run.skipped += [step] if event["skipped"] else []
+    run.watched += [step] if event.get("watched") else []
+    for name, value in event.get("metrics", ()):
+        run.metrics.setdefault(name, []).append((step, value))
     run.step_seconds.append(event["seconds"])
     if step == 0:
         run.samples = []

@@ -2,6 +2,10 @@
 
 from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
 from ..memory.step_observer import MemoryObserver
+from .layers import LayerErrors
+
+#: Of so many steps the last is not watched for overflows, so that its time counts.
+TIMED_EVERY = 4
 
 #: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic
 #: scale may begin with, since an optimizer has no state before it has stepped.
@@ -9,14 +13,20 @@ MEASURED = (1, 2, 5, 10, 20, 50, 100)
 
 
 class DiagnosisEvents:
-    """Makes one event of each explanation of a skipped step."""
+    """Makes one event of each explanation of a skipped step, and pauses the diagnosis in the steps that are timed."""
 
     def __init__(self, diagnosis):
         self._diagnosis = diagnosis
         self._count = 0  # explanations that have become events
 
+    @property
+    def is_watching(self):
+        """Whether the diagnosis takes time in the current step."""
+        return not self._diagnosis.is_paused
+
     def step_ended(self, next_step):
-        """Do nothing: explanations need no end of a step."""
+        """Pause or resume the diagnosis for the next step."""
+        self._diagnosis.is_paused = next_step is not None and next_step % TIMED_EVERY == TIMED_EVERY - 1
 
     def new_events(self):
         """Return the events of explanations since the last call."""
@@ -27,6 +37,8 @@ class DiagnosisEvents:
 
 class MemoryEvents:
     """Makes events of measured memory: bytes by kind, and the formula's result."""
+
+    is_watching = False  # measured steps are listed in the event of the measurement
 
     def __init__(self, meter):
         self._meter = meter
@@ -50,10 +62,12 @@ class MemoryEvents:
         return [dict(event, memory=meter.usage.record())]
 
 
-def add_observers(recorder, diagnose=True, memory=True):
+def add_observers(recorder, diagnose=True, memory=True, layers=False):
     """Return the observers of a recorded run, ``recorder`` among them, and add the others' events to its sources."""
     diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
     meters = [MemoryObserver(MEASURED)] if memory else []
+    compared = [LayerErrors()] if layers else []
     recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
+    recorder.sources += compared
     # The recorder is last: it may stop the run after a step, which the others must have observed by then.
-    return diagnoses + meters + [recorder]
+    return compared + diagnoses + meters + [recorder]

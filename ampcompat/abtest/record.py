@@ -36,7 +36,8 @@ class Recorder(Observer):
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
-        self.sources = []  # have ``step_ended(next_step)`` and ``new_events()``, called after every step
+        self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
+        self._metrics = []  # (name, value) of this step
         self._limit = steps
         self._on_event = on_event
         self._adapters = weakref.WeakSet()
@@ -52,6 +53,10 @@ class Recorder(Observer):
         apply_event(self.run, event)
         if self._on_event is not None:
             self._on_event(event)
+
+    def log(self, name, value):
+        """Record a metric that the script logs, as of the current step."""
+        self._metrics.append((name, value))
 
     # -- observer callbacks --------------------------------------------------------------------------------------------
 
@@ -119,7 +124,10 @@ class Recorder(Observer):
             "skipped": self._skipped,
             "seconds": now - self._step_start,
             "samples": self._batches.end_step(several),
+            "watched": any(source.is_watching for source in self.sources),
+            "metrics": [[name, float(value)] for name, value in self._metrics],
         }
+        self._metrics = []
         self._stepped, self._passes, self._skipped = [], [], False
         self._count += 1
         self.record(event)

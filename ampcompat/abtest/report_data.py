@@ -20,6 +20,9 @@ JSON has no nan and no inf, so a loss that is not finite is written as the strin
         "memory": {"parameters": bytes, "gradients": …, "masters": …, "optimizer": …, "activations": …, "buffers": …,
                    "peak_total": …, "cuda_allocated": …, "cuda_reserved": …, "fragmentation": share from 0 to 1},
         "measured": [step, …],                    steps in which memory was measured, which makes them slow
+        "watched": [step, …],                     steps in which overflows were diagnosed, which makes them slow
+        "metrics": {"accuracy": [[step, value], …]},   what the script logged
+        "layers": [["name", error], …],           of each layer's output, against float32; "gradients": of each param's
         "predicted": {"parameters": bytes, …},    the formula's result for the same kinds, or null
         "memory_notes": ["…", …],                 why the two differ
         "findings": [{"step": step, "text": "…"}, …],   why steps were skipped
@@ -43,6 +46,29 @@ KINDS = ("parameters", "gradients", "masters", "optimizer", "activations", "buff
 
 #: How a run can end.
 STATUSES = ("ok", "stopped", "failed", "interrupted")
+
+
+#: The errors of runs in which there was nothing to record: a series ends after the first of them.
+NEVER_INITIALIZED = (
+    "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
+    "script starts by itself is not recorded"
+)
+DISABLED = "amp.initialize was called with enabled=False, so that every level is the same training without amp"
+NOTHING_TO_RECORD = (NEVER_INITIALIZED, DISABLED)
+
+
+def planned_runs(levels, baseline, repeats=1, control=True):
+    """Return the runs of a series as ``[(level, repeat), …]``.
+
+    Args:
+        levels: the levels in their order; the baseline comes first where it is not among them.
+        repeats: runs per level, each with other seeds.
+        control: whether the baseline has at least two seeds.
+    """
+    levels = list(levels) if baseline in levels else [baseline] + list(levels)
+    counts = dict.fromkeys(levels, repeats)
+    counts[baseline] = max(repeats, 2 if control else 1)
+    return [(level, repeat) for level in levels for repeat in range(counts[level])]
 
 
 @dataclass
@@ -84,6 +110,10 @@ class Run:
     samples: Optional[List[int]] = None
     memory: Memory = field(default_factory=Memory)
     measured: List[int] = field(default_factory=list)
+    watched: List[int] = field(default_factory=list)
+    metrics: Dict[str, List[Tuple[int, float]]] = field(default_factory=dict)
+    layers: List[Tuple[str, float]] = field(default_factory=list)
+    gradients: List[Tuple[str, float]] = field(default_factory=list)
     predicted: Optional[Memory] = None
     memory_notes: List[str] = field(default_factory=list)
     findings: List[Finding] = field(default_factory=list)
@@ -118,6 +148,14 @@ class Report:
     def run_of(self, level, repeat):
         """Return the ``repeat``-th run of a level."""
         return ([self.runs[level]] + self.runs[level].repeats)[repeat]
+
+    def _repr_html_(self):
+        """Return the page in a frame, for notebooks."""
+        from .report.html import to_html
+        from .report.html_elements import escape
+
+        frame = '<iframe style="width: 100%; height: 60rem; border: 0" srcdoc="{}"></iframe>'
+        return frame.format(escape(to_html(self)))
 
     def to_json(self):
         """Return the report as JSON text of schema 1."""
@@ -157,7 +195,14 @@ def _run(tree):
         raise ValueError("its status {!r} is none of {}".format(values["status"], ", ".join(STATUSES)))
     for name in ("loss", "scale"):
         values[name] = [(_integer(step), _integer(loss), float(value)) for step, loss, value in values.get(name) or ()]
-    values["skipped"] = [_integer(step) for step in values.get("skipped") or ()]
+    for name in ("skipped", "watched", "measured"):
+        values[name] = [_integer(step) for step in values.get(name) or ()]
+    for name in ("layers", "gradients"):
+        values[name] = [(str(layer), float(error)) for layer, error in values.get(name) or ()]
+    metrics = values.get("metrics") or {}
+    values["metrics"] = {
+        str(name): [(_integer(step), float(value)) for step, value in metrics[name]] for name in metrics
+    }
     values["step_seconds"] = [float(seconds) for seconds in values.get("step_seconds") or ()]
     if values.get("samples") is not None:
         values["samples"] = [_integer(count) for count in values["samples"]]

@@ -6,7 +6,6 @@ keeps what was recorded. This process does not import torch.
 
 import argparse
 import contextlib
-import importlib.util
 import io
 import os
 import shlex
@@ -14,14 +13,16 @@ import shutil
 import signal
 import sys
 
-from ..abtest import recommendation
-from ..abtest.report.charts import NO_MATPLOTLIB, save_figure
+from ..abtest import advice, export
+from ..abtest.report import renderer
 from ..abtest.report.html import to_html
+from ..abtest.report.png import save_figure
 from ..abtest.report.text import to_text
-from ..abtest.report_data import Report
+from ..abtest.report_data import NOTHING_TO_RECORD, Report, planned_runs
 from ..errors import AmpError
 from . import device_option
 from .argument_parser import CommandParser, whole_number
+from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 
@@ -41,7 +42,7 @@ def ab(arguments):
     environment.update({"dtypes": options.dtypes} if options.dtypes else {})
     environment.update({"cuda_redirected_to": options.device} if options.device else {})
     report = Report(environment=environment, baseline=options.baseline)
-    progress = make_progress(steps=options.steps)
+    progress = make_progress(steps=options.steps, runs=len(_runs(options)))
     run_levels = _run_in_process if options.in_process else _run_in_subprocesses
     outputs, interrupted = {}, None
     before = signal.signal(signal.SIGTERM, _raise_terminated)
@@ -51,8 +52,10 @@ def ab(arguments):
         interrupted = 128 + signal.SIGTERM if isinstance(error, Terminated) else INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
-    recommendation.recommend(report)
-    _print(report, outputs)
+    advice.advise(report)
+    _print(options, report, outputs)
+    if options.find_keep_fp32 and interrupted is None:
+        print("\n" + find_in_processes(report, options, command, _run_options(options), progress))
     try:
         _write(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
@@ -69,10 +72,10 @@ def ab(arguments):
 def _parser():
     parser = CommandParser(
         prog="ampcompat ab",
-        usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--seed S] [--json FILE] "
-        "[--html FILE] [--png FILE] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] "
-        "[--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] [--device DEVICE] "
-        "(SCRIPT | -m MODULE) [ARGS ...]",
+        usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--no-control] [--seed S] "
+        "[--details] [--layers] [--find-keep-fp32 LEVEL] [--json FILE] [--html FILE] [--png FILE] [--csv FILE] "
+        "[--tensorboard DIR] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--no-memory] "
+        "[--verbose] [--backend NAME] [--dtypes LOW,HIGH] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unchanged script once per opt level and compare the levels. What follows SCRIPT or MODULE "
         "are its arguments.",
     )
@@ -80,7 +83,10 @@ def _parser():
     add("--levels", type=_levels, default=["O0", "O1", "O2", "O3"], metavar="O0,O1,…", help="default: O0,O1,O2,O3")
     add("--baseline", type=parse_level, default="O0", metavar="LEVEL", help="compare the others with it; default: O0")
     add("--steps", type=whole_number(1), metavar="N", help="end each run after so many optimizer steps")
-    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level; from 2 on, noise is measured")
+    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with other seeds")
+    control = "do not train the baseline with a second seed: faster, but no level is judged"
+    add("--no-control", dest="control", action="store_false", help=control)
+    add("--details", action="store_true", help="print all that is known: scales, memory by kind, overflows")
     add(
         "--seed",
         type=whole_number(0, 2**32 - 1),
@@ -91,6 +97,11 @@ def _parser():
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
     add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
+    add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
+    search = "search the layers that must stay float32 for this level to be accepted; trains several times"
+    add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
+    add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
+    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
@@ -129,10 +140,17 @@ def _checked_command(parser, options):
         )
     if options.in_process and (options.launcher or options.timeout is not None):
         parser.error("--in-process cannot be combined with --launcher or --timeout: there is no other process")
-    if (options.html or options.png) and importlib.util.find_spec("matplotlib") is None:
-        parser.error(NO_MATPLOTLIB)
+    if (options.html or options.png) and not renderer.is_installed():
+        parser.error(renderer.NOT_INSTALLED)
+    if options.tensorboard and not export.has_tensorboard():
+        parser.error(export.NO_TENSORBOARD)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH from the script")
+    if options.find_keep_fp32:
+        if options.in_process or not options.control:
+            parser.error("--find-keep-fp32 needs processes and the control: leave out --in-process and --no-control")
+        options.layers = True
+        options.levels = [options.baseline, options.find_keep_fp32]
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
@@ -154,19 +172,20 @@ def _raise_terminated(number, frame):
 def _run_in_subprocesses(options, command, report, progress, outputs):
     from .subprocess_run import ChildTask, SubprocessRun
 
-    for level in options.levels:
-        for repeat in range(options.repeats):
-            task = ChildTask(command, level, options.seed, repeat, options.steps, _run_options(options))
-            child = SubprocessRun(task, options.launcher, options.timeout, options.verbose)
-            report.add(level, repeat, child.run)
-            progress.begin(_label(level, repeat, options.repeats))
-            try:
-                child.run_to_end(progress.update)
-            finally:
-                progress.end(child.run)
-                report.environment.update(child.environment)
-                outputs[level, repeat] = child.output
-            _write_json(options, report)
+    for level, repeat in _runs(options):
+        task = ChildTask(command, level, options.seed, repeat, options.steps, _run_options(options))
+        child = SubprocessRun(task, options.launcher, options.timeout, options.verbose)
+        report.add(level, repeat, child.run)
+        progress.begin(_label(level, repeat))
+        try:
+            child.run_to_end(progress.update)
+        finally:
+            progress.end(child.run)
+            report.environment.update(child.environment)
+            outputs[level, repeat] = child.output
+        _write_json(options, report)
+        if child.run.error in NOTHING_TO_RECORD:
+            break
 
 
 def _run_in_process(options, command, report, progress, outputs):
@@ -180,7 +199,7 @@ def _run_in_process(options, command, report, progress, outputs):
     def on_event(level, repeat, event):
         if current != [level, repeat]:
             current[:] = level, repeat
-            progress.begin(_label(level, repeat, options.repeats))
+            progress.begin(_label(level, repeat))
         progress.update(event)
         if "end" in event:
             progress.end(report.run_of(level, repeat))
@@ -196,9 +215,7 @@ def _run_in_process(options, command, report, progress, outputs):
     install.install()
     try:
         with quiet:
-            run_levels(
-                report, train, options.levels, options.steps, options.repeats, options.seed, run_options, on_event
-            )
+            run_levels(report, train, _runs(options), options.steps, options.seed, run_options, on_event)
     finally:
         install.uninstall()
 
@@ -207,18 +224,22 @@ def _run_options(options):
     """Return the keyword arguments of ``comparison.RunOptions``."""
     # What amp prints is in the report; of a script that fails, its own output and traceback are shown.
     verbosity = None if options.verbose else 0
-    names = ("backend", "dtypes", "diagnose", "memory")
+    names = ("backend", "dtypes", "diagnose", "memory", "layers")
     return dict({name: getattr(options, name) for name in names}, verbosity=verbosity)
 
 
-def _label(level, repeat, repeats):
-    return level if repeats == 1 else "{} {}/{}".format(level, repeat + 1, repeats)
+def _runs(options):
+    return planned_runs(options.levels, options.baseline, options.repeats, options.control)
+
+
+def _label(level, repeat):
+    return level if repeat == 0 else "{} seed {}".format(level, repeat + 1)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def _print(report, outputs):
+def _print(options, report, outputs):
     failed = {}  # output -> the levels that printed it
     for (level, repeat), text in outputs.items():
         if text and report.run_of(level, repeat).status == "failed":
@@ -226,7 +247,10 @@ def _print(report, outputs):
     for text, levels in failed.items():
         print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
     width = shutil.get_terminal_size((100, 24)).columns
-    print(to_text(report, min(120, max(80, width))))
+    print(to_text(report, min(100, max(80, width)), options.details))
+    nothing = [run.error for run in report.runs.values() if run.error in NOTHING_TO_RECORD]
+    if nothing:
+        print("The other levels were not run: {}.".format(nothing[0]))
 
 
 def _write(options, report):
@@ -235,6 +259,10 @@ def _write(options, report):
         _write_atomically(options.html, to_html(report))
     if options.png is not None:
         save_figure(report, options.png)
+    if options.csv is not None:
+        _write_atomically(options.csv, export.to_csv(report))
+    if options.tensorboard is not None:
+        export.to_tensorboard(report, options.tensorboard)
 
 
 def _write_json(options, report):

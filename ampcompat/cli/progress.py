@@ -16,11 +16,11 @@ BAR_INTERVAL, LINE_INTERVAL = 0.1, 10.0
 GREEN, RED, RESET = "\x1b[32m", "\x1b[31m", "\x1b[0m"
 
 
-def make_progress(stream=None, steps=None):
+def make_progress(stream=None, steps=None, runs=1):
     """Return a ``BarProgress`` if the stream is a terminal that can redraw a line, else a ``LineProgress``."""
     stream = sys.stderr if stream is None else stream
     can_redraw = stream.isatty() and os.environ.get("TERM") != "dumb"
-    return (BarProgress if can_redraw else LineProgress)(stream, steps)
+    return (BarProgress if can_redraw else LineProgress)(stream, steps, runs)
 
 
 class LineProgress:
@@ -29,20 +29,25 @@ class LineProgress:
     Args:
         stream: where to write.
         steps: the number of steps of each run, or None.
+        runs: the number of runs.
     """
 
     interval = LINE_INTERVAL
 
-    def __init__(self, stream, steps=None):
+    def __init__(self, stream, steps=None, runs=1):
         self.stream = stream
         self.total = steps
+        self.runs, self.run = runs, 0
+        self._durations = []  # seconds of the runs that have ended
         self.label, self.step, self.loss, self.scale = "", 0, None, None
-        self._begin = self._shown = 0.0
+        self._start = self._begin = self._shown = 0.0
 
     def begin(self, label):
         """Start a run."""
-        self.label, self.step, self.loss, self.scale = label, 0, None, None
-        self._begin = self._shown = time.monotonic()
+        self.run += 1
+        self.label = "{} (run {} of {})".format(label, self.run, self.runs) if self.run <= self.runs > 1 else label
+        self.step, self.loss, self.scale = 0, None, None
+        self._start = self._begin = self._shown = time.monotonic()
 
     def update(self, event):
         """Update with an event of the event log, or with None because time has passed."""
@@ -59,15 +64,19 @@ class LineProgress:
 
     def end(self, run):
         """End a run, given as a ``Run``."""
+        self._durations.append(time.monotonic() - self._start)
         if self.total is None and run.status in ("ok", "stopped"):
             self.total = len(run.step_seconds)
         self.show_end(run)
 
     def remaining(self):
-        """Return the estimated seconds that remain, or None."""
+        """Return the estimated seconds until all runs have ended, or None."""
         if not self.total or self.step < 2:
             return None
-        return (time.monotonic() - self._begin) / (self.step - 1) * max(0, self.total - self.step)
+        now = time.monotonic()
+        rest = (now - self._begin) / (self.step - 1) * max(0, self.total - self.step)
+        durations = self._durations + [now - self._start + rest]
+        return rest + sum(durations) / len(durations) * max(0, self.runs - self.run)
 
     def status(self):
         """Return the parts of the status line, the most important first."""
@@ -101,8 +110,8 @@ class BarProgress(LineProgress):
 
     interval = BAR_INTERVAL
 
-    def __init__(self, stream, steps=None):
-        super().__init__(stream, steps)
+    def __init__(self, stream, steps=None, runs=1):
+        super().__init__(stream, steps, runs)
         self._colours = "NO_COLOR" not in os.environ
         self._symbols = "█░" if _can_write("█░", stream) else "#."
 

@@ -3,8 +3,8 @@
 import os
 import shutil
 
-from ..abtest.report.charts import save_side_by_side
-from ..abtest.report.html import side_by_side, to_html
+from ..abtest.report.html import to_html
+from ..abtest.report.png import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..errors import AmpError
@@ -15,16 +15,17 @@ def report(arguments):
     """Print the tables of reports; on request write a page and an image of all of them."""
     parser = CommandParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
     parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file; several are shown side by side")
+    parser.add_argument("--details", action="store_true", help="print all that is known of each level")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
     options = parser.parse_args(arguments)
     try:
         reports = [(path, _read(path)) for path in options.files]  # all of them before anything is printed or written
-        _print(reports)
+        _print(reports, options.details)
         if options.html:
-            _write(options.html, lambda path: _write_page(reports, path))
+            _write(options.html, lambda path: _write_page(_named(reports), path))
         if options.png:
-            _write(options.png, lambda path: save_side_by_side(_named(reports), path))
+            _write(options.png, lambda path: save_figure(_named(reports), path))
     except AmpError as error:
         parser.error(str(error))
     return 0
@@ -44,18 +45,17 @@ def _read(path):
         raise AmpError("{}: {}".format(path, error)) from None
 
 
-def _print(reports):
+def _print(reports, details):
     width = shutil.get_terminal_size((100, 24)).columns
     for index, (path, one) in enumerate(reports):
         if len(reports) > 1:
             print("{}== {} ==\n".format("\n" if index else "", path))
-        print(to_text(one, width))
+        print(to_text(one, min(width, 100), details))
 
 
 def _write_page(reports, path):
-    page = to_html(reports[0][1]) if len(reports) == 1 else side_by_side(_named(reports))
     with open(path, "w", encoding="utf-8") as file:
-        file.write(page)
+        file.write(to_html(reports))
 
 
 def _named(reports):

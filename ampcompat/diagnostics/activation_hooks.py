@@ -36,7 +36,7 @@ class ActivationHooks:
     def __init__(self):
         self.outputs = deque(maxlen=MAX_ENTRIES)
         self.gradients = deque(maxlen=MAX_ENTRIES)
-        self.is_in_backward = bool  # False until it is replaced
+        self.is_in_backward = self.is_paused = bool  # False until they are replaced
         self._is_removed = False
         self._is_stale = False
         self._is_training_forward = False  # inside the forward of a whole model with gradients enabled
@@ -71,16 +71,20 @@ class ActivationHooks:
 
     # -- what the hooks call -------------------------------------------------------------------------------------------
 
+    def _is_off(self):
+        # What is traced is asked first: a compiled graph must not depend on whether this is paused.
+        return self._is_traced() or self.is_paused()
+
     def _is_traced(self):
         return compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
 
     def _model_input(self, name, module, args):
-        if not self._is_traced() and not self.is_in_backward():
+        if not self._is_off() and not self.is_in_backward():
             self._is_training_forward = torch.is_grad_enabled()
         self._input(name, module, args)
 
     def _input(self, name, module, args):
-        if self._is_traced() or self.is_in_backward() or not self._is_training():
+        if self._is_off() or self.is_in_backward() or not self._is_training():
             return
         self._clear_if_stale()
         for tensor in _floating(args):
@@ -92,7 +96,7 @@ class ActivationHooks:
         return self._is_training_forward or torch.is_grad_enabled()  # reentrant checkpoints disable gradients
 
     def _output(self, name, module, args, output):
-        if self._is_traced():
+        if self._is_off():
             return
         if self.is_in_backward():
             self._hook_gradients(name, output)

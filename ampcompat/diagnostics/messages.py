@@ -1,53 +1,11 @@
 """Explain a skipped step in sentences: where inf or nan came first, how large the values were before, what to try."""
 
 import math
-from typing import NamedTuple, Optional, Sequence
 
-#: Prefix of the name of a whole model, before its class; and the origin of a backward pass.
-WHOLE = "the whole "
-LOSS = "the loss function"
+from .overflow_facts import LOSS, WHOLE
 
 #: A loss scale that cannot be the cause of an overflow any more, and as many skipped steps in a row.
 LOW_SCALE, MANY_SKIPS = 16.0, 8
-
-#: Why no module's output was recorded.
-COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
-NOT_RECORDED = "diagnose=True records them from the first step"
-
-
-class NonFinite(NamedTuple):
-    """A module's output, the gradient at it, or a param's gradient that was inf or nan."""
-
-    name: str  # "layer3.weight"
-    kind: str  # "inf" or "nan"
-    dtype: str  # "float16"
-    max_before: Optional[float] = None  # its largest finite absolute value in earlier passes, unscaled
-
-
-class OverflowFacts(NamedTuple):
-    """What was found in one skipped step: of everything the first in its order; None where there was nothing."""
-
-    step: int
-    loss_id: int
-    scale: float
-    dynamic: bool = True
-    skipped: bool = True  # False where the scale is static and the step was taken
-    skips_in_a_row: int = 1
-    is_persistent: bool = False  # so many skips that the scale is not the cause
-    is_min_scale: bool = False
-    good_passes: int = 0  # backward passes of this loss without an overflow before it
-    low_dtype: str = "float16"  # what the level computes in, and its largest number
-    low_max: float = 65504.0
-    casts: bool = True  # whether the level computes anything in half
-    loss: Optional[str] = None  # "inf" or "nan"
-    input: Optional[NonFinite] = None  # of a module, if it was not finite before any output was
-    output: Optional[NonFinite] = None
-    bad_weights: Sequence[str] = ()  # of that module, "layer3.weight is nan"
-    param_gradient: Optional[NonFinite] = None
-    output_gradient: Optional[NonFinite] = None  # at a module's output
-    last_finite: Optional[str] = None  # the module at whose output the gradient was finite just before
-    missing_outputs: str = ""  # why no module's output was recorded
-    world_size: int = 1
 
 
 def explain(facts):
@@ -72,6 +30,8 @@ def explain(facts):
 
 def _in_forward(facts):
     loss = "The loss was {} before scaling".format(facts.loss) if facts.loss else "The loss was finite"
+    if facts.cast:
+        return _in_cast(facts, loss)
     if facts.input:
         value = facts.input
         before = _if_known(value.max_before, "; its largest absolute value before was")
@@ -80,16 +40,40 @@ def _in_forward(facts):
         return "{} in {}".format(value.kind, value.name), text, _advice_on_input(facts, value)
     value = facts.output
     before = _if_known(value.max_before, "; its output's largest absolute value before was")
-    text = "{}. In the forward pass {} came first from module {}, in {}{}."
-    text = text.format(loss, value.kind, value.name, value.dtype, before)
+    module = value.name if value.name.startswith(WHOLE) else "module " + value.name
+    text = "{}. In the forward pass {} came first from {}, in {}{}."
+    text = text.format(loss, value.kind, module, value.dtype, before)
     if facts.bad_weights:
         return (
             "{} in the weights of {}".format(value.kind, value.name),
             "{} Its weights are the cause: {}.".format(text, ", ".join(facts.bad_weights)),
-            "resume from an earlier checkpoint; an earlier step made the weights {} (a static scale skips no step): "
-            "lower the learning rate, or clip gradients.".format(value.kind),
+            _advice_on_weights(facts, value),
         )
     return "{} in the output of {}".format(value.kind, value.name), text, _advice_on_output(facts, value)
+
+
+def _in_cast(facts, loss):
+    value, low = facts.cast, facts.low_dtype
+    text = "{}. In the forward pass {} had a largest absolute value of {}, in {}; the cast to {} made it inf."
+    name = value.name if value.name.startswith("the ") else "the output of " + value.name
+    advice = "scale the input, or normalize it: the largest {} is {}. Or use O4 or O5, whose bfloat16 reaches 3e38."
+    return (
+        "an overflow in the cast of {} to {}".format(name, low),
+        text.format(loss, name, number(value.max_before), value.dtype, low),
+        advice.format(low, number(facts.low_max)) if low != "bfloat16" else "check the data.",
+    )
+
+
+def _advice_on_weights(facts, value):
+    if facts.zero_eps:
+        return (
+            "{} is 0 in {}, so that a gradient of 0 becomes 0/0: use eps=1e-4, or a level with float32 weights for the "
+            "optimizer (O1, O2), and resume from an earlier checkpoint.".format(facts.zero_eps, facts.low_dtype)
+        )
+    cause = "an earlier step made the weights {} (a static scale skips no step), or a checkpoint had it: ".format(
+        value.kind
+    )
+    return "resume from an earlier checkpoint; {}lower the learning rate, or clip gradients.".format(cause)
 
 
 def _advice_on_input(facts, value):
@@ -234,7 +218,8 @@ def _advice_on_static(facts, value):
         advice = 'loss_scale={}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
         return advice.format(number(safe))
     origin = _origin(facts, value)
-    return "{}lower the learning rate, or clip gradients.".format(_wider_range(facts, origin))
+    text = "the gradients are too large for {}: {}lower the learning rate, or clip gradients."
+    return text.format(facts.low_dtype, _wider_range(facts, origin))
 
 
 def _safe_scale(facts, value):

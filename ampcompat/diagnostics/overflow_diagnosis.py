@@ -12,8 +12,9 @@ from ..notices import is_first_rank
 from ..observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
-from .messages import NOT_RECORDED, WHOLE, explain, number
-from .overflow_record import PassRecord, read_record
+from .messages import explain, number
+from .overflow_facts import NOT_RECORDED, UNWATCHED, WHOLE
+from .overflow_record import PassRecord, read_record, weight_maxima, zero_eps
 from .tensor_stats import NamedScalars, RunningMax, max_abs
 
 #: Every n-th pass is counted in the histogram, with about so many values of each gradient.
@@ -33,17 +34,22 @@ class OverflowDiagnosis(Observer):
 
     Args:
         prints: whether to print; otherwise see ``findings``.
-        prints_summary: whether to print a histogram of the gradients at the end.
+        prints_summary: whether to print a histogram of the gradients at the end, and everything at any verbosity.
 
     Attributes:
+        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis; of a step
+            that is skipped meanwhile only the loss and the gradients are known.
         findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
             each optimizer.
     """
 
     def __init__(self, prints=True, prints_summary=False):
         self.findings = []
+        self.is_paused = False
+        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to the adapters) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
+        self._verbosity = 0 if prints_summary else 1  # the verbosity from which on it prints
         self._counter = GradientCounter(SAMPLE)
         self._passes = 0
         self._never_skipped = []  # records of passes at a static scale, to be read together
@@ -70,6 +76,7 @@ class OverflowDiagnosis(Observer):
             atexit.register(self._finish_run, self._session)
             self._hooks = ActivationHooks()
             self._hooks.is_in_backward = lambda: self._pass() is not None
+            self._hooks.is_paused = lambda: self.is_paused
         self._models = [each for each in self._models if each[0]() is not None]
         known = [model for model, _ in self._known_models()]
         new = [model for model in models if not any(model is each for each in known)]
@@ -85,6 +92,11 @@ class OverflowDiagnosis(Observer):
         """Record the loss."""
         if self._hooks is None:
             return
+        self._unrecorded.pop(backward.loss_id, None)
+        if self.is_paused:
+            adapters = list(map(weakref.ref, backward.adapters))
+            self._unrecorded[backward.loss_id] = backward.loss.detach(), backward.scale, adapters
+            return
         if self._pass is not _none:  # the pass before ended with an error
             self._losses.pop(backward.loss_id, None)
         self._pass = weakref.ref(backward)
@@ -95,7 +107,7 @@ class OverflowDiagnosis(Observer):
     def after_backward(self, backward):
         """Record a pass whose gradients were checked for an overflow."""
         self._pass = _none
-        if backward.overflow_check is None or self._hooks is None:
+        if backward.overflow_check is None or self._hooks is None or self.is_paused:
             return
         self._drop_good_records()
         record = self._record(backward)
@@ -120,7 +132,9 @@ class OverflowDiagnosis(Observer):
     def step_skipped(self, session, loss_id, scaler):
         """Explain the skipped step, once for all optimizers of the loss."""
         record = self._first_overflow(loss_id)
-        if record is not None and self._last.get(loss_id, (None, None))[1] is not record:
+        if record is None and loss_id in self._unrecorded:
+            self._conclude_unrecorded(session, loss_id, scaler)
+        elif record is not None and self._last.get(loss_id, (None, None))[1] is not record:
             self._conclude(session, record, skipped=True)
 
     def after_step(self, adapter):
@@ -176,6 +190,7 @@ class OverflowDiagnosis(Observer):
             output_dtypes=[each.dtype for each in hooks.outputs],
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
             overflow_check=backward.overflow_check,
+            weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._known_models()), high),
         )
 
     def _snapshots(self):
@@ -185,11 +200,11 @@ class OverflowDiagnosis(Observer):
         """Yield (name, unscaled gradient) of the params of optimizers."""
         for adapter in adapters:
             params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.unpaired_params()]
-            for number, (param, master) in enumerate(params):
+            for index, (param, master) in enumerate(params):
                 if master.grad is not None:
                     reference, name = self._names.get(id(param), (_none, None))
                     if reference() is not param:
-                        name = "param {} of {}".format(number, type(adapter.optimizer).__name__)
+                        name = "param {} of {}".format(index, type(adapter.optimizer).__name__)
                     yield name, master.grad
 
     def _gradient_maxima(self, adapters):
@@ -219,10 +234,24 @@ class OverflowDiagnosis(Observer):
 
     # -- findings ------------------------------------------------------------------------------------------------------
 
+    def _conclude_unrecorded(self, session, loss_id, scaler):
+        loss, scale, references = self._unrecorded.pop(loss_id)
+        adapters = [reference() for reference in references if reference() is not None]
+        facts = self.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
+        step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
+        _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
+        told = "{} What to try: {}".format(text, advice)
+        if loss_id in self._last:
+            told = "As in step {}, as far as is known: {}.".format(self._last[loss_id][3], UNWATCHED)
+        self.findings.append((step, told))
+
     def _conclude(self, session, record, skipped):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
         models = self._known_models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
+        if facts.bad_weights:
+            optimizers = [adapter.optimizer for adapter in self._steps]
+            facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
         cause, text, advice = explain(facts)
         earlier = self._last.get(record.loss_id)
         lines, first_step = [text, "What to try: " + advice], record.step
@@ -234,7 +263,7 @@ class OverflowDiagnosis(Observer):
         self.findings.append((record.step, " ".join(lines)))
         if self._prints:
             head = "ampcompat: step {} (loss scaler {}) {}. ".format(record.step, record.loss_id, verb)
-            session.notices.say(head + "\n    ".join(lines))
+            session.notices.say(head + "\n    ".join(lines), self._verbosity)
 
     def _read_never_skipped(self):
         """Explain the first pass with inf or nan among those at a scale that never skips."""
@@ -263,7 +292,8 @@ class OverflowDiagnosis(Observer):
             if count:
                 overflows = "{} {} explained above".format(count, "is" if count == 1 else "are")
             table = self.histogram().table("Unscaled gradients by magnitude, a sample")
-            session().notices.say("ampcompat: of {} backward passes {}. {}".format(self._passes, overflows, table))
+            text = "ampcompat: of {} backward passes {}. {}".format(self._passes, overflows, table)
+            session().notices.say(text, self._verbosity)
             self._prints_summary = False
 
     def _known_models(self):

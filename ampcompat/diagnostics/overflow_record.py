@@ -1,11 +1,12 @@
 """The numbers that are recorded in one backward pass, and the facts that follow from them when they are read."""
 
+import sys
 from typing import Any, NamedTuple, Sequence
 
 import torch
 
 from .activation_hooks import INPUT
-from .messages import COMPILED, NonFinite, OverflowFacts
+from .overflow_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts
 from .tensor_stats import NamedScalars, max_abs, nonfinite_kind
 
 
@@ -23,6 +24,7 @@ class PassRecord(NamedTuple):
     output_dtypes: Sequence = ()
     output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
     overflow_check: Any = None
+    weights: NamedScalars = NamedScalars(())  # of the forward pass, where the step is not skipped whatever they are
 
 
 def read_record(record, policy, models, good_passes, skipped):
@@ -39,6 +41,7 @@ def read_record(record, policy, models, good_passes, skipped):
     outputs = record.outputs.read()
     output = _first_nonfinite(outputs, record.max_before["outputs"], record.output_dtypes)
     is_input = output is not None and output.name.startswith(INPUT)
+    cast = _overflowing_cast(outputs, record.output_dtypes, low) if casts else None
     output_gradient, last_finite = _first_output_gradient(record, low)
     gradients = _in_backward_order(record.param_gradients.read(), [name for name, _ in outputs])
     param_gradient = _first_nonfinite(gradients, record.max_before["param_gradients"], [low] * len(gradients))
@@ -59,11 +62,12 @@ def read_record(record, policy, models, good_passes, skipped):
         loss=_worst(record.losses),
         input=output if is_input else None,
         output=None if is_input else output,
-        bad_weights=_bad_weights(models, output),
+        bad_weights=_bad_weights(record.weights.read() or _weights_of_module(models, output), output),
+        cast=cast,
         param_gradient=param_gradient,
         output_gradient=output_gradient,
         last_finite=last_finite,
-        missing_outputs="" if any(not name.startswith(INPUT) for name, _ in outputs) else COMPILED,
+        missing_outputs="" if any(not name.startswith(INPUT) for name, _ in outputs) else _why_no_outputs(),
         world_size=_world_size(),
     )
 
@@ -75,6 +79,22 @@ def _first_nonfinite(values, max_before, dtypes):
         if kind:
             return NonFinite(name, kind, _dtype_name(dtype), max_before(name))
     return None
+
+
+def _overflowing_cast(outputs, dtypes, low):
+    """Return the finite value just before the first that is not, if the cast to ``low`` makes it inf; or None."""
+    before = None
+    for (name, value), dtype in zip(outputs, dtypes):
+        if nonfinite_kind(value):
+            return before
+        is_too_large = value > torch.finfo(low).max and dtype is not low
+        before = NonFinite(name, "inf", _dtype_name(dtype), value) if is_too_large else None
+    return None
+
+
+def _why_no_outputs():
+    # torch.compile loads this module when it is first called.
+    return COMPILED if "torch._dynamo" in sys.modules else NOT_CALLED
 
 
 def _first_output_gradient(record, low):
@@ -124,17 +144,44 @@ def _worst(scalars):
     return "nan" if "nan" in found else "inf" if "inf" in found else None
 
 
-def _bad_weights(models, output):
-    """Return which weights of the module of a ``NonFinite`` output are inf or nan now."""
-    if output is None:
-        return ()
+def _weights_of_module(models, output):
+    """Return (name, maximum) of the weights, as they are now, of the module of a ``NonFinite`` output."""
     found = []
-    for model, suffix in models:
+    for model, suffix in models if output is not None else ():
         for name, module in model.named_modules():
             if name and name + suffix == output.name:
-                found += [(name + "." + own, max_abs(param)) for own, param in module.named_parameters()]
-    kinds = [(name, nonfinite_kind(float(value))) for name, value in found if value is not None]
-    return ["{} is {}".format(name, kind) for name, kind in kinds if kind]
+                found += [(name + "." + own + suffix, max_abs(param)) for own, param in module.named_parameters()]
+    return [(name, float(value)) for name, value in found if value is not None]
+
+
+def _bad_weights(weights, output):
+    """Return which weights of the module of a ``NonFinite`` output are inf or nan."""
+    if output is None:
+        return ()
+    whole = output.name.startswith(WHOLE)
+    module, of, model = output.name.partition(" of ")
+    own = [
+        (name, nonfinite_kind(value))
+        for name, value in weights
+        if whole or (name.startswith(module + ".") and name.partition(" of ")[1:] == (of, model))
+    ]
+    return ["{} is {}".format(name, kind) for name, kind in own if kind]
+
+
+def weight_maxima(models):
+    """Return (name, maximum) of the params of (model, suffix) pairs; the maxima stay on their devices."""
+    found = [(name + suffix, max_abs(param)) for model, suffix in models for name, param in model.named_parameters()]
+    return [(name, value) for name, value in found if value is not None]
+
+
+def zero_eps(optimizers, low):
+    """Return the eps of an optimizer that is 0 in its params of dtype ``low``, in words; "" where there is none."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            eps, is_low = group.get("eps"), any(param.dtype is low for param in group["params"])
+            if isinstance(eps, float) and is_low and torch.tensor(eps, dtype=low).item() == 0.0:
+                return "{}'s eps of {}".format(type(optimizer).__name__, eps)
+    return ""
 
 
 def _world_size():

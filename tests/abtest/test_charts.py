@@ -1,150 +1,94 @@
-"""Charts of reports: drawn whatever a report contains, in the same style, without the user's matplotlib settings."""
+"""Charts of reports: specifications of Vega-Lite that are drawn whatever a report contains."""
 
-import functools
-import sys
-import xml.etree.ElementTree as ElementTree
+import builtins
+import struct
 
 import pytest
-from made_reports import HOSTILE, MADE, good_report, made_run
+from made_reports import MADE, made_run
 
-from ampcompat.abtest import Report, save_figure, to_html
-from ampcompat.abtest.report import chart_style
-from ampcompat.abtest.report import charts as figures
+from ampcompat.abtest import Report, save_figure
+from ampcompat.abtest.report import charts, renderer
 from ampcompat.errors import AmpError
-
-SVG = "{http://www.w3.org/2000/svg}"
-NAMES = ["loss", "divergence", "scale", "time", "memory"]
 
 
 @pytest.fixture
-def matplotlib():
-    return pytest.importorskip("matplotlib", reason="figures need matplotlib, of the extra `report`")
+def library():
+    return pytest.importorskip("vl_convert", reason="images need vl-convert-python, of the extra `report`")
 
 
-@pytest.fixture(scope="module")
-def charts_of():
-    """Return a function that draws a made report once: ``charts_of(name)``."""
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, of the extra `report`")
-    return functools.lru_cache(maxsize=None)(lambda name: figures.charts(MADE[name](), "r0-"))
+def rows_of(report, name):
+    """Return the rows of one chart."""
+    (chart,) = [chart for chart in charts.charts([("", report)]) if chart.name == name]
+    return chart.spec["data"]["values"]
 
 
-def texts(svg):
-    """Return what is written in a chart."""
-    return ["".join(each.itertext()) for each in ElementTree.fromstring(svg).iter(SVG + "text")]
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_every_report_has_every_chart_as_valid_xml(charts_of, name):
-    charts = charts_of(name)
-    assert [chart.name for chart, _ in charts] == NAMES
-    for chart, svg in charts:
-        tree = ElementTree.fromstring(svg)
-        ids = [each.attrib["id"] for each in tree.iter() if "id" in each.attrib]
-        assert len(ids) == len(set(ids)) and all(each.startswith("r0-" + chart.name) for each in ids)
-        assert "width" not in tree.attrib and "viewBox" in tree.attrib
-
-
-def test_texts_of_a_chart_are_texts_and_name_the_levels(charts_of):
-    charts = {chart.name: texts(svg) for chart, svg in charts_of("good")}
-    for name in ("loss", "divergence", "scale"):
-        assert set(good_report().runs) <= set(charts[name])
-    assert any(text.startswith("O2: 3") for text in charts["scale"])  # the steps that it skipped
-    assert any("ms" in text for text in charts["time"])
-    assert charts["memory"].count("formula") == 4 and "252 MiB" in charts["memory"]
-
-
-def test_losses_that_are_not_finite_are_marked_and_explained(charts_of):
-    charts = {chart.name: (chart, texts(svg)) for chart, svg in charts_of("broken")}
-    assert {"nan", "inf"} <= set(charts["loss"][1])
-    assert "inf" in charts["divergence"][1] and "nan" not in charts["divergence"][1]
-    assert "inf (▲) where a loss is not finite" in charts["divergence"][0].caption
-    assert "nan (×) or inf (▲)" in charts["loss"][0].caption
-
-
-def test_a_loss_that_is_only_nan_makes_the_divergence_inf(matplotlib):
-    report = Report(runs={"O0": made_run("O0", 4), "O1": made_run("O1", 4)})
-    report.runs["O1"].loss[2] = (2, 0, float("nan"))
-    charts = {chart.name: texts(svg) for chart, svg in figures.charts(report)}
-    assert "nan" in charts["loss"] and "inf" not in charts["loss"]
-    assert "inf" in charts["divergence"] and "nan" not in charts["divergence"]
-    assert not {"nan", "inf"} & set(charts["scale"])
-
-
-def test_a_spike_of_one_step_in_many_thousands_is_drawn_and_the_chart_stays_small(charts_of):
-    (_, svg), (_, divergence) = charts_of("long")[:2]
-    assert len(svg) < 200000
-    assert "no difference" not in " ".join(texts(divergence))
+@pytest.mark.parametrize("name", ["good", "broken", "hostile", "one step", "two losses"])
+def test_every_chart_can_be_drawn(library, name):
+    for chart in charts.charts([("", MADE[name]())]):
+        assert renderer.image(charts.complete(chart.spec, 300), "svg").startswith(b"<svg")
 
 
 @pytest.mark.parametrize("name", ["nothing measured", "no runs"])
-def test_a_chart_without_data_says_so(charts_of, name):
-    said = {chart.name: " ".join(texts(svg)) for chart, svg in charts_of(name)}
-    assert "no level recorded a loss" in said["loss"]
-    assert "nothing to compare" in said["divergence"]
-    assert "no level recorded a scale" in said["scale"]
-    assert "no level measured its memory" in said["memory"]
+def test_a_chart_without_data_is_left_out(name):
+    assert charts.charts([("", MADE[name]())]) == []
 
 
-def test_equal_losses_are_reported_as_no_difference(matplotlib):
+def test_values_that_are_not_finite_are_gaps():
+    rows = [row for row in rows_of(MADE["broken"](), "loss-0") if row["run"] == "O1" and row["smoothed"] == "none"]
+    assert [row["value"] is None for row in rows] == [row["step"] >= 60 for row in rows]
+
+
+def test_a_spike_of_one_step_in_many_thousands_is_drawn_and_the_chart_stays_small():
+    rows = rows_of(MADE["long"](), "loss-0")
+    assert max(row["value"] for row in rows if row["smoothed"] == "none") == 40.0
+    assert len(rows) < 2 * 3 * 1.1 * charts.POINTS
+
+
+def test_the_difference_is_that_of_equal_steps():
     report = Report(runs={"O0": made_run("O0", 5), "O1": made_run("O1", 5)})
-    said = {chart.name: " ".join(texts(svg)) for chart, svg in figures.charts(report)}
-    assert "no difference at any step" in said["divergence"]
+    report.runs["O1"].loss = [(step, 0, 1.5 * value) for step, _, value in report.runs["O0"].loss]
+    assert [row["value"] for row in rows_of(report, "difference")] == pytest.approx([0.5] * 15, rel=1e-4)
 
 
-def test_a_level_has_the_same_style_in_every_report_and_another_than_other_levels():
-    levels = ["O0", "O1", "O2", "O3", "O4", "O5"]
-    full = Report(runs={level: made_run(level, 1) for level in levels})
-    seen = [chart_style.line_style(full, level) for level in levels]
-    assert len({colour for colour, _ in seen}) == len({str(dashes) for _, dashes in seen}) == len(levels)
-    for level, style in zip(levels, seen):
-        assert chart_style.line_style(Report(runs={level: full.runs[level]}), level) == style
+def test_a_level_has_the_same_colour_in_every_report():
+    full = [{"run": level} for level in charts.LEVELS]
+    alone = charts._colour([{"run": "other O4"}])["scale"]["range"]
+    assert alone == [charts._colour(full)["scale"]["range"][4]] and len(set(charts.COLOURS)) == 6
 
 
-@pytest.mark.parametrize(
-    "name, shown", [("O1", "O1"), ("_x", " _x"), ("$a$", r"\$a\$"), ("a\nb", "a b"), ("\u2603", r"\u2603")]
-)
-def test_names_are_escaped_for_matplotlib(name, shown):
-    assert chart_style.label(name) == shown
+def test_metrics_have_charts_of_their_own():
+    run = made_run("O0", 5)
+    run.metrics["accuracy"] = [(0, 0.5), (4, 0.75)]
+    assert {row["value"] for row in rows_of(Report(runs={"O0": run}), "metric-accuracy")} == {0.5, 0.75}
 
 
-def test_long_names_are_cut():
-    assert len(chart_style.label(HOSTILE.replace("$", "") * 9)) <= 16
+def test_several_reports_are_drawn_in_the_same_charts():
+    reports = [(name, Report(runs={"O0": made_run("O0", 5)})) for name in ("a", "b")]
+    rows = charts.charts(reports)[0].spec["data"]["values"]
+    assert {row["run"] for row in rows} == {"a O0", "b O0"} and len({row["report"] for row in rows}) == 2
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_image_has_300_dots_per_inch(matplotlib, tmp_path, count):
-    from matplotlib.image import imread
-
-    path = tmp_path / "figure.png"
-    figures.save_side_by_side([(name, MADE[name]()) for name in ("nothing measured", "no runs")[:count]], str(path))
-    height, width = imread(str(path)).shape[:2]
-    assert width == pytest.approx(300 * max(figures.IMAGE_WIDTH, 3.4 * count), abs=2)
-    assert height > width / 2
+def test_an_image_is_as_large_as_its_scale(library, tmp_path):
+    sizes = []
+    for scale in (0.5, 1.0):
+        save_figure(MADE["one level"](), str(tmp_path / "x.png"), scale)
+        sizes.append(struct.unpack(">II", (tmp_path / "x.png").read_bytes()[16:24]))
+    assert sizes[1][0] == pytest.approx(2 * sizes[0][0], abs=2)
 
 
-def test_one_report_needs_no_list_and_other_formats_are_drawn(matplotlib, tmp_path):
-    path = tmp_path / "figure.svg"
-    save_figure(Report(runs={"O0": made_run("O0", 2)}), str(path))
-    assert ElementTree.parse(str(path)).getroot().tag == SVG + "svg"
+def test_an_unknown_ending_is_an_error(tmp_path):
+    with pytest.raises(AmpError, match="must be one of .png, .svg, .pdf"):
+        save_figure(Report(), str(tmp_path / "x.gif"))
 
 
-def test_an_unknown_format_is_one_clear_error(matplotlib, tmp_path):
-    with pytest.raises(AmpError, match="Cannot draw .*figure.odd"):
-        save_figure(Report(), str(tmp_path / "figure.odd"))
+def test_without_the_library_the_error_says_what_to_install(monkeypatch, tmp_path):
+    original = builtins.__import__
 
+    def refusing(name, *args, **kwargs):
+        if name == "vl_convert":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
 
-def test_the_users_settings_are_neither_used_nor_changed(matplotlib):
-    report = Report(runs={"O0": made_run("O0", 2)})
-    plain = figures.charts(report)
-    with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 40, "svg.fonttype": "path"}):
-        before = dict(matplotlib.rcParams)
-        assert figures.charts(report)[0][1] == plain[0][1]
-        assert dict(matplotlib.rcParams) == before
-
-
-def test_without_matplotlib_there_is_one_clear_error(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    for draw in (figures.charts, lambda report: save_figure(report, str(tmp_path / "f.png")), to_html):
-        with pytest.raises(AmpError, match=r"pip install 'ampcompat\[report\]'"):
-            draw(Report())
+    monkeypatch.setattr(builtins, "__import__", refusing)
+    with pytest.raises(AmpError, match="pip install"):
+        save_figure(MADE["one level"](), str(tmp_path / "x.png"))

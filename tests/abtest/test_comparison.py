@@ -3,6 +3,8 @@
 import copy
 import io
 import random
+import sys
+import types
 
 import numpy
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.abtest import Report, compare, record, to_text
+from ampcompat.abtest import Report, compare, log, record, summary, to_text
 from ampcompat.errors import AmpError
 from ampcompat.training import state
 
@@ -49,7 +51,7 @@ def train(level=None, seed=None, steps=STEPS, seen=None, **options):
 
 def test_every_level_is_recorded(level):
     seen = []
-    report = compare(lambda _: train(seen=seen), levels=[level], baseline=level)
+    report = compare(lambda _: train(seen=seen), levels=[level], baseline=level, control=False)
     run = report.runs[level]
     assert (run.status, run.error) == ("ok", None)
     assert run.loss == [(step, 0, pytest.approx(loss, rel=1e-6)) for step, loss in enumerate(seen)]
@@ -69,7 +71,7 @@ def test_the_level_is_forced_and_the_random_numbers_are_the_same():
         levels.append((level, amp._amp_state.opt_properties.opt_level))
 
     before = random.getstate(), torch.get_rng_state()
-    report = compare(draw, levels=("O1", "O2"), seed=7)
+    report = compare(draw, levels=("O1", "O2"), seed=7, control=False)
     assert levels == [("O0", "O0"), ("O1", "O1"), ("O2", "O2")]
     assert len(set(draws)) == 1
     assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
@@ -92,7 +94,7 @@ def test_repeats_differ_even_where_the_training_seeds_itself():
     assert all(one != other for one, other in zip(*draws[:2]))
     assert len(report.runs["O0"].repeats) == 1
     assert report.runs["O0"].loss != report.runs["O0"].repeats[0].loss
-    assert "beyond noise" in to_text(report)
+    assert " \u00b1 " in to_text(report)
     assert (random.seed, numpy.random.seed, torch.manual_seed) == functions
 
 
@@ -101,7 +103,7 @@ def test_runs_end_after_the_requested_steps_whatever_the_training_catches():
         try:
             train(steps=50)
         except:  # noqa: E722  as scripts do
-            raise ValueError("training failed")
+            raise ValueError("training failed") from None
 
     report = compare(catching, levels=["O0"], steps=3)
     assert report.runs["O0"].status == "stopped"
@@ -148,7 +150,7 @@ def test_ctrl_c_keeps_what_was_measured():
 
     report = Report()
     with pytest.raises(KeyboardInterrupt):
-        run_levels(report, interrupted, ("O0", "O1", "O2"), None, 1, 0, RunOptions(verbosity=0))
+        run_levels(report, interrupted, [("O0", 0), ("O1", 0), ("O2", 0)], None, 0, RunOptions(verbosity=0))
     assert [(level, run.status, len(run.loss)) for level, run in report.runs.items()] == [
         ("O0", "ok", 2),
         ("O1", "interrupted", 2),
@@ -217,6 +219,81 @@ def test_a_recorded_model_can_be_copied_and_pickled_and_has_no_hooks_afterwards(
 def test_wrong_arguments_are_errors_before_anything_runs(wrong, says):
     with pytest.raises(AmpError, match=says):
         compare(lambda level: pytest.fail("it ran"), **wrong)
+
+
+def test_the_baseline_gets_a_second_seed_unless_there_is_no_control():
+    report = compare(lambda level: train(steps=2), levels=["O0", "O1"], memory=False)
+    assert [len(run.repeats) for run in report.runs.values()] == [1, 0]
+    report = compare(lambda level: train(steps=2), levels=["O0", "O1"], memory=False, control=False)
+    assert [len(run.repeats) for run in report.runs.values()] == [0, 0]
+
+
+def test_a_training_that_never_initializes_ends_the_series_after_its_first_run():
+    calls = []
+    report = compare(calls.append, levels=("O0", "O1", "O2"))
+    assert calls == ["O0"] and list(report.runs) == ["O0"]
+
+
+def test_in_timed_steps_nothing_is_watched(monkeypatch):
+    """By counting: tensor statistics are computed in watched steps alone, and only the others' times count."""
+    from ampcompat.diagnostics import activation_hooks, overflow_diagnosis
+
+    looks, per_step = [], []
+
+    def counted(tensor):
+        looks.append(1)
+        return original(tensor)
+
+    original = activation_hooks.max_abs
+    for module in (activation_hooks, overflow_diagnosis):
+        monkeypatch.setattr(module, "max_abs", counted)
+
+    def counting(level):
+        model, optimizer = amp.initialize(*make_pair(), loss_scale=8.0)
+        for _ in range(8):
+            before = len(looks)
+            advance(model, optimizer)
+            per_step.append(len(looks) - before)
+
+    run = compare(counting, levels=["O2"], baseline="O2", control=False, memory=False).runs["O2"]
+    assert run.watched == [0, 1, 2, 4, 5, 6] and summary.steady_steps(run) == [3, 7]
+    assert [count > 0 for count in per_step] == [step in run.watched for step in range(8)]
+
+
+def test_a_step_that_is_skipped_while_it_is_timed_is_explained_from_its_gradients():
+    def overflowing(level):
+        model, optimizer = amp.initialize(*make_pair())
+        for step in range(4):
+            advance(model, optimizer, float("inf") if step == 3 else 1.0)
+
+    run = compare(overflowing, levels=["O2"], baseline="O2", control=False).runs["O2"]
+    assert run.skipped[-1:] == [3] and run.findings[-1].step == 3
+    assert "the time of this step was taken" in run.findings[-1].text
+
+
+def test_metrics_are_recorded_at_their_steps_from_log_and_from_summary_writers(monkeypatch):
+    class SummaryWriter:
+        """As TensorBoard's, which need not be installed."""
+
+        def add_scalar(self, tag, scalar_value, global_step=None):
+            self.last = tag, scalar_value, global_step
+
+    module = types.ModuleType("torch.utils.tensorboard.writer")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    plain = SummaryWriter.add_scalar
+
+    def logging(level):
+        model, optimizer = amp.initialize(*make_pair(), loss_scale=8.0)
+        for step in range(3):
+            log("accuracy", torch.tensor(step / 2))
+            SummaryWriter().add_scalar("rate", step, step)
+            advance(model, optimizer)
+
+    run = compare(logging, levels=["O0"], control=False).runs["O0"]
+    assert run.metrics == {"accuracy": [(0, 0.0), (1, 0.5), (2, 1.0)], "rate": [(0, 0.0), (1, 1.0), (2, 2.0)]}
+    assert SummaryWriter.add_scalar is plain
+    log("accuracy", 1.0)  # outside of a run it does nothing
 
 
 def test_inside_a_session_it_is_an_error():

@@ -1,15 +1,15 @@
 """The HTML page of a report: valid, self-contained, complete, and with every value escaped."""
 
-import math
+import json
 import re
 
 import pytest
-from made_reports import HOSTILE, MADE, broken_report, good_report
+from made_reports import HOSTILE, MADE
 from pages import PageReader
 
-from ampcompat.abtest import Finding, Memory, Report, Run, recommendation
+from ampcompat.abtest import Finding, Memory, Report, Run, advice
 
-pytest.importorskip("matplotlib", reason="pages have charts, which need matplotlib, of the extra `report`")
+pytest.importorskip("vl_convert", reason="pages have charts, which need vl-convert-python, of the extra `report`")
 
 from ampcompat.abtest.report import html, html_elements  # noqa: E402
 
@@ -21,9 +21,9 @@ def pages():
     """Return every kind of page as text, and one of several reports."""
     made = {name: MADE[name]() for name in NAMES}
     for name in ("good", "broken", "one level"):
-        recommendation.recommend(made[name])
+        advice.advise(made[name])
     found = {name: html.to_html(report) for name, report in made.items()}
-    found["several"] = html.side_by_side([("a.json", made["one level"]), (HOSTILE, made["hostile"])])
+    found["several"] = html.to_html([("a.json", made["one level"]), (HOSTILE, made["hostile"])])
     return found
 
 
@@ -45,23 +45,31 @@ def test_a_page_is_valid_and_complete(text):
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_refers_to_nothing_outside_itself(text):
+def test_a_page_loads_nothing(text):
     read = PageReader(text)
     ids = {"#" + attrs["id"] for _, attrs in read.tags if "id" in attrs}
     assert set(read.references()) <= ids
-    assert not {"script", "link", "iframe", "object", "embed", "img", "base", "form"} & {tag for tag, _ in read.tags}
+    assert not {"link", "iframe", "object", "embed", "img", "base", "form"} & {tag for tag, _ in read.tags}
+    assert not [attrs for attrs in read.all("script") if "src" in attrs]
     assert not [name for _, attrs in read.tags for name in attrs if name.startswith("on")]
     assert "default-src 'none'" in text
-    for style in re.findall(r"<style.*?</style>", text, re.DOTALL):
-        assert "@import" not in style and "url(" not in style and "//" not in style
+
+
+def test_every_chart_is_an_image_and_the_specification_of_an_interactive_one(pages):
+    specs = [json.loads(each) for each in re.findall(r'<script type="application/json">(.*?)</script>', pages["good"])]
+    assert len(specs) == len(PageReader(pages["good"]).all("figure")) == 5
+    lines = specs[0]
+    assert [param["name"] for param in lines["params"]] == ["smoothing", "log"]
+    assert {param.get("bind") for param in lines["layer"][0]["params"]} == {"legend", "scales"}
+    assert lines["layer"][0]["encoding"]["tooltip"]
+    assert "prefers-color-scheme: dark" in pages["good"] and "const CONFIGS" in pages["good"]
 
 
 def test_a_page_is_accessible_to_screen_readers(text):
     read = PageReader(text)
     charts = [attrs for attrs in read.all("svg") if attrs.get("role") == "img"]
-    ids = {attrs.get("id") for _, attrs in read.tags}
-    assert all(attrs["aria-labelledby"] in ids for attrs in charts)
-    assert len(charts) == len(read.all("svg")) == len(read.all("figure")) == len(read.all("figcaption"))
+    assert all(attrs["aria-label"] for attrs in charts)
+    assert len(charts) == len(read.all("figure")) == len(read.all("figcaption"))
     assert len(read.all("caption")) == len(read.all("table"))
     assert all(attrs.get("scope") in ("col", "row") for attrs in read.all("th"))
     levels = [int(tag[1]) for tag, _ in read.tags if re.match("h[1-6]$", tag)]
@@ -70,8 +78,8 @@ def test_a_page_is_accessible_to_screen_readers(text):
 
 @pytest.mark.parametrize("name", ["hostile", "several"])
 def test_no_value_is_interpreted_as_markup(pages, name):
-    assert "<script" not in pages[name] and "alert('x')" not in pages[name]
-    assert PageReader(pages[name]).text.count("<script>alert('x')") >= 10
+    assert "<script>alert" not in pages[name]
+    assert PageReader(pages[name]).text.count("<script>alert('x')") >= 8
 
 
 @pytest.mark.parametrize("value", ["\x00\x08", "\x1b[31m", "\ud800", "a\x7fb"], ids=ascii)
@@ -80,23 +88,24 @@ def test_characters_that_a_page_cannot_hold_are_replaced(value):
     assert "\ufffd" in escaped and escaped.encode("utf-8")
 
 
-def test_the_verdict_comes_first(pages):
-    said = PageReader(pages["good"]).text
-    assert said.index("Take O2: the fastest level within noise") < said.index("Levels") < said.index("Charts")
-    for level in ("O1", "O3"):
-        assert good_recommended().runs[level].verdict in said
-
-
-def good_recommended():
-    report = good_report()
-    recommendation.recommend(report)
-    return report
-
-
-def test_the_tables_hold_what_the_terminal_shows(pages):
+def test_the_verdict_comes_first_with_a_badge_per_level_and_the_command(pages):
     read = PageReader(pages["good"])
-    for cell in ("2.468", "divergence mean", "\u00d7 baseline", "native", "8192", "252 MiB", "beyond noise", "0.50"):
+    said = read.text
+    assert said.index("Take O2: the fastest accepted level") < said.index("Levels") < said.index("Charts")
+    badges = [attrs["class"] for attrs in read.all("span") if attrs.get("class", "").startswith("badge")]
+    assert badges == ["badge baseline", "badge accepted", "badge accepted", "badge not-judged"]
+    assert "python -m ampcompat run --opt-level O2 examples/digits_cnn.py" in said
+
+
+def test_one_table_holds_what_the_terminal_shows(pages):
+    read = PageReader(pages["good"])
+    for cell in ("0.2718 \u00b1 0.0036", "\u00d7 2.02", "252 MiB", "3/200"):
         assert cell in read.text
+
+
+def test_a_report_shows_itself_in_a_notebook():
+    shown = Report(runs={"O1": Run()})._repr_html_()
+    assert shown.startswith("<iframe") and "&lt;h1&gt;" in shown
 
 
 def test_a_failed_level_has_its_error_and_a_closed_traceback(pages):
@@ -132,13 +141,7 @@ def test_measured_and_predicted_memory_are_compared():
         assert text in said
 
 
-def test_losses_that_are_not_finite_are_shown_as_nan_and_inf(pages):
-    values = [value for _, _, value in broken_report().runs["O1"].loss]
-    assert any(map(math.isnan, values))
-    assert re.search(r"<td[^>]*>nan</td>", pages["broken"]) and re.search(r"<td[^>]*>inf</td>", pages["broken"])
-
-
-def test_several_reports_stand_side_by_side_with_one_table_of_all(pages):
+def test_several_reports_share_one_table_and_the_charts(pages):
     read = PageReader(pages["several"])
-    assert len(read.all("article")) == 2
-    assert "All levels" in read.text and "a.json" in read.text
+    assert "a.json" in read.text and len(read.all("main")) == 1
+    assert read.text.count("Ends: medians of the last tenth") == 1 and read.text.count("Time per step") == 1

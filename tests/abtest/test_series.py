@@ -42,29 +42,18 @@ def test_smoothed_points_lie_between_their_neighbours(values, width, most):
 
 def test_smoothing_is_the_mean_of_the_steps_around():
     points = numbered([0.0, 3.0, 6.0, 9.0, 0.0])
-    assert series.smoothed(points, 3) == [(0, 1.5), (1, 3.0), (2, 6.0), (3, 5.0), (4, 4.5)]
+    assert series.smoothed(points, 3, 10) == [(0, 1.5), (1, 3.0), (2, 6.0), (3, 5.0), (4, 4.5)]
 
 
 def test_a_huge_value_does_not_affect_the_mean_of_later_steps():
     points = numbered([1e300] * 3 + [1.0] * 20)
-    assert series.smoothed(points, 5)[-1] == (22, 1.0)
+    assert series.smoothed(points, 5, 100)[-1] == (22, 1.0)
 
 
 def test_a_smoothed_curve_keeps_its_gaps_when_it_is_thinned():
     values = [1.0] * 1000
     values[501] = math.nan
     assert any(math.isnan(value) for _, value in series.smoothed(numbered(values), 5, 20))
-
-
-def test_short_curves_are_not_smoothed():
-    assert series.smoothing_width(numbered([1.0] * (series.SMOOTHED_FROM - 1))) == 1
-    assert series.smoothing_width(numbered([1.0] * 300)) == 10
-
-
-def test_steps_of_nan_and_of_inf_are_returned_separately_and_thinned():
-    nans, infinite = series.not_finite(numbered([1.0, math.nan, -math.inf] * 100), max_steps=10)
-    assert len(nans) == len(infinite) == 10
-    assert (nans[0], nans[-1], infinite[0], infinite[-1]) == (1, 298, 2, 299)
 
 
 def test_of_a_piecewise_constant_series_the_changes_and_the_end_are_kept():

@@ -1,7 +1,6 @@
 """``python -m ampcompat ab``: options, output and exit codes. Few tests start processes, since each imports torch."""
 
 import functools
-import importlib.util
 import os
 import signal
 import subprocess
@@ -73,13 +72,15 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert "arguments ['9', '0']" in done.stdout  # what a failed level printed, and no other
     assert done.stdout.count("arguments") == 2
     assert "ValueError: no such thing" in done.stdout
-    table = done.stdout[done.stdout.index("level  steps") :]
+    table = done.stdout[done.stdout.index("level  verdict") :]
     rows = {line.split()[0]: line.split() for line in table.splitlines()[1:4]}
-    assert [rows["O0"][1], rows["O1"][1], rows["O3"][1]] == ["6", "3", "3"]
-    assert rows["O1"][-1] == rows["O3"][-1] == "failed"
+    assert [rows["O0"][-1], rows["O1"][-1], rows["O3"][-1]] == ["0/6", "0/3", "0/3"]
+    assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
-    assert max(map(len, table.splitlines())) <= 120
-    assert "O0: 6 steps, last loss" in done.stderr and "O1: failed after 3 steps" in done.stderr
+    assert max(map(len, table.splitlines())) <= 100
+    assert (
+        "O0 (run 1 of 4): 6 steps, last loss" in done.stderr and "O1 (run 3 of 4): failed after 3 steps" in done.stderr
+    )
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
@@ -134,7 +135,7 @@ def test_levels_of_a_distributed_script_run_under_its_launcher(script):
         """
     )
     launcher = "{} -m torch.distributed.run --standalone --nproc_per_node 2".format(sys.executable)
-    done = python(*(AB + ("--levels", "O0", "--steps", "3", "--launcher", launcher, path)))
+    done = python(*(AB + ("--levels", "O0", "--steps", "3", "--no-control", "--launcher", launcher, path)))
     assert done.returncode == 0, done.stderr
     assert "O0: 3 steps" in done.stderr
 
@@ -154,7 +155,7 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
             optimizer.step()
         """
     )
-    done = python(*(AB + ("--device", "cpu", "--levels", "O0", "--steps", "3", path)))
+    done = python(*(AB + ("--device", "cpu", "--levels", "O0", "--steps", "3", "--no-control", path)))
     assert done.returncode == 0, done.stderr
     assert "O0: 3 steps" in done.stderr and ", cpu (" in done.stdout
 
@@ -176,9 +177,11 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
     ],
 )
 def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says):
-    assert in_process("--levels", "O0,O2", script(source)) == 1
+    assert in_process("--levels", "O2,O1", "--baseline", "O2", "--no-control", script(source)) == 1
     printed = capsys.readouterr().out
     assert "O2: failed: " in printed and says in printed
+    never = "never called" in says or "enabled" in says
+    assert ("The other levels were not run" in printed) == never
     assert "No advice" in printed
 
 
@@ -188,8 +191,8 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose")
     assert in_process(*(options + (path, 4, 0))) == 0
     printed = capsys.readouterr()
-    assert "beyond noise" in printed.out and "arguments" not in printed.out
-    assert "O0 2/2: 4 steps" in printed.err
+    assert " \u00b1 " in printed.out and "arguments" not in printed.out
+    assert "O0 seed 2 (run 2 of 4): 4 steps" in printed.err
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0", "O2"]
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
@@ -202,7 +205,7 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 
 @needs_half
 def test_the_module_that_overflows_is_named(capsys):
-    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py")) == 0
+    assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
     assert "O2: rejected: its loss is nan from step 20 on" in printed
@@ -210,7 +213,7 @@ def test_the_module_that_overflows_is_named(capsys):
 
 
 def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
-    assert in_process("--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
+    assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 12, O0 O2: The loss was nan before scaling" in printed
     assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
@@ -251,11 +254,11 @@ def test_under_a_launcher_the_error_names_the_option(monkeypatch, capsys, script
     assert "--launcher" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is installed here")
-def test_a_page_without_matplotlib_is_an_error_before_anything_runs(script, capsys):
+def test_a_page_without_its_library_is_an_error_before_anything_runs(script, capsys, monkeypatch):
+    monkeypatch.setattr(ab_command.renderer, "is_installed", lambda: False)
     with pytest.raises(SystemExit):
         ab_command.ab(["--html", "x.html", script("")])
-    assert "matplotlib" in capsys.readouterr().err
+    assert "ampcompat[report]" in capsys.readouterr().err
 
 
 def test_the_parent_process_does_not_import_torch():

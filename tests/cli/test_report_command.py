@@ -7,7 +7,7 @@ import pytest
 from made_reports import MADE, good_report
 from processes import python
 
-from ampcompat.abtest import recommendation, to_text
+from ampcompat.abtest import advice, to_text
 from ampcompat.cli import main
 
 
@@ -16,7 +16,7 @@ def files(tmp_path):
     """Return the paths of two reports as ``ab --json`` writes them."""
     paths = []
     for name, report in (("first.json", good_report(20)), ("second.json", MADE["nothing measured"]())):
-        recommendation.recommend(report)
+        advice.advise(report)
         path = tmp_path / name
         path.write_text(report.to_json(), encoding="utf-8")
         paths.append(str(path))
@@ -37,7 +37,7 @@ def test_the_table_is_printed(files, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["report", files[0]]) == 0
     report = good_report(20)
-    recommendation.recommend(report)
+    advice.advise(report)
     assert capsys.readouterr().out == to_text(report, 100) + "\n"
 
 
@@ -48,7 +48,7 @@ def test_several_reports_are_printed_under_their_names(files, capsys):
 
 
 def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
+    pytest.importorskip("vl_convert", reason="pages and images need vl-convert-python, of the extra `report`")
     page, image = str(tmp_path / "page.html"), str(tmp_path / "image.png")
     assert main(["report", files[0], "--html", page, "--png", image]) == 0
     with open(page, encoding="utf-8") as file:
@@ -59,7 +59,7 @@ def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
 
 
 def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pages need matplotlib, of the extra `report`")
+    pytest.importorskip("vl_convert", reason="pages need vl-convert-python, of the extra `report`")
     (tmp_path / "other").mkdir()
     twin = str(tmp_path / "other" / "first.json")
     os.rename(files[1], twin)
@@ -67,7 +67,7 @@ def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_
     assert main(["report", files[0], twin, "--html", page]) == 0
     with open(page, encoding="utf-8") as file:
         said = file.read()
-    assert said.count("<article>") == 2 and "<h2>{}</h2>".format(twin) in said
+    assert "<h2>Verdict: {}</h2>".format(twin) in said
 
 
 @pytest.mark.parametrize(
@@ -91,24 +91,20 @@ def test_files_that_cannot_be_read_or_written_are_named(capsys, files, tmp_path)
     assert "cannot read" in error_line(capsys, str(tmp_path / "absent.json"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8 text" in error_line(capsys, str(tmp_path / "binary.json"))
-    pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
+    pytest.importorskip("vl_convert", reason="pages and images need vl-convert-python, of the extra `report`")
     for option in ("--html", "--png"):
         assert "cannot write" in error_line(capsys, files[0], option, str(tmp_path / "absent" / "page.png"))
 
 
-def test_without_matplotlib_the_line_says_what_to_install(capsys, files, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+def test_without_the_library_the_line_says_what_to_install(capsys, files, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert "pip install 'ampcompat[report]'" in error_line(capsys, files[0], "--html", str(tmp_path / "page.html"))
     assert not (tmp_path / "page.html").exists()
 
 
-def test_neither_torch_nor_pyplot_is_imported(files, tmp_path):
-    pytest.importorskip("matplotlib", reason="pages and images need matplotlib, of the extra `report`")
-    code = (
-        "import sys; sys.modules['torch'] = None; from ampcompat.cli import main; "
-        "code = main(sys.argv[1:]); assert 'matplotlib.pyplot' not in sys.modules; sys.exit(code)"
-    )
+def test_torch_is_not_imported(files, tmp_path):
+    pytest.importorskip("vl_convert", reason="pages and images need vl-convert-python, of the extra `report`")
+    code = "import sys; sys.modules['torch'] = None; from ampcompat.cli import main; sys.exit(main(sys.argv[1:]))"
     options = ("report", files[1], "--html", str(tmp_path / "p.html"), "--png", str(tmp_path / "p.png"))
     done = python("-W", "error", "-c", code, *options)
     assert (done.returncode, done.stderr) == (0, "")

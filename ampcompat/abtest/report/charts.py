@@ -1,227 +1,290 @@
-"""Draws a report's charts with matplotlib: each as SVG for the HTML page, or all in one image.
+"""The charts of one or several reports as specifications of Vega-Lite: one for the interactive page and for images.
 
-Neither pyplot, which has global state, nor the user's matplotlib settings are used.
+A level has the same colour everywhere, from the palette of Okabe and Ito, which colour-blind readers can distinguish;
+reports differ by their dashes.
 """
 
-import io
-import re
-from contextlib import contextmanager
+import math
+from collections import namedtuple
+from itertools import combinations
 
-from ...errors import AmpError
-from . import bar_charts, chart_style, line_charts
+from .. import curves
+from ..report_data import KINDS
+from ..summary import steady_seconds
+from . import series
 
-NO_MATPLOTLIB = "Figures need matplotlib, which is not installed: pip install 'ampcompat[report]'."
+#: ``spec`` has no size, colours of the page or schema; see ``complete``.
+Chart = namedtuple("Chart", "name title caption spec")
 
-#: Inches. A chart of the HTML page is as wide as a phone, so that its text is legible there unscaled.
-PAGE_WIDTH = 4.4
-IMAGE_WIDTH = 7.2
-_MIN_ROW_HEIGHT = 2.3
+#: level -> colour on a light page, on a dark page.
+LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+COLOURS = ("#6b6b6b", "#0072b2", "#d55e00", "#009e73", "#aa4488", "#b8860b")
+KIND_COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#bbbbbb")
 
-_SETTINGS = {
-    "font.family": "sans-serif",
-    # The first one is the widest: text in the SVG stays text, and also fits if the browser uses another font.
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial", "sans-serif"],
-    "font.size": 9.5,
-    "axes.labelsize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.edgecolor": "#555555",
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.5,
-    "hatch.color": "white",
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ampcompat",
-}
+#: Smoothing, by the name in the menu -> the share of the points over which values are averaged.
+SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
+POINTS = 400
+
+_MENUS = [
+    {
+        "name": "smoothing",
+        "value": "light",
+        "bind": {"input": "select", "options": list(SMOOTHING), "name": "smoothing "},
+    },
+    {"name": "log", "value": False, "bind": {"input": "checkbox", "name": "logarithmic "}},
+]
+_LEGEND = {"name": "shown", "select": {"type": "point", "fields": ["run"]}, "bind": "legend"}
+_ZOOM = {"name": "zoom", "select": "interval", "bind": "scales"}
 
 
-def charts(report, prefix=""):
-    """Return ``[(Chart, SVG text)]``; ``prefix`` makes the ids of several reports in one page distinct."""
-    with _matplotlib():
-        return [(chart, _svg(report, chart, prefix + chart.name)) for chart in _charts_of(report)]
+def charts(reports):
+    """Return the ``Chart`` objects of ``[(name, Report), …]``; a chart without data is left out."""
+    named = [(name + " " if name and len(reports) > 1 else "", report) for name, report in reports]
+    found = [_values(named, series_name) for series_name in _all_series(named)]
+    found += [_differences(named), _scales(named), _times(named), _memory(named)]
+    return [chart for chart in found if chart.spec["data"]["values"]]
 
 
-def save_figure(report, path):
-    """Draw all charts of a report as one image of 300 dots per inch; needs the extra ``report``.
-
-    The path's ending selects the format: png, pdf, svg or another one of matplotlib's.
-    """
-    save_side_by_side([("", report)], path)
+def complete(spec, width, height=220):
+    """Return a specification that can be drawn alone."""
+    size = {"width": width, "height": height}
+    return dict(spec, **{"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "config": config(), **size})
 
 
-def save_side_by_side(reports, path):
-    """Draw several reports, given as ``[(name, Report), …]``, as one image with a column for each."""
-    with _matplotlib():
-        figure = _image([name for name, _ in reports], [report for _, report in reports])
-        try:
-            figure.savefig(path, dpi=300)
-        except ValueError as error:  # an ending that matplotlib does not know
-            raise AmpError("Cannot draw {}: {}".format(path, error)) from None
+def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
+    """Return colours and fonts for a page."""
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
+    axis = dict(text, gridColor=grid, domainColor=ink, tickColor=ink)
+    header = dict(text, titleColor=ink)
+    view = {"stroke": None}
+    font = 'system-ui, "DejaVu Sans", Arial, sans-serif'
+    parts = {"axis": axis, "legend": dict(text, symbolStrokeWidth=3), "header": header, "view": view, "font": font}
+    return dict(parts, background=background, title={"color": ink, "anchor": "start", "fontSize": 14})
 
 
-def _charts_of(report):
-    """Return the charts of a report, in the order of the page."""
-    charts_over_steps = [line_charts.losses(report), line_charts.divergences(report), line_charts.scales(report)]
-    return charts_over_steps + [bar_charts.times(report), bar_charts.memory(report)]
+def figure(reports, columns=2):
+    """Return one specification with all charts, for an image."""
+    panels = []
+    for chart in charts(reports):
+        spec = {name: value for name, value in chart.spec.items() if name != "params"}
+        params = [dict(each, bind=None) for each in chart.spec.get("params", ()) if "value" in each]
+        spec["params"] = [{name: value for name, value in each.items() if value is not None} for each in params]
+        panels.append(dict(_without_selections(spec), title=chart.title, width=400, height=180))
+    whole = {"concat": panels, "columns": columns, "spacing": 32, "resolve": {"scale": {"color": "independent"}}}
+    whole["params"] = _unique([param for panel in panels for param in panel.pop("params", ())])
+    schema = "https://vega.github.io/schema/vega-lite/v5.json"
+    return dict(whole, **{"$schema": schema, "config": config(), "padding": 16})
 
 
-@contextmanager
-def _matplotlib():
-    """Draw with ``_SETTINGS`` on top of matplotlib's defaults, and restore the user's settings."""
-    try:
-        import matplotlib.style
-    except ImportError:
-        raise AmpError(NO_MATPLOTLIB) from None
-    with matplotlib.style.context(["default", _SETTINGS]):
-        yield
+def _unique(params):
+    return list({param["name"]: param for param in params}.values())
 
 
-def _figure(width, height):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), constrained_layout=True)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _svg(report, chart, name):
-    heights = [panel.height for panel in chart.panels]
-    entries = _legend_entries(report, chart)
-    top = _legend_height(entries, PAGE_WIDTH) if entries else 0.0
-    figure = _figure(PAGE_WIDTH, sum(heights) + top)
-    body = figure
-    if entries:
-        head, body = figure.subfigures(2, 1, height_ratios=[top, sum(heights)])
-        _legend(head, entries, PAGE_WIDTH)
-    _column(body, body.add_gridspec(len(heights), 1, height_ratios=heights), 0, chart.panels)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return _inline(text.getvalue(), name)
+def _without_selections(spec):
+    """Return a layered specification without what only a page can use: selections and their conditions."""
+    layers = []
+    for layer in spec.get("layer", ()):
+        encoding = {name: value for name, value in layer["encoding"].items() if name != "opacity"}
+        layers.append({name: value for name, value in dict(layer, encoding=encoding).items() if name != "params"})
+    return dict(spec, layer=layers) if layers else spec
 
 
-def _image(names, reports):
-    """Return one figure: the panels of one report in two columns, or of several reports in one column each."""
-    lists = [[panel for chart in _charts_of(report) for panel in chart.panels] for report in reports]
-    alone = len(reports) == 1
-    columns = [lists[0][0::2], lists[0][1::2]] if alone else lists
-    count = max(len(column) for column in columns)
-    width = max(IMAGE_WIDTH, 3.4 * len(columns))
-    entries = [_legend_entries(report) for report in reports]
-    top = max(_legend_height(each, width / len(reports)) for each in entries) + (0.0 if alone else 0.25)
-    panels_by_row = [[column[row] for column in columns if row < len(column)] for row in range(count)]
-    heights = [max([_MIN_ROW_HEIGHT] + [panel.height for panel in panels]) for panels in panels_by_row]
-    figure = _figure(width, sum(heights) + top)
-    head, body = figure.subfigures(2, 1, height_ratios=[top, sum(heights)])
-    heads = [head] if alone else head.subfigures(1, len(reports))
-    for part, name, each in zip(heads, names, entries):
-        _legend(part, each, width / len(reports), chart_style.label(name, 40))
-    grid = body.add_gridspec(count, len(columns), height_ratios=heights)
-    for place, column in enumerate(columns):
-        titles = ["{}  {}".format(_letter(row * len(columns) + place), panel.title) for row, panel in enumerate(column)]
-        _column(body, grid, place, column, titles)
-    return figure
+# -- values by step ----------------------------------------------------------------------------------------------------
 
 
-def _letter(number):
-    return chr(ord("a") + number) if number < 26 else str(number)
+def _all_series(named):
+    found = [name for _, report in named for run in report.runs.values() for name in curves.series_names(run)]
+    return sorted(set(found), key=lambda name: (name[0], str(name[1])))
 
 
-def _column(figure, grid, place, column, titles=()):
-    """Draw panels one above the other; without titles they are one chart, and only the lowest has an x label."""
-    for row, panel in enumerate(column):
-        axes = figure.add_subplot(grid[row, place])
-        panel.draw(axes)
-        _format_ticks(axes)
-        if titles:
-            axes.set_title(titles[row], loc="left", fontsize="medium", fontweight="bold")
-        elif row < len(column) - 1:
-            axes.set_xlabel("")
+def _values(named, series_name):
+    rows = []
+    for prefix, report in named:
+        for level, run in report.runs.items():
+            for repeat, each in enumerate([run] + run.repeats):
+                label = prefix + level
+                rows += _rows(curves.points(each, series_name), run=label, seed=repeat, report=prefix or "-")
+    kind, own = series_name
+    title = str(own) if kind == "metric" else "Loss" if own == 0 and _losses(named) < 2 else "Loss {}".format(own)
+    caption = "By optimizer step; thin lines are further seeds. Values that are not finite leave a gap."
+    return Chart("{}-{}".format(kind, own), title, caption, _lines(rows, title.lower()))
 
 
-def _format_ticks(axes):
-    """Give the axes few ticks, whole steps, and plain numbers."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
-
-    if axes.get_xlabel() == "step" and len(axes.get_xticks()):
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    elif axes.get_xscale() == "linear" and len(axes.get_xticks()):
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    if axes.get_yscale() in ("log", "symlog") and not axes.get_ylabel().startswith("scale"):
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: "{:g}".format(value)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+def _losses(named):
+    return len([name for name in _all_series(named) if name[0] == "loss"])
 
 
-def _markers(report, chart):
-    """Return the markers of a chart: a loss can be nan or inf, and then its divergence is inf."""
-    markers = chart_style.nonfinite_markers(report)
-    if chart is not None and chart.name != "loss":
-        markers = [chart_style.INFINITE] if markers and chart.name == "divergence" else []
-    elif markers and chart is None and chart_style.INFINITE not in markers:
-        markers = markers + [chart_style.INFINITE]
-    return markers
-
-
-def _legend_entries(report, chart=None):
-    """Return ``[(label, options of a line)]`` for the legend of one chart, or of all of them."""
-    if chart is not None and chart.name not in ("loss", "divergence", "scale"):
-        return []
-    entries = [
-        (name, {"color": colour, "linestyle": dashes, "linewidth": 1.5})
-        for name, colour, dashes in chart_style.legend_entries(report)
+def _rows(points, **fields):
+    """Return one row per step with the value smoothed in each way, thinned."""
+    smoothed = {}
+    for name, share in SMOOTHING.items():
+        width = int(len(points) * share)
+        kept = series.smoothed(points, width, POINTS) if width > 1 else series.thinned(series.with_gaps(points), POINTS)
+        for step, value in kept:
+            smoothed.setdefault(name, []).append((step, value))
+    return [
+        dict(fields, step=step, value=_rounded(value), smoothed=name)
+        for name, kept in smoothed.items()
+        for step, value in kept
     ]
-    style = {"color": "#555555", "linestyle": "none", "markersize": 5}
-    entries += [(name, dict(style, marker=marker)) for marker, name in _markers(report, chart)]
-    if chart_style.has_noise(report) and (chart is None or chart.name == "divergence"):
-        entries.append(("noise of seeds", {"color": chart_style.NOISE, "linewidth": 7, "solid_capstyle": "butt"}))
-    return entries
 
 
-def _column_count(entries, width):
-    """Return the number of columns of a legend: as many as fit."""
-    needed = [0.52 + 0.085 * len(name) for name, _ in entries]
-    fitting = (count for count in range(len(entries), 1, -1) if sum(_column_widths(needed, count)) <= width)
-    return next(fitting, 1)
+def _rounded(value):
+    return float("{:.5g}".format(value)) if math.isfinite(value) else None
 
 
-def _column_widths(needed, count):
-    """Yield the widths of a legend's columns: it fills one after the other, the first ones with one entry more."""
-    rows, longer = divmod(len(needed), count)
-    start = 0
-    for column in range(count):
-        end = start + rows + (column < longer)
-        yield max(needed[start:end])
-        start = end
+def _colour(rows):
+    """Return the encoding of the runs' colours."""
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    known = {level: colour for level, colour in zip(LEVELS, COLOURS)}
+    colours = [known.get(run.rpartition(" ")[2], COLOURS[index % len(COLOURS)]) for index, run in enumerate(runs)]
+    legend = {"title": None, "orient": "top", "columns": 4}
+    return {"field": "run", "type": "nominal", "scale": {"domain": runs, "range": colours}, "legend": legend}
 
 
-def _legend_height(entries, width):
-    return 0.15 + 0.2 * -(-len(entries) // _column_count(entries, width))
+def _lines(rows, title, is_share=False):
+    """Return lines by step, with menus for smoothing and logarithm, zoom, hover and a legend that selects."""
+    shown = "format(pow(10, datum.value), '.3~g')"
+    plain = "format(datum.value, '+.3~%')" if is_share else "format(datum.value, '.4~g')"
+    axis = {"title": title, "labelExpr": plain if is_share else "log ? {} : {}".format(shown, plain)}
+    opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
+    encoding = {
+        "x": {"field": "step", "type": "quantitative", "title": "step", "axis": {"grid": False, "format": "~s"}},
+        "y": {"field": "shown_value", "type": "quantitative", "axis": axis, "scale": {"zero": False}},
+        "color": _colour(rows),
+        "strokeDash": {"field": "report", "type": "nominal", "legend": None},
+        "detail": {"field": "seed"},
+        "opacity": opacity,
+        "strokeWidth": {"condition": {"test": "datum.seed == 0", "value": 2}, "value": 0.8},
+        "tooltip": [{"field": name} for name in ("run", "step", "value", "seed")],
+    }
+    transform = [{"filter": "datum.smoothed == smoothing"}] if rows and "smoothed" in rows[0] else []
+    value = "datum.value" if is_share else "log ? (datum.value > 0 ? log(datum.value) / LN10 : null) : datum.value"
+    transform.append({"calculate": value, "as": "shown_value"})
+    line = {"mark": {"type": "line", "clip": True, "invalid": "break-paths-show-domains"}, "encoding": encoding}
+    line["params"] = [_LEGEND, _ZOOM]
+    params = [_MENUS[0]] if is_share else _MENUS
+    return {"data": {"values": rows}, "transform": transform, "params": params, "layer": [line]}
 
 
-def _legend(figure, entries, width, title=""):
-    from matplotlib.lines import Line2D
+def _differences(named):
+    rows, bands = [], []
+    for prefix, report in named:
+        baseline = report.runs.get(report.baseline)
+        if baseline is None:
+            continue
+        control = [_gaps(one, other) for one, other in combinations([baseline] + baseline.repeats, 2)]
+        bands += [abs(value) for points in control for _, value in _late(points) if math.isfinite(value)]
+        for level, run in report.runs.items():
+            if level != report.baseline:
+                rows += _rows(_gaps(run, baseline), run=prefix + level, seed=0, report=prefix or "-")
+    spec = _lines(rows, "difference from the baseline", is_share=True)
+    if bands and rows:
+        limit = sorted(bands)[len(bands) // 2]
+        y = {"datum": -limit, "type": "quantitative"}
+        band = {
+            "mark": {"type": "rect", "color": "#999999", "opacity": 0.25},
+            "encoding": {"y": y, "y2": {"datum": limit}},
+        }
+        spec["layer"].insert(0, dict(band, data={"values": [{}]}))
+    caption = (
+        "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between two seeds."
+    )
+    return Chart("difference", "Difference from the baseline", caption, spec)
 
-    lines = [Line2D([], [], **options) for _, options in entries]
-    options = {"ncol": _column_count(entries, width), "handlelength": 2.4, "columnspacing": 1.0, "handletextpad": 0.5}
-    legend = figure.legend(lines, [name for name, _ in entries], loc="center", title=title or None, **options)
-    legend.get_title().set_fontweight("bold")
+
+def _gaps(run, baseline):
+    """Return the relative difference of the first loss by step."""
+    own, base = run.losses(), baseline.losses()
+    typical = sorted(abs(value) for value in base.values() if math.isfinite(value))
+    least = curves.LEAST_SHARE * typical[len(typical) // 2] if typical else 0.0
+    both = [(step, own[step], base[step]) for step in sorted(own) if step in base]
+    return [(step, (value - known) / (max(abs(known), least) or 1.0)) for step, value, known in both]
 
 
-def _inline(svg, name):
-    """Turn an SVG file into an element of an HTML page: without prolog and size, with unique ids and a title."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    return re.sub(r"<[^>]+>", lambda tag: _prefix_ids(tag.group(), name), svg).strip()
+def _late(points):
+    return points[len(points) // 2 :]
 
 
-def _prefix_ids(tag, name):
-    tag = re.sub(r'\bid="', 'id="{}-'.format(name), tag)
-    tag = tag.replace('href="#', 'href="#{}-'.format(name)).replace("url(#", "url(#{}-".format(name))
-    if tag.startswith("<svg"):
-        tag = re.sub(r'\s(width|height|version)="[^"]*"', "", tag)
-        tag = tag.replace("<svg", '<svg role="img" aria-labelledby="{}-title"'.format(name), 1)
-    return tag
+def _scales(named):
+    rows = []
+    for prefix, report in named:
+        for level, run in report.runs.items():
+            skipped = set(run.skipped)
+            points = [(step, value) for step, loss_id, value in run.scale if loss_id == 0]
+            kept = series.changes(points) + [point for point in points if point[0] in skipped][:POINTS]
+            fields = {"run": prefix + level, "report": prefix or "-"}
+            rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in sorted(set(kept))]
+    x = {"field": "step", "type": "quantitative", "axis": {"grid": False, "format": "~s"}}
+    y = {"field": "scale", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "loss scale"}
+    tooltip = [{"field": name} for name in ("run", "step", "scale", "skipped")]
+    encoding = {
+        "x": x,
+        "y": dict(y, axis={"labelExpr": "format(datum.value, ',')"}),
+        "color": _colour(rows),
+        "tooltip": tooltip,
+    }
+    opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
+    line = {"mark": {"type": "line", "interpolate": "step-after", "clip": True}, "params": [_LEGEND, _ZOOM]}
+    line["encoding"] = dict(
+        encoding, opacity=opacity, strokeDash={"field": "report", "type": "nominal", "legend": None}
+    )
+    skips = {"mark": {"type": "point", "shape": "triangle-down", "filled": True, "size": 70, "clip": True}}
+    skips.update(transform=[{"filter": "datum.skipped"}], encoding=dict(encoding, opacity=opacity))
+    caption = "The factor of each loss, logarithmic. Triangles are skipped steps."
+    return Chart("scale", "Loss scale and skipped steps", caption, {"data": {"values": rows}, "layer": [line, skips]})
+
+
+# -- bars --------------------------------------------------------------------------------------------------------------
+
+
+def _times(named):
+    rows = []
+    for prefix, report in named:
+        for level, run in report.runs.items():
+            times = sorted(steady_seconds(run))
+            low, middle, high = (
+                [series.quantile(times, share) * 1e3 for share in (0.25, 0.5, 0.75)] if times else [0] * 3
+            )
+            rows += (
+                [{"run": prefix + level, "milliseconds": _rounded(middle), "low": low, "high": high}] if times else []
+            )
+    y = {"field": "run", "type": "nominal", "sort": None, "title": None}
+    x = {"field": "milliseconds", "type": "quantitative", "title": "milliseconds per step"}
+    bar = {"mark": {"type": "bar", "height": {"band": 0.6}}, "encoding": {"color": dict(_colour(rows), legend=None)}}
+    range_x = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    rule = {"mark": {"type": "rule", "strokeWidth": 2, "color": "#999999"}, "encoding": range_x}
+    bar["encoding"].update(x=x, tooltip=[{"field": name} for name in ("run", "milliseconds", "low", "high")])
+    caption = "Median; the line spans the middle half. Steps that were watched or measured do not count."
+    spec = {"data": {"values": rows}, "encoding": {"y": y}, "layer": [bar, rule]}
+    return Chart("time", "Time per step", caption, spec)
+
+
+def _memory(named):
+    rows = []
+    for prefix, report in named:
+        for level, run in report.runs.items():
+            for place, kind in enumerate(KINDS):
+                part = "activations and buffers" if kind in ("activations", "buffers") else "what the formula predicts"
+                for source, memory in (("measured", run.memory), ("formula", run.predicted)):
+                    value = None if memory is None else getattr(memory, kind)
+                    if value and not (source == "formula" and part.startswith("act")):
+                        row = {
+                            "run": "{}{} {}".format(prefix, level, source),
+                            "kind": kind,
+                            "order": place,
+                            "part": part,
+                        }
+                        rows.append(dict(row, MiB=_rounded(value / 2**20)))
+    scale = {"domain": list(KINDS), "range": list(KIND_COLOURS)}
+    legend = {"title": None, "orient": "top", "columns": 3}
+    encoding = {
+        "y": {"field": "run", "type": "nominal", "sort": None, "title": None, "scale": {"paddingInner": 0.25}},
+        "x": {"field": "MiB", "type": "quantitative", "title": "MiB at the peak"},
+        "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend},
+        "order": {"field": "order"},
+        "tooltip": [{"field": name} for name in ("run", "kind", "MiB")],
+    }
+    caption = "By kind at the peak of a step. The formula knows nothing of activations and buffers."
+    spec = {"data": {"values": rows}, "mark": {"type": "bar"}, "encoding": encoding}
+    return Chart("memory", "Memory", caption, spec)

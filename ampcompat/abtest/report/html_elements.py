@@ -2,12 +2,19 @@
 
 import html
 import re
+from collections import namedtuple
 
 #: Code points that XML and HTML do not allow.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
-#: No script runs and nothing is loaded, even if a text were not escaped.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+#: Nothing is loaded. Vega compiles its expressions, which is evaluation.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+#: A cell of a table with a bar behind its text; ``share`` is from 0 to 1.
+Bar = namedtuple("Bar", "text share")
 
 
 def escape(value):
@@ -15,19 +22,22 @@ def escape(value):
     return html.escape(_CONTROLS.sub("\ufffd", str(value)), quote=True)
 
 
-def document(title, body):
-    """Return a whole page."""
+def document(title, body, scripts=""):
+    """Return a whole page; ``scripts`` are elements at its end."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" content="{}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}\n</main>\n</body>\n</html>\n"
-    ).format(_POLICY, escape(title), STYLE, body)
+        "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}\n</main>\n{}</body>\n</html>\n"
+    ).format(_POLICY, escape(title), STYLE, body, scripts)
 
 
 def table(caption, titles, rows, kind="numbers"):
     """Return a table that scrolls by itself where the page is narrow; first cells are headings of rows."""
-    numeric = [all(_NUMBER.match(str(row[place])) for row in rows) for place in range(len(titles))]
+    numeric = [
+        all(_NUMBER.match(row[place].text if isinstance(row[place], Bar) else str(row[place])) for row in rows)
+        for place in range(len(titles))
+    ]
     classes = [_RIGHT if right else "" for right in numeric]
     head = "".join('<th scope="col"{}>{}</th>'.format(name, escape(title)) for name, title in zip(classes, titles))
     body = "".join("<tr>{}</tr>\n".format(_cells(row, classes)) for row in rows)
@@ -39,13 +49,20 @@ def table(caption, titles, rows, kind="numbers"):
 
 
 #: Cells of columns of numbers are aligned to the right.
-_NUMBER = re.compile("([-+\u2212]?[0-9].*|-|nan|-?inf|none)$")
+_NUMBER = re.compile("([-+\u2212\u00d7]? ?[0-9].*|-|[-+\u2212]?(nan|inf)|none)$")
 _RIGHT = ' class="right"'
 
 
 def _cells(row, classes):
     first = '<th scope="row">{}</th>'.format(escape(row[0]))
-    return first + "".join("<td{}>{}</td>".format(name, escape(cell)) for name, cell in zip(classes[1:], row[1:]))
+    return first + "".join("<td{}>{}</td>".format(name, _cell(cell)) for name, cell in zip(classes[1:], row[1:]))
+
+
+def _cell(cell):
+    if not isinstance(cell, Bar):
+        return escape(cell)
+    bar = '<span class="bar" style="width:{:.0f}%"></span>{}'
+    return bar.format(100 * cell.share, escape(cell.text))
 
 
 def section(title, parts, level=2):
@@ -78,12 +95,13 @@ def preformatted(value):
     return '<pre tabindex="0">{}</pre>'.format(escape(value))
 
 
-def figure(svg, name, title, caption):
-    """Return a chart with its caption, and with title and description for screen readers."""
-    opening, end, rest = svg.partition(">")
-    described = '<title id="{0}-title">{1}</title><desc>{2}</desc>'.format(escape(name), escape(title), escape(caption))
-    svg = opening + end + described + rest
-    return "<figure>\n{}\n<figcaption>{}</figcaption>\n</figure>".format(svg, escape(caption))
+def figure(svg, spec, name, title, caption):
+    """Return a chart: an image, and the specification that replaces it where JavaScript runs."""
+    described = '<svg role="img" aria-label="{}" '.format(escape("{}. {}".format(title, caption)))
+    return (
+        '<figure class="chart" id="chart-{}">\n<h3>{}</h3>\n<div class="drawn">{}</div>\n'
+        '<script type="application/json">{}</script>\n<figcaption>{}</figcaption>\n</figure>'
+    ).format(escape(name), escape(title), svg.replace("<svg ", described, 1), spec, escape(caption))
 
 
 STYLE = """
@@ -100,7 +118,6 @@ body {
   font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", Arial, sans-serif
 }
 main { max-width: 76rem; margin: 0 auto; padding: 1rem }
-main:has(.reports) { max-width: 120rem }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: .4rem 0 }
 h2 { font-size: 1.25rem; margin: 2rem 0 .6rem; border-bottom: 1px solid var(--line); padding-bottom: .2rem }
 h3 { font-size: 1.05rem; margin: 1.2rem 0 .4rem }
@@ -109,9 +126,10 @@ p { margin: .4rem 0; max-width: 46rem }
 .about, figcaption, caption, .note { color: var(--soft); font-size: .9rem }
 .advice {
   background: var(--box); border-left: 4px solid var(--mark); border-radius: 0 6px 6px 0;
-  padding: .8rem 1rem; max-width: 46rem
+  padding: .8rem 1rem; max-width: 60rem
 }
-.advice p:first-child { font-size: 1.2rem; font-weight: 600 }
+.advice p { max-width: none }
+.advice p:first-child { font-size: 1.1rem; font-weight: 600 }
 .scroll { overflow-x: auto; container-type: inline-size; margin: 0 0 1.2rem }
 .scroll:focus-visible, pre:focus-visible, summary:focus-visible { outline: 2px solid var(--mark) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
@@ -131,21 +149,28 @@ dl > div {
   padding: .25rem 0; max-width: 52rem
 }
 .pairs > div { grid-template-columns: 8rem 1fr; border-bottom: 1px solid var(--line) }
-.verdicts dt { max-width: 40vw }
 dt { font-weight: 600 }
 dd { margin: 0 }
-.figures { columns: 27rem 2; column-gap: 2rem }
-.figures section { break-inside: avoid; padding-bottom: .8rem }
-.figures h2, .figures h3, .figures h4 { margin-top: 0; break-after: avoid }
-figure { margin: 0; max-width: 36rem }
-figure svg { display: block; width: 100%; height: auto; background: #fff; border-radius: 6px }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.5rem 2rem }
+figure { margin: 0; min-width: 0; break-inside: avoid }
+figure h3 { margin: 0 0 .3rem }
+.drawn { overflow-x: auto; min-height: 15rem }
+.drawn, .drawn.vega-embed { width: 100% }
+.drawn > svg { max-width: 100%; height: auto; background: #fff }
+.vega-bindings { font-size: .85rem; color: var(--soft); display: flex; gap: 1rem; flex-wrap: wrap }
 figcaption { margin-top: .3rem }
-.reports {
-  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2.5rem;
-  align-items: start
+.verdicts { list-style: none; padding: 0; margin: .8rem 0 }
+.verdicts li { padding: .2rem 0; max-width: 60rem }
+.badge {
+  display: inline-block; min-width: 6.2rem; text-align: center; padding: .05rem .5rem; border-radius: 1rem;
+  font-size: .85rem; font-weight: 600; color: #fff; background: #63666a; margin: 0 .4rem
 }
-.reports > article { min-width: 0 }
-.reports .figures { columns: auto 1 }
+.badge.accepted { background: #1a7f37 }
+.badge.rejected, .badge.failed { background: #c0282d }
+.command { display: flex; gap: .6rem; align-items: center; max-width: none }
+.command code { overflow-x: auto; white-space: nowrap; font: .85rem ui-monospace, "DejaVu Sans Mono", monospace }
+.bar { display: inline-block; height: .7em; background: var(--mark); opacity: .55; margin-right: .4rem }
+.bar { max-width: 5rem }
 details { margin: .5rem 0 }
 summary { cursor: pointer }
 pre {
@@ -162,12 +187,9 @@ ol, ul { padding-left: 1.3rem; max-width: 50rem }
   body { font-size: 10pt }
   main { max-width: none; padding: 0 }
   h2 { break-after: avoid }
-  figure, tr, .advice, dl > div { break-inside: avoid }
-  .figures { columns: 2; column-gap: 1.5rem }
+  tr, .advice, dl > div { break-inside: avoid }
+  .figures { grid-template-columns: 1fr 1fr }
   .scroll, pre { overflow: visible }
-  .reports { display: block }
-  .reports > article:not(:first-child) { break-before: page }
-  .reports .figures { columns: 2 }
   .overview td:last-child { min-width: 0 }
   table { font-size: 8pt }
   th, td { padding: .15rem .35rem }

@@ -1,22 +1,32 @@
-"""Renders a report as text for a terminal.
-
-There are three narrow tables instead of one wide one (losses; scale and speed; memory), so that 80 columns are enough.
-"""
+"""Renders a report as text for a terminal: one table with the verdicts, one line of advice, and the rest on request."""
 
 import textwrap
 
-from .. import recommendation
+from .. import keep_fp32
 from ..number_format import UNKNOWN, number, percent, scale, size
 from ..report_data import KINDS
+from ..summary import summarize
 
-_STATUS = {"ok": "", "stopped": "", "failed": "failed", "interrupted": "interrupted"}
+TITLES = ["level", "verdict", "loss ends at", "difference", "ms/step", "speed", "samples/s", "peak", "skips"]
 
 
-def to_text(report, width=100):
-    """Return a report as text for a terminal of so many columns."""
-    parts = [filter(None, [heading(report)])]
-    parts += [_aligned(titles, rows) for _, titles, rows in tables(report)]
-    parts += [_findings(report.runs.items(), width), _verdicts(report, width)]
+def to_text(report, width=100, details=False):
+    """Return a report as text for a terminal of so many columns.
+
+    Args:
+        details: also the verdicts in words, scales, memory by kind and why steps were skipped.
+    """
+    parts = [filter(None, [heading(report)]), _aligned(TITLES, summary_cells(report))]
+    parts += [_aligned(*table) for table in layer_tables(report)]
+    if details:
+        parts += [_aligned(*table) for table in detail_tables(report)]
+        parts += [_findings(report.runs.items(), width), _verdicts(report, width)]
+    elif any(run.error for run in report.runs.values()):
+        failed = ["{}: {}: {}".format(level, run.status, run.error) for level, run in report.runs.items() if run.error]
+        parts.append([line for each in failed for line in _wrapped(each, width)])
+    advice = report.advice.splitlines()
+    shown = advice if details else advice[:1]
+    parts.append([line for each in shown for line in _wrapped(each, width)])
     return "\n\n".join(filter(None, map("\n".join, parts)))
 
 
@@ -29,77 +39,74 @@ def heading(report):
     return ", ".join(words)
 
 
-def tables(report):
-    """Return the tables as ``[(name, titles, rows of cells)]``, levels in the first column."""
-    assessments = recommendation.assess(report)
-    rows = [(level, run, assessments[level]) for level, run in report.runs.items()]
-    found = [("losses",) + _losses(rows, report), ("scale and speed",) + _speed(rows), ("memory",) + _memory(rows)]
-    return [table for table in found if table[2]]
+def summary_cells(report):
+    """Return the rows of the table of levels, one list of cells per level."""
+    return [_cells(row, report.runs[level]) for level, row in summarize(report).items()]
 
 
-def _losses(rows, report):
-    baseline = report.runs.get(report.baseline)
-    titles = ["level", "steps", "first loss", "last", "mean", "divergence max", "mean"]
-    titles += ["beyond noise"] if baseline is not None and baseline.repeats else []
-    lines = []
-    for level, run, result in rows:
-        values = [value for _, value in sorted(_total_losses(run).items())]
-        cells = [level, str(result.steps)] + [number(value) for value in _first_last_mean(values)]
-        cells += [percent(result.largest), percent(result.mean), percent(result.beyond)]
-        lines.append(cells[: len(titles)] + [_STATUS[run.status]])
-    return titles + [""], lines
+def _cells(row, run):
+    unfinished = run.status in ("failed", "interrupted")
+    return [
+        row.level,
+        run.status if unfinished else row.verdict.kind,
+        number(row.end) + (" \u00b1 {:.2g}".format(row.spread) if row.spread is not None else ""),
+        signed_percent(row.verdict.difference),
+        milliseconds(row.seconds),
+        "\u00d7 {:.2f}".format(row.speed) if row.speed else UNKNOWN,
+        "{:.0f}".format(row.rate) if row.rate else UNKNOWN,
+        size(row.peak),
+        "{}/{}".format(row.skipped, row.steps),
+    ]
 
 
-def _total_losses(run):
-    """Return ``{step: loss}``; the sum, where a step has several losses."""
-    totals = {}
-    for loss_id in {number for _, number, _ in run.loss}:
-        for step, value in run.losses(loss_id).items():
-            totals[step] = totals.get(step, 0.0) + value
-    return totals
+def signed_percent(share):
+    """Return a difference as a signed share."""
+    return UNKNOWN if share is None else ("+" if share > 0 else "\u2212" if share < 0 else "") + percent(abs(share))
 
 
-def _first_last_mean(values):
-    """Return (first, last, mean) of losses."""
-    if not values:
-        return (None, None, None)
-    return values[0], values[-1], sum(values) / len(values)
-
-
-def _speed(rows):
-    titles = ["level", "skipped", "scale last", "lowest", "ms/step", "x baseline", "samples/s", "backend"]
-    lines = []
-    for level, run, result in rows:
-        scales = [value for _, _, value in run.scale]
-        cells = [level, str(len(run.skipped)), scale(scales[-1] if scales else None), scale(min(scales, default=None))]
-        cells += [_milliseconds(result.seconds), "{:.2f}".format(result.ratio) if result.ratio else UNKNOWN]
-        cells += [_rate(run), run.backend or UNKNOWN]
-        lines.append(cells)
-    return titles, lines
-
-
-def _milliseconds(seconds):
+def milliseconds(seconds):
+    """Return seconds in milliseconds, with three digits."""
     if seconds is None:
         return UNKNOWN
     return "{:.3g}".format(seconds * 1e3) if seconds < 1 else "{:.0f}".format(seconds * 1e3)
 
 
-def _rate(run):
-    steps = recommendation.steady_steps(run)
-    seconds = sum(run.step_seconds[step] for step in steps)
-    if run.samples is None or not seconds:
-        return UNKNOWN
-    return "{:.0f}".format(sum(run.samples[step] for step in steps) / seconds)
+def detail_tables(report):
+    """Return further tables as ``[(titles, rows of cells)]``, levels in the first column."""
+    tables = [(["level", "seeds", "scale last", "lowest", "backend"], [])]
+    for level, run in report.runs.items():
+        scales = [value for _, _, value in run.scale]
+        ends = [scale(scales[-1] if scales else None), scale(min(scales, default=None))]
+        tables[0][1].append([level, str(1 + len(run.repeats))] + ends + [run.backend or UNKNOWN])
+    return tables + _memory(report.runs)
 
 
-def _memory(rows):
-    if all(run.memory.peak_total is None for _, run, _ in rows):
-        return [], []
+#: Layers and params that are shown, those with the largest errors.
+SHOWN_LAYERS = 8
+
+
+def layer_tables(report):
+    """Return a table for each level whose layers were compared: those with the largest errors, and their share."""
+    tables = []
+    for level, run in report.runs.items():
+        rows = [[name, percent(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
+        if rows and level != report.baseline:
+            tables.append((["layer at " + level, "", "error", "share"], [row[:1] + [""] + row[1:] for row in rows]))
+            gradients = sorted(run.gradients, key=lambda item: -item[1])
+            cells = [[name, "", percent(error)] for name, error in gradients[:SHOWN_LAYERS]]
+            tables[-1] = (tables[-1][0], tables[-1][1][:SHOWN_LAYERS])
+            tables += [(["gradient at " + level, "", "error"], cells)] if cells else []
+    return tables
+
+
+def _memory(runs):
+    if all(run.memory.peak_total is None for run in runs.values()):
+        return []
     names = list(KINDS) + ["peak_total"]
-    if any(run.memory.cuda_allocated is not None for _, run, _ in rows):
+    if any(run.memory.cuda_allocated is not None for run in runs.values()):
         names += ["cuda_allocated", "cuda_reserved"]
     titles = ["memory"] + [_SHORT.get(name, name) for name in names]
-    return titles, [[level] + [size(getattr(run.memory, name)) for name in names] for level, run, _ in rows]
+    return [(titles, [[level] + [size(getattr(run.memory, name)) for name in names] for level, run in runs.items()])]
 
 
 _SHORT = {
@@ -143,8 +150,6 @@ def _verdicts(report, width):
     lines = []
     for level, run in report.runs.items():
         lines += _wrapped("{}: {}".format(level, run.verdict), width) if run.verdict else []
-    for line in report.advice.splitlines():
-        lines += _wrapped(line, width)
     return lines
 
 
@@ -153,12 +158,13 @@ def _wrapped(text, width):
 
 
 def _aligned(titles, rows):
-    """Return lines in columns: the first and the last column aligned to the left, the others to the right."""
+    """Return lines in columns: the first two columns aligned to the left, the others to the right."""
     widths = [max(len(row[index]) for row in [titles] + rows) for index in range(len(titles))]
     lines = []
     for row in [titles] + rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
-        cells[0] = row[0].ljust(widths[0])
-        cells[-1] = row[-1]
+        cells = [
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  ".join(cells).rstrip())
     return lines

@@ -1,0 +1,149 @@
+"""Curves of losses and logged metrics, reduced to medians over windows, and the relative difference of two curves.
+
+A curve is the list of one series' values in the order of the optimizer's updates: steps that were skipped are left out,
+since they changed no weight, so that two skips at the start do not shift a level's curve against the baseline's.
+
+Both curves L and B are cut to the same number of updates and into up to ten windows of equal width, counted from the
+end. In each the median difference counts, so that one bad batch, a spike or a heavy tail does not. The difference is
+taken update by update, so that the scatter of batches that both runs saw cancels:
+
+    delta(g) = median of (L - B) in window g / s(g)
+    s(g)     = max(|m(g)|, 0.05 * median of |m| over all windows), m(g) = median of B in window g
+    error(g) = 1.2533 * 1.4826 * median absolute deviation of (L - B) / sqrt(width) / s(g)
+
+``end`` is delta of the last window, ``area`` the mean of delta over all windows.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+#: Updates from which on two curves are compared; the number of windows, at most; the updates in one, at least.
+MIN_UPDATES, WINDOWS, MIN_WIDTH = 20, 10, 5
+
+#: The least divisor of a difference, as a share of the baseline's typical value.
+LEAST_SHARE = 0.05
+
+#: From the median absolute deviation to the standard deviation, and from that of values to that of their median.
+MAD_TO_SD, SD_OF_MEDIAN = 1.4826, 1.2533
+
+
+def series_names(run):
+    """Return the names of a run's series: ``("loss", loss_id)`` of its losses and ``("metric", name)``."""
+    losses = sorted({loss_id for _, loss_id, _ in run.loss})
+    return [("loss", loss_id) for loss_id in losses] + [("metric", name) for name in sorted(run.metrics)]
+
+
+def describe(name, run):
+    """Return the name of a series for people."""
+    kind, own = name
+    several = len({loss_id for _, loss_id, _ in run.loss}) > 1
+    return own if kind == "metric" else "loss {}".format(own) if several else "loss"
+
+
+def points(run, name):
+    """Return one series of a run as ``[(step, value), …]``."""
+    kind, own = name
+    return sorted(run.losses(own).items()) if kind == "loss" else list(run.metrics.get(own, []))
+
+
+def curve(run, name):
+    """Return the values of one series of a run, without skipped steps."""
+    skipped = set(run.skipped) if name[0] == "loss" else ()
+    return [value for step, value in points(run, name) if step not in skipped]
+
+
+def windows(values):
+    """Return up to ten windows of a curve, the last one last."""
+    width = max(MIN_WIDTH, len(values) // WINDOWS)
+    count = min(WINDOWS, len(values) // width)
+    starts = [len(values) - width * (count - index) for index in range(count)]
+    return [values[start : start + width] for start in starts]
+
+
+def window_medians(values):
+    """Return the median of each window of a curve; nan for a window without a finite value."""
+    return [_median(window) for window in windows(values)]
+
+
+def end_value(run, name=("loss", 0)):
+    """Return the median of the last window of a series: where the run ends; None without a value."""
+    found = [value for value in window_medians(curve(run, name)) if math.isfinite(value)]
+    if found:
+        return found[-1]
+    known = [value for value in curve(run, name) if math.isfinite(value)]
+    return median(known) if known else None
+
+
+@dataclass
+class Window:
+    """The difference of two curves in one window: ``delta``, and ``error``, the standard error of it."""
+
+    delta: float
+    error: float
+
+
+def compare(run, baseline, name):
+    """Return a ``Window`` for each window of one series of two runs in which the baseline has finite values.
+
+    The runs are compared by update. Where steps were skipped they are also compared by step, which pairs equal batches,
+    and of each window the smaller difference counts.
+    """
+    found = _compare(curve(run, name), curve(baseline, name))
+    if name[0] == "loss" and set(run.skipped) != set(baseline.skipped):
+        base = dict(points(baseline, name))
+        both = [(value, base[step]) for step, value in points(run, name) if step in base and step not in run.skipped]
+        by_step = _compare([value for value, _ in both], [value for _, value in both])
+        count = min(len(found), len(by_step))
+        pairs = zip(found[len(found) - count :], by_step[len(by_step) - count :])
+        found = [min(pair, key=lambda window: abs(window.delta)) for pair in pairs]
+    return found
+
+
+def _compare(values, reference):
+    length = min(len(values), len(reference))
+    own, base = windows(values[:length]), windows(reference[:length])
+    known = [_median(window) for window in base]
+    least = LEAST_SHARE * _median([abs(value) for value in known])
+    found = []
+    for window, other, centre in zip(own, base, known):
+        gaps = [one - two for one, two in zip(window, other) if math.isfinite(one) and math.isfinite(two)]
+        divisor = max(abs(centre), least)
+        if math.isfinite(centre) and len(gaps) * 2 < len(window):
+            found.append(Window(math.inf, 0.0))
+        elif math.isfinite(centre):
+            found.append(Window(_ratio(median(gaps), divisor), _ratio(_error_of_median(gaps), divisor)))
+    return found
+
+
+def _ratio(value, divisor):
+    return value / divisor if divisor else math.copysign(math.inf, value) if value else 0.0
+
+
+def _median(values):
+    finite = [value for value in values if math.isfinite(value)]
+    return median(finite) if finite else math.nan
+
+
+def _error_of_median(values):
+    if len(values) < 2:
+        return 0.0
+    centre = median(values)
+    deviation = MAD_TO_SD * median([abs(value - centre) for value in values])
+    return SD_OF_MEDIAN * deviation / math.sqrt(len(values))
+
+
+def correlation(points, others):
+    """Return how the second differences of two series correlate, from -1 to 1; None of fewer than 10."""
+    other = dict(others)
+    both = [(value, other[step]) for step, value in points if step in other]
+    triples = zip(both, both[1:], both[2:])
+    pairs = [tuple(x - 2 * y + z for x, y, z in zip(*triple)) for triple in triples]
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    if len(pairs) < 10:
+        return None
+    means = [sum(values) / len(pairs) for values in zip(*pairs)]
+    centred = [(one - means[0], two - means[1]) for one, two in pairs]
+    product = sum(one * two for one, two in centred)
+    lengths = math.sqrt(sum(one * one for one, _ in centred) * sum(two * two for _, two in centred))
+    return product / lengths if lengths else None

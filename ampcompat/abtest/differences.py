@@ -1,0 +1,107 @@
+"""The differences between a level and the baseline, with the variation between the baseline's seeds.
+
+The symbols are those of ``verdict``.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean, stdev
+from typing import Optional
+
+from . import curves
+
+#: The difference that is allowed where seeds differ by less.
+END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
+
+#: Standard deviations of a difference that is known from fewer than three seeds.
+DEVIATIONS = 3.0
+
+#: 97.5 % quantiles of Student's t distribution for 2, 3, … degrees of freedom; 1.96 for more than these.
+T_QUANTILES = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass
+class Difference:
+    """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
+
+    ``is_rejected``, ``is_steady``: see the module.
+    """
+
+    series: str
+    what: str
+    value: float
+    signed: float
+    uncertainty: float
+    variation: Optional[float]
+    allowed: float
+    is_rejected: bool
+    is_steady: bool
+
+    @property
+    def excess(self):
+        """How many times the allowed difference this is."""
+        return self.value / self.allowed
+
+
+def is_alone(run):
+    """Return whether a run has one loss and no metric, so that lower is better."""
+    return len(curves.series_names(run)) == 1
+
+
+def find_differences(run, baseline):
+    """Return the ``Difference`` objects of a level: end and area of each series that both have."""
+    found = []
+    for name in curves.series_names(baseline):
+        if name not in curves.series_names(run):
+            continue
+        pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
+        control = _compare(combinations([baseline] + baseline.repeats, 2), name)
+        if pairs:
+            one_sided, label = is_alone(baseline), curves.describe(name, baseline)
+            for what, tolerance, start in (("ends", END_TOLERANCE, 0.5), ("is on average", AREA_TOLERANCE, 0.0)):
+                parts = [[windows[int(start * len(windows)) :] for windows in each] for each in (pairs, control)]
+                found.append(_difference(label, what, parts[0], parts[1], tolerance, one_sided))
+    return found
+
+
+def _compare(pairs, name):
+    found = [curves.compare(one, other, name) for one, other in pairs]
+    return [windows for windows in found if windows]
+
+
+def _difference(series, what, pairs, control, tolerance, one_sided):
+    values = [windows[-1].delta if what == "ends" else mean(window.delta for window in windows) for windows in pairs]
+    squares = [window.delta**2 - window.error**2 for windows in control for window in windows]
+    variation = math.sqrt(max(0.0, mean(squares))) if squares else None
+    error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
+    allowed, signed = max(tolerance, _lower_bound(squares)), mean(values)
+    value = signed if one_sided else abs(signed)
+    if len(values) >= 3:
+        uncertainty = half_width(values)
+        is_rejected = value - uncertainty > tolerance
+    else:
+        uncertainty = DEVIATIONS * max(variation or 0.0, error) / math.sqrt(len(values))
+        is_rejected = value - uncertainty > allowed
+    late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
+    steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
+    return Difference(series, what, value, signed, uncertainty, variation, allowed, is_rejected, steady)
+
+
+def half_width(values):
+    """Return half the width of the 95 % t interval of the mean; 0 where a value is infinite, inf of fewer than 3."""
+    if not all(map(math.isfinite, values)):
+        return 0.0
+    return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 2 else math.inf
+
+
+def _lower_bound(squares):
+    """Return the root of the mean of squares less two standard errors, which is large where windows are few."""
+    if len(squares) < 2 or not all(map(math.isfinite, squares)):
+        return 0.0
+    return math.sqrt(max(0.0, mean(squares) - 2 * stdev(squares) / math.sqrt(len(squares))))
+
+
+def t_quantile(freedom):
+    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 2 up."""
+    return T_QUANTILES[freedom - 2] if freedom - 2 < len(T_QUANTILES) else 1.96 + 2.5 / freedom

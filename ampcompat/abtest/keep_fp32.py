@@ -1,0 +1,54 @@
+"""Ranks layers by the error that they add, and searches the smallest set to keep in float32."""
+
+import math
+
+
+def ranking(run):
+    """Return ``[(layer, error, share of the sum of squares), …]`` of a run, largest first; errors of nan last.
+
+    An error is nan where a layer was never compared, because its inputs were not finite.
+    """
+    errors = dict(run.layers)
+    infinite = [name for name, error in errors.items() if math.isinf(error)]
+    total = sum(error * error for error in errors.values() if math.isfinite(error))
+    found = []
+    for name, error in sorted(errors.items(), key=lambda item: math.inf if math.isnan(item[1]) else -item[1]):
+        if infinite:
+            share = 1.0 / len(infinite) if name in infinite else 0.0
+        else:
+            share = error * error / total if total and math.isfinite(error) else 0.0
+        found.append((name, error, share))
+    return found
+
+
+def search(names, is_accepted):
+    """Return the smallest set of names found with which a level is accepted; None if all of them are not enough.
+
+    Bisection over the ranking finds the shortest beginning that is accepted, where a longer one is no worse; then each
+    name that turns out not to be needed is left out.
+
+    Args:
+        names: layers, the one to keep in float32 first.
+        is_accepted: a function: a list of names -> whether the level is accepted with these in float32. It trains.
+    """
+    names = list(names)
+    if not is_accepted(names):
+        return None
+    low, high = 0, len(names)  # the first `high` are accepted, the first `low` are not known to be
+    while low < high:
+        middle = (low + high) // 2
+        if is_accepted(names[:middle]):
+            high = middle
+        else:
+            low = middle + 1
+    kept = names[:high]
+    for name in kept[:-1]:
+        fewer = [each for each in kept if each != name]
+        if is_accepted(fewer):
+            kept = fewer
+    return kept
+
+
+def argument(names):
+    """Return the argument to paste into ``amp.initialize``."""
+    return "keep_fp32=[{}]".format(", ".join('"{}"'.format(name) for name in names))

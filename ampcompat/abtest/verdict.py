@@ -1,0 +1,232 @@
+"""Judges each level against the baseline, with the variation between seeds as the measure.
+
+The baseline is trained with at least two seeds (the control, an A/A test). For each series, the losses and the metrics
+that the script logs, with ``end`` and ``area`` of ``curves``:
+
+    variation   V = root mean square of delta(g) over all pairs of baseline runs with different seeds, less the
+                variance that the scatter of the batches gives to it;
+                for ``end`` over the windows of the second half, for ``area`` over all windows
+    allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
+    difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
+                and no metric, so that a lower loss is no fault; otherwise its absolute value
+    uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
+                with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
+
+    accepted    D <= A for both, in every series, and no difference is steady
+    rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
+    not judged  otherwise: more seeds are needed
+
+A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the
+2 or 5 %: rounding moves a curve up and down.
+
+A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
+than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
+where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or by
+more than 0.5 %, and the changes of the first 30 losses do not correlate; and so of every other level), and where the
+baseline is no measure: broken itself, or more than 100 % apart between its own seeds.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Optional
+
+from . import curves
+from .differences import find_differences, is_alone
+from .number_format import number, percent
+
+ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
+
+
+#: The variation between the baseline's seeds from which on it is no measure.
+MAX_VARIATION = 1.0
+
+#: The relative difference of first losses, of equal weights and batches, that rounding may cause.
+FIRST_LOSS = 0.05
+
+#: Above this difference of first losses the changes of the first losses must correlate at least so much.
+SIMILAR_FIRST_LOSS, FIRST_STEPS, MIN_CORRELATION = 0.005, 30, 0.5
+
+#: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.
+SCALE_WARM_UP, MAX_SKIPPED_SHARE = 25, 0.1
+
+#: Steps in a row without a finite loss from which a run has not recovered; at the end of a run, if all were skipped.
+MAX_NONFINITE_STEPS, NONFINITE_END = 20, 5
+
+
+@dataclass
+class Verdict:
+    """How a level compares with the baseline.
+
+    ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``difference``: of the series
+    that decides, signed, as a share; ``variation``: between the baseline's seeds; both None where unknown.
+    """
+
+    kind: str
+    text: str
+    difference: Optional[float] = None
+    variation: Optional[float] = None
+
+
+def judge(report):
+    """Return ``{level: Verdict}`` of a report."""
+    baseline = report.runs.get(report.baseline)
+    broken = None if baseline is None else _broken(baseline)
+    verdicts = {}
+    for level, run in report.runs.items():
+        if level == report.baseline:
+            fault = failure(run) or broken
+            verdicts[level] = Verdict(REJECTED, fault) if fault else Verdict(BASELINE, "baseline")
+        else:
+            verdicts[level] = _of_level(run, baseline, broken, _agree(report, level))
+    return verdicts
+
+
+def failure(run):
+    """Return why a run is rejected whatever the baseline does, or None."""
+    for index, each in enumerate([run] + run.repeats):
+        found = _failure_of_one(each)
+        if found:
+            return found + (" (repeat {})".format(index + 1) if index else "")
+    return None
+
+
+def _failure_of_one(run):
+    if run.status == "failed":
+        return "failed: {}".format(run.error or "it raised an error")
+    start = _nonfinite_from(run)
+    if start is not None:
+        return "its loss is {} from step {} on".format(_nan_or_inf(run, start), start)
+    steps, skipped = len(run.step_seconds), len(run.skipped)
+    if steps and skipped == steps:
+        return "every one of its {} steps was skipped".format(skipped)
+    late = [step for step in run.skipped if step >= SCALE_WARM_UP]
+    if late and skipped > MAX_SKIPPED_SHARE * steps:
+        return "{} of its {} steps were skipped, the last at step {}".format(skipped, steps, late[-1])
+    return None
+
+
+def _nonfinite_from(run):
+    """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
+    by_step = {}
+    for step, _, value in run.loss:
+        by_step[step] = by_step.get(step, True) and math.isfinite(value)
+    start, skipped = None, set(run.skipped)
+    for step, is_finite in sorted(by_step.items()):
+        start = None if is_finite else step if start is None else start
+        if start is not None and step - start + 1 >= MAX_NONFINITE_STEPS:
+            return start
+    to_the_end = [step for step in by_step if start is not None and step >= start]
+    taken = [step for step in to_the_end if step not in skipped]
+    return start if taken or len(to_the_end) >= NONFINITE_END else None
+
+
+def _nan_or_inf(run, start):
+    values = [value for step, _, value in run.loss if step >= start and not math.isfinite(value)]
+    return "nan" if any(map(math.isnan, values)) else "inf"
+
+
+def _broken(baseline):
+    """Return why a baseline cannot be compared with, or None."""
+    fault = failure(baseline)
+    if fault:
+        return fault
+    for name in curves.series_names(baseline):
+        medians = [value for value in curves.window_medians(curves.curve(baseline, name)) if math.isfinite(value)]
+        if name[0] == "loss" and is_alone(baseline) and medians and medians[-1] > 2 * max(medians[0], 0.0) > 0:
+            return "its own loss rises, from {} to {}".format(number(medians[0]), number(medians[-1]))
+    return None
+
+
+def _agree(report, level):
+    """Return whether the first losses of another level agree with the baseline's, so that the data are the same."""
+    baseline = report.runs.get(report.baseline)
+    others = [run for name, run in report.runs.items() if name not in (level, report.baseline) and run.loss]
+    return baseline is not None and any(not _different_data(run, baseline) for run in others)
+
+
+def _of_level(run, baseline, broken, data_agree):
+    fault = failure(run)
+    if fault is not None and (broken is None or run.status == "failed"):
+        return Verdict(REJECTED, fault)
+    if baseline is None:
+        return Verdict(NOT_JUDGED, "there is no baseline")
+    if broken is not None:
+        return Verdict(NOT_JUDGED, "the baseline is no measure: {}".format(broken))
+    updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
+    if run.status == "interrupted":
+        return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
+    if updates < curves.MIN_UPDATES:
+        return Verdict(NOT_JUDGED, "{} updates are too few, {} are needed".format(updates, curves.MIN_UPDATES))
+    differing = None if data_agree else _different_data(run, baseline)
+    if differing:
+        return Verdict(NOT_JUDGED, differing)
+    return _compared(find_differences(run, baseline))
+
+
+def _different_data(run, baseline):
+    """Say so if first losses of equal seed, with equal weights, are too far apart for rounding; or return None."""
+    for own, base in zip([run] + run.repeats, [baseline] + baseline.repeats):
+        first, reference = own.losses().get(0), base.losses().get(0)
+        if first is None or reference is None or not (math.isfinite(first) and math.isfinite(reference)):
+            continue
+        gap = abs(first - reference) / (max(abs(reference), abs(first)) or 1.0)
+        if gap > FIRST_LOSS or (gap > SIMILAR_FIRST_LOSS and _are_unrelated(own, base)):
+            seen = "runs saw different data: with equal seeds the first loss is {}, the baseline's {}; {}"
+            return seen.format(number(first), number(reference), "seed every generator")
+    return None
+
+
+def _are_unrelated(run, baseline):
+    first = [
+        [point for point in curves.points(each, ("loss", 0)) if point[0] < FIRST_STEPS] for each in (run, baseline)
+    ]
+    found = curves.correlation(*first)
+    return found is not None and found < MIN_CORRELATION
+
+
+def _compared(differences):
+    if not differences:
+        return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
+    worst = max(differences, key=lambda each: each.excess)
+    told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
+    if worst.variation is None:
+        return Verdict(NOT_JUDGED, "{}; without a control there is no measure".format(told), worst.signed)
+    if worst.variation > MAX_VARIATION:
+        text = "the baseline's own seeds are {} apart: {}".format(
+            percent(worst.variation), "train longer, or more evenly"
+        )
+        return Verdict(NOT_JUDGED, text, worst.signed, worst.variation)
+    seeds = _seeds(worst.variation)
+    rejected = [each for each in differences if each.is_rejected]
+    if rejected:
+        worst = max(rejected, key=lambda each: each.excess)
+        told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
+        text = "{}, {}".format(told, _seeds(worst.variation))
+        return Verdict(REJECTED, text, worst.signed, worst.variation)
+    if all(each.value <= each.allowed and not each.is_steady for each in differences):
+        end = max((each for each in differences if each.what == "ends"), key=lambda each: abs(each.signed))
+        return Verdict(ACCEPTED, _accepted_text(end), end.signed, end.variation)
+    return Verdict(NOT_JUDGED, "{}, {}: use more --repeats".format(told, seeds), worst.signed, worst.variation)
+
+
+def _accepted_text(end):
+    if end.value < -end.allowed:
+        return "{} ends {} the baseline's: lower, not worse".format(end.series, _signed(end.signed))
+    if end.value <= end.variation:
+        return "within seed-to-seed variation: {} ends {} the baseline's, {}".format(
+            end.series, _signed(end.signed), _seeds(end.variation)
+        )
+    return "{} ends {} the baseline's, within the {} that are allowed".format(
+        end.series, _signed(end.signed), percent(end.allowed)
+    )
+
+
+def _seeds(variation):
+    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than their batches"
+
+
+def _signed(share):
+    """Return a difference for people: "3 % over"."""
+    if not math.isfinite(share):
+        return "far over"
+    return "{} {}".format(percent(abs(share)), "over" if share > 0 else "under") if share else "at"

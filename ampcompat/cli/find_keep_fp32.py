@@ -1,0 +1,55 @@
+"""``ab --find-keep-fp32 LEVEL``: which layers must stay float32 for a rejected level to be accepted?"""
+
+from ..abtest import keep_fp32
+from ..abtest.report_data import Report
+from ..abtest.verdict import ACCEPTED, judge
+
+
+def find(report, level, run_candidate):
+    """Search the layers, and return what to print: one sentence.
+
+    Args:
+        report: has the baseline with its control, and the level with the errors of its layers.
+        run_candidate: a function: names of layers -> the ``Run`` of the level with these in float32.
+    """
+    if judge(report)[level].kind == ACCEPTED:
+        return "{} is accepted as it is: no layer needs float32.".format(level)
+    names = [name for name, _, _ in keep_fp32.ranking(report.runs[level])]
+    if not names:
+        return "{} cannot be searched: no layer was compared in it (it needs two steps, at least).".format(level)
+    tried = []
+
+    def is_accepted(kept):
+        if not kept:
+            return False  # the level itself
+        candidate = Report(baseline=report.baseline, runs={report.baseline: report.runs[report.baseline]})
+        candidate.runs[level] = run_candidate(kept)
+        tried.append(judge(candidate)[level])
+        return tried[-1].kind == ACCEPTED
+
+    found = keep_fp32.search(names, is_accepted)
+    if found is None:
+        sentence = "{} is not accepted with all of its {} layers in float32 either: {}: {}."
+        return sentence.format(level, len(names), tried[-1].kind, tried[-1].text)
+    sentence = "{} is accepted with {} ({} of {} layers; {} runs)."
+    return sentence.format(level, keep_fp32.argument(found), len(found), len(names), len(tried))
+
+
+def find_in_processes(report, options, command, run_options, progress):
+    """Search with each candidate in a child process; the arguments are those of ``ab``."""
+    from .subprocess_run import ChildTask, SubprocessRun
+
+    level = options.find_keep_fp32
+
+    def run_candidate(names):
+        candidate = dict(run_options, keep_fp32=names, layers=False, memory=False, diagnose=False)
+        task = ChildTask(command, level, options.seed, 0, options.steps, candidate)
+        child = SubprocessRun(task, options.launcher, options.timeout)
+        progress.begin("{} with {} layers in float32".format(level, len(names)))
+        try:
+            child.run_to_end(progress.update)
+        finally:
+            progress.end(child.run)
+        return child.run
+
+    return find(report, level, run_candidate)

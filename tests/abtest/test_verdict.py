@@ -1,0 +1,226 @@
+"""Verdicts and advice for constructed runs whose truth is known."""
+
+import math
+import random
+
+import pytest
+
+from ampcompat.abtest import Memory, Report, Run, advice, curves, to_text
+from ampcompat.abtest.differences import t_quantile
+from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+
+
+def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
+    return Run(
+        status=status,
+        loss=[(step, 0, value) for step, value in enumerate(losses)],
+        step_seconds=[seconds] * len(losses),
+        skipped=list(skipped),
+        memory=Memory(peak_total=peak),
+        **others,
+    )
+
+
+def curve(seed=0, factor=1.0, steps=100, scatter=0.05):
+    """Return losses that fall from 2 to about 0.1; equal seeds give equal batches."""
+    rng = random.Random(seed)
+    return [factor * (2 * math.exp(-step / 15) + 0.1) * math.exp(rng.gauss(0, scatter)) for step in range(steps)]
+
+
+def report_with(baseline=None, control=True, **runs):
+    """Return a report whose baseline has a second seed, 1 % apart."""
+    baseline = baseline or run_with(curve(), peak=1000)
+    if control and not baseline.repeats:
+        baseline.repeats = [run_with(curve(1, 1.01))]
+    report = Report(baseline="O0", runs=dict({"O0": baseline}, **runs))
+    advice.advise(report)
+    return report
+
+
+def kind_of(run, **options):
+    return judge(report_with(O1=run, **options))["O1"].kind
+
+
+# -- what is accepted, rejected, not judged ----------------------------------------------------------------------------
+
+
+def test_a_level_within_the_seeds_variation_is_accepted():
+    found = judge(report_with(O1=run_with(curve(0, 1.004))))["O1"]
+    assert found.kind == ACCEPTED and found.difference == pytest.approx(0.004, rel=1e-6)
+
+
+def test_a_level_that_never_learns_is_rejected_in_spite_of_one_bad_batch():
+    losses = [2.1 * math.exp(random.Random(step).gauss(0, 0.05)) for step in range(100)]
+    losses[0], losses[60] = curve()[0], 1e9
+    assert kind_of(run_with(losses)) == REJECTED
+
+
+def test_skips_at_the_start_only_delay_a_level():
+    late = [curve()[0]] * 3 + curve(steps=97, scatter=0.05)
+    assert kind_of(run_with(late, skipped=[0, 1, 2])) == ACCEPTED
+
+
+def test_one_spike_at_the_end_rejects_nothing():
+    assert kind_of(run_with(curve()[:-2] + [1e6] + curve()[-1:])) == ACCEPTED
+
+
+def test_without_a_control_the_difference_is_told_and_not_judged():
+    found = judge(report_with(control=False, O1=run_with(curve(0, 1.004))))["O1"]
+    assert found.kind == NOT_JUDGED and found.variation is None and "without a control" in found.text
+
+
+def test_a_lower_loss_is_no_fault_but_with_two_losses_it_is():
+    assert kind_of(run_with(_from_first(0.5))) == ACCEPTED
+    pair = [run_with(curve()), run_with(_from_first(0.5))]
+    for run in pair:
+        run.loss += [(step, 1, 3.0) for step in range(100)]
+    pair[0].repeats = [run_with(curve(1, 1.01))]
+    pair[0].repeats[0].loss += [(step, 1, 3.0) for step in range(100)]
+    assert kind_of(pair[1], baseline=pair[0]) == REJECTED
+
+
+def _from_first(factor):
+    """Return the usual losses, the first as it is and the others multiplied."""
+    return curve()[:1] + curve(0, factor)[1:]
+
+
+def test_three_seeds_give_a_confidence_interval():
+    def level(factors):
+        runs = [run_with(curve(seed, factor)) for seed, factor in enumerate(factors)]
+        runs[0].repeats = runs[1:]
+        return runs[0]
+
+    steady = kind_of(level([1.05, 1.051, 1.049]), baseline=level([1.0, 1.0, 1.0]))
+    scattered = kind_of(level([1.05, 0.97, 0.99]), baseline=level([1.0, 1.0, 1.0]))
+    assert (steady, scattered) == (REJECTED, ACCEPTED)
+    assert t_quantile(2) == 4.303 and t_quantile(100) == pytest.approx(1.984, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "run, says",
+    [
+        (run_with(curve()[:50] + [math.nan] * 50), "its loss is nan from step 50 on"),
+        (run_with(curve()[:97] + [math.inf] * 3), "its loss is inf from step 97 on"),
+        (run_with(curve(), skipped=range(20, 40)), "20 of its 100 steps were skipped, the last at step 39"),
+        (run_with(curve()[:5], skipped=range(5)), "every one of its 5 steps was skipped"),
+        (run_with(curve()[:5], status="failed", error="ValueError: no"), "failed: ValueError: no"),
+        (run_with([], status="failed", error="it left"), "failed: it left"),
+    ],
+)
+def test_each_level_that_is_rejected_outright_says_why(run, says):
+    report = report_with(O1=run)
+    assert says in report.runs["O1"].verdict and report.runs["O1"].verdict.startswith("rejected")
+    assert report.advice.startswith("Take O0")
+
+
+@pytest.mark.parametrize(
+    "run, says",
+    [
+        (run_with(curve()[:12]), "12 updates are too few"),
+        (run_with(curve(7, 3.0)), "runs saw different data: with equal seeds the first loss is"),
+        (run_with(curve()[:60], status="interrupted"), "interrupted after 60 steps"),
+    ],
+)
+def test_what_cannot_be_judged_says_why(run, says):
+    found = judge(report_with(O1=run))["O1"]
+    assert found.kind == NOT_JUDGED and says in found.text
+
+
+def test_a_level_that_alone_starts_elsewhere_computes_differently():
+    report = report_with(O1=run_with(curve()), O2=run_with(curve(0, 1.5)))
+    assert judge(report)["O2"].kind == REJECTED
+
+
+def test_one_nan_at_a_skipped_step_rejects_no_level():
+    losses = curve()
+    losses[-1] = math.nan
+    assert kind_of(run_with(losses, skipped=[99])) == ACCEPTED
+    assert kind_of(run_with(losses)) == REJECTED
+
+
+@pytest.mark.parametrize(
+    "baseline, says",
+    [
+        (run_with([math.nan] * 100), "its loss is nan from step 0 on"),
+        (run_with([], status="failed", error="it left"), "recorded no steps to compare with"),
+        (run_with(curve()[:4], status="failed", error="it left"), "at the baseline O0 failed: it left"),
+        (run_with(curve()[::-1]), "its own loss rises"),
+    ],
+)
+def test_without_a_working_baseline_no_level_is_judged(baseline, says):
+    report = report_with(baseline, O1=run_with(curve()))
+    assert judge(report)["O1"].kind == NOT_JUDGED
+    assert report.advice.startswith("No advice: ") and says in report.advice
+
+
+def test_metrics_count_like_losses():
+    def logged(last):
+        return run_with(curve(), metrics={"accuracy": [(step, last * step / 100) for step in range(100)]})
+
+    baseline = logged(0.9)
+    baseline.repeats = [logged(0.91)]
+    found = judge(report_with(baseline, O1=logged(0.5), O2=logged(0.901)))
+    assert (found["O1"].kind, found["O2"].kind) == (REJECTED, ACCEPTED) and "accuracy" in found["O1"].text
+
+
+# -- advice ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_accepted_level_is_recommended_with_what_it_saves():
+    report = report_with(O1=run_with(curve(), 0.5, peak=800), O2=run_with(curve(), 0.25, peak=600))
+    assert report.advice == (
+        "Take O2: the fastest accepted level, 4.00 times the speed of O0, saves 400 B (40 %) of peak memory."
+    )
+
+
+def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
+    report = report_with(O1=run_with(curve(), 0.5, peak=900), O2=run_with(curve(), 0.51, peak=500))
+    assert report.advice.startswith("Take O2")
+
+
+def test_where_nothing_is_faster_the_baseline_is_recommended():
+    report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
+    assert report.advice.startswith("Take O0: no accepted level is faster here. Where memory is short, O2 saves 750 B")
+
+
+def test_a_report_without_its_baseline_gets_no_advice():
+    report = Report(baseline="O0", runs={"O1": run_with(curve())})
+    advice.advise(report)
+    assert "there is no baseline" in report.runs["O1"].verdict and "No advice" in report.advice
+
+
+def test_the_table_has_the_verdicts_in_at_most_100_columns_and_details_on_request():
+    report = report_with(O1=run_with(curve(0, 1.004), 0.5, peak=10**12), O2=run_with([math.nan] * 100))
+    report.runs["O2"].scale = [(0, 0, 65536.0)]
+    lines = to_text(report, 100).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[1] for line in lines[1:4] if line[:1] == "O"][:2] == ["baseline", "accepted"]
+    assert "65536" not in "\n".join(lines) and "65536" in to_text(report, 100, details=True)
+
+
+def test_widely_varying_times_are_mentioned():
+    run = run_with(curve()[:8])
+    run.step_seconds = [1.0] + [1.0, 2.0] * 3 + [1.0]
+    assert report_with(O1=run).advice.splitlines()[-1].startswith("Step times of O1 vary widely")
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_are_counted_from_the_end_and_hold_at_least_five_updates():
+    assert [len(window) for window in curves.windows(list(range(23)))] == [5] * 4
+    assert curves.windows(list(range(23)))[-1] == [18, 19, 20, 21, 22]
+    assert len(curves.windows(list(range(1000)))) == 10 and curves.windows([1.0]) == []
+
+
+def test_where_a_run_ends_is_a_median_without_nan():
+    losses = [5.0] * 90 + [1.0] * 7 + [math.nan, 1e9, 1e9]
+    assert curves.end_value(run_with(losses)) == 1.0
+    assert curves.end_value(run_with([])) is None
+    assert curves.end_value(run_with([3.0, math.nan])) == 3.0
+
+
+def test_differences_are_those_of_equal_batches():
+    base, level = run_with(curve(scatter=0.5)), run_with(curve(0, 1.01, scatter=0.5))
+    windows = curves.compare(level, base, ("loss", 0))
+    assert [window.delta for window in windows] == pytest.approx([0.01] * 10, rel=0.5)
