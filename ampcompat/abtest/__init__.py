@@ -4,12 +4,15 @@ Reports can be read and drawn where torch is not installed; only ``compare`` imp
 """
 
 from .metrics import log
-from .report.html import to_html
+from .report.html import to_frame, to_html
 from .report.png import save_figure
 from .report.text import to_text
 from .report_data import Finding, Memory, Report, Run
 
 __all__ = ["Finding", "Memory", "Report", "Run", "compare", "log", "save_figure", "to_html", "to_text"]
+
+
+Report._repr_html_ = to_frame  # set here, so that the data do not depend on what shows them
 
 
 def __getattr__(name):

@@ -1,7 +1,6 @@
 """Trains at each level in this process and records it. A level that fails is a row of the report, not an exception."""
 
 import contextlib
-import functools
 import platform
 import traceback
 
@@ -12,7 +11,6 @@ from ..casting import half_emulation
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..patching import PatchStack
 from ..torch_compat import features
-from ..training import initialize as requests
 from ..training import state
 from . import advice, metrics, seeding
 from .event_sources import add_observers
@@ -172,8 +170,7 @@ def recorded_at(level, recorder, options):
     state.observers.extend(observers)
     try:
         with metrics.recording(recorder), PatchStack() as patches:
-            if options.keep_fp32:
-                patches.set(requests, "make_request", _keeping(requests.make_request, options.keep_fp32))
+            patches.set(state, "keep_fp32", options.keep_fp32)
             yield
     finally:
         try:
@@ -182,18 +179,6 @@ def recorded_at(level, recorder, options):
             for observer in observers:
                 state.observers.remove(observer)
             state.set_command_line(**{name: before.get(name) for name in forced})
-
-
-def _keeping(make_request, names):
-    """Return ``training.initialize.make_request`` with more layers in float32."""
-
-    @functools.wraps(make_request)
-    def keeping(stated, *args, **kwargs):
-        given = stated["keep_fp32"]
-        kept = [] if given is None else list(given) if isinstance(given, (list, tuple, set)) else [given]
-        return make_request(dict(stated, keep_fp32=kept + list(names)), *args, **kwargs)
-
-    return keeping
 
 
 def run_to_end(recorder, function, hidden_files):

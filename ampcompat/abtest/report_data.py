@@ -149,14 +149,6 @@ class Report:
         """Return the ``repeat``-th run of a level."""
         return ([self.runs[level]] + self.runs[level].repeats)[repeat]
 
-    def _repr_html_(self):
-        """Return the page in a frame, for notebooks."""
-        from .report.html import to_html
-        from .report.html_elements import escape
-
-        frame = '<iframe style="width: 100%; height: 60rem; border: 0" srcdoc="{}"></iframe>'
-        return frame.format(escape(to_html(self)))
-
     def to_json(self):
         """Return the report as JSON text of schema 1."""
         tree = dict(asdict(self), schema=SCHEMA)

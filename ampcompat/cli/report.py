@@ -54,8 +54,9 @@ def _print(reports, details):
 
 
 def _write_page(reports, path):
+    page = to_html(reports)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(to_html(reports))
+        file.write(page)
 
 
 def _named(reports):

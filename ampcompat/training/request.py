@@ -8,6 +8,7 @@ from .. import opt_levels
 from ..errors import AmpTypeError, AmpValueError
 from ..loss_scaling.process_group import checked_group
 from ..loss_scaling.scaler import LossScaler
+from . import state
 
 
 class Request(NamedTuple):
@@ -81,7 +82,7 @@ def make_request(stated, command_line, dtypes=None):
         defaults=defaults,
         policy=policy,
         cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
-        keep_fp32=_entries(stated["keep_fp32"]),
+        keep_fp32=_entries(stated["keep_fp32"]) + state.keep_fp32,
         scaler_options=_scaler_options(**{name: stated[name] for name in _SCALING}),
         num_losses=_count("num_losses", stated["num_losses"]),
         skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),

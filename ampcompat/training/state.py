@@ -23,6 +23,9 @@ sessions = []
 #: ``Observer`` objects that every new session gets, set by recorded runs.
 observers = []
 
+#: Layers that stay float32 besides those of ``initialize``'s keep_fp32, while a search tries them.
+keep_fp32 = []
+
 #: What users registered with ``amp.register_*_function``: (owner object, name, rule).
 registrations = []
 

@@ -225,3 +225,9 @@ def _failures(report):
             if run.traceback:
                 parts.append(elements.details("Traceback", elements.preformatted(run.traceback)))
             yield elements.section(name, parts, 3)
+
+
+def to_frame(report):
+    """Return the page of a report in a frame, which notebooks show as the report."""
+    frame = '<iframe style="width: 100%; height: 60rem; border: 0" srcdoc="{}"></iframe>'
+    return frame.format(escape(to_html(report)))
