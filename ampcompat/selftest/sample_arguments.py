@@ -54,8 +54,8 @@ CASES = {}
 CASES.update(
     _unary(
         "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan norm prod sum log1p cpu arccos "
-        "arcsin nuclear_norm frobenius_norm std var std_mean var_mean softplus gelu normalize vector_norm "
-        "matrix_norm pdist matrix_rank"
+        "arcsin nuclear_norm frobenius_norm std var std_mean var_mean softplus gelu normalize vector_norm matrix_norm "
+        "pdist matrix_rank"
     )
 )
 CASES.update(_unary("svdvals"))
@@ -200,8 +200,8 @@ CASES.update(
 )
 CASES.update(
     _names(
-        "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond "
-        "pinv pinverse",
+        "inverse cholesky cholesky_inverse det logdet slogdet matrix_exp cholesky_ex inv inv_ex eigvalsh cond pinv "
+        "pinverse",
         Case(lambda: (spd(),)),
     )
 )

@@ -19,7 +19,9 @@ from ampcompat.selftest.inputs import CPU
 pytestmark = needs_fakes
 
 FUNCTIONS = functions()
-DEVICES = ("cuda", "xpu", "mps")
+#: (device, backend, low dtype): all of them on CUDA, on the others each backend and each dtype once.
+RUNS = [("cuda", backend, pair) for backend in BACKENDS for pair in ("float16", "bfloat16")]
+RUNS += [(device,) + run for device in ("xpu", "mps") for run in (("native", "float16"), ("patched", "bfloat16"))]
 #: {(device, backend): names on which they differ from the table}
 KNOWN_DIFFERENCES = {
     ("mps", "native"): {"conv_transpose3d"},  # float32: MPS has no half kernel for it, and its autocast knows
@@ -54,9 +56,7 @@ def outcomes_on(device, backend_name, pair):
         return compare_all(backend, FUNCTIONS, pair, device, reason_to_leave_out)
 
 
-@pytest.mark.parametrize("pair_name", ["float16", "bfloat16"])
-@pytest.mark.parametrize("backend_name", list(BACKENDS))
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name, backend_name, pair_name", RUNS)
 def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name):
     lack = why_no_fakes(name)
     if lack:

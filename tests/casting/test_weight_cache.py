@@ -455,16 +455,23 @@ def test_change_by_another_thread_while_a_cast_is_made_is_seen(setting):
     assert cache.cast(weight).abs().sum() == 0
 
 
-def test_a_captured_graph_gets_casts_of_its_own(monkeypatch):
+@each_setting
+def test_a_captured_graph_gets_casts_of_its_own(setting, monkeypatch):
     """A CUDA graph that read a cast made before it would never see a changed weight."""
-    made = []
-    cache = WeightCache(lambda weight: made.append(weight) or weight.to(torch.float64), Aliases(), CastingThread())
-    weight = torch.nn.Parameter(torch.ones(2))
-    before = cache.cast(weight)
-    assert cache.cast(weight) is before and len(made) == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-        patch.setattr("ampcompat.casting.weight_cache._capturing", lambda: True)
-        captured = cache.cast(weight)
-        assert captured is not before and len(made) == 2
-    assert cache.cast(weight) is before
+    model, x = make_linear(setting), make_input(setting)
+    low = PAIRS[setting[1]].low
+    with opened(setting), torch.no_grad():
+        model(x)
+        with CastCounter(model.weight.shape, low) as counter:
+            model(x)
+        assert counter.count == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True, raising=False)
+            with CastCounter(model.weight.shape, low) as counter:
+                model(x)
+                model(x)
+        assert counter.count == 2
+        with CastCounter(model.weight.shape, low) as counter:
+            model(x)
+        assert counter.count == 0

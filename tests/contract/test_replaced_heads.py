@@ -76,14 +76,11 @@ def test_it_trains_as_a_model_that_had_the_head_from_the_beginning(setting):
             model[3] = new_head(setting)
         optimizer = sgd(model.parameters())
         initialize(setting, model, optimizer, loss_scale=8.0)
-        # The first optimizer stays alive: its masters have bits that the half weights lack, until garbage collection.
-        first = optimizer
         if again:
             model[3] = new_head(setting)
             optimizer = sgd(model.parameters())
             gc.collect()  # the first optimizer is freed now or later; its masters' values are kept in either case
             initialize(setting, model, optimizer, loss_scale=8.0)
-        del first
         for _ in range(4):
             train_step(model, optimizer, make_batch(setting))
         found = {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,5 +1,6 @@
 """``python -m ampcompat selftest``: its table, exit code and JSON; a fault that is put in is found and named."""
 
+import functools
 import json
 import re
 
@@ -55,6 +56,23 @@ def test_a_function_in_a_wrong_dtype_is_named(monkeypatch):
     for row in rows_of("conformance"):
         assert row.status == FAILED
         assert row.figures["wrong"]["torch.mul low"] == "result torch.float32 instead of torch.float16"
+
+
+@needs_half
+def test_a_cast_that_is_missing_is_no_missing_kernel(monkeypatch):
+    """Without it torch refuses mixed inputs, in the words with which old torch says that it lacks a kernel."""
+    monkeypatch.setenv("AMPCOMPAT_HALF_MATH", "off")
+
+    def uncast(function, casts):
+        return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+    monkeypatch.setitem(wrappers._WRAPPERS, rules.HALF, uncast)
+    row = [row for row in rows_of("conformance") if row.case == "patched, float16"][0]
+    assert row.status == FAILED
+    assert all("is now removed" in reason for reason in row.figures["left_out"].values())
+    assert any(
+        "expected scalar type" in problem or "same dtype" in problem for problem in row.figures["wrong"].values()
+    )
 
 
 @needs_half

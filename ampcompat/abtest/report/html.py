@@ -230,4 +230,4 @@ def _failures(report):
 def to_frame(report):
     """Return the page of a report in a frame, which notebooks show as the report."""
     frame = '<iframe style="width: 100%; height: 60rem; border: 0" srcdoc="{}"></iframe>'
-    return frame.format(escape(to_html(report)))
+    return frame.format(elements.escape(to_html(report)))
