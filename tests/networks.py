@@ -193,8 +193,8 @@ class Product(torch.nn.Module):
         return torch.mv(torch.diag(x), self.a) * torch.mv(ones, self.b)
 
 
-#: Rounding a, b to a low dtype and these products are all that is inexact in a step of ``Product``. Losses need a factor
-#: of 2**-3 at most: scaled by 2**16 they must fit into float16.
+#: Rounding a, b to a low dtype and these products are all that is inexact in a step of ``Product``. Losses need a
+#: factor of 2**-3 at most: scaled by 2**16 they must fit into float16.
 RATE, MOMENTUM = 2.0**-2, 2.0**-1
 INPUT = torch.tensor([1.0, -0.5])
 
