@@ -66,11 +66,16 @@ NAMES = set(map(dotted_name, MODULES))
 
 
 def imported(path):
-    """Return the names, relative to the package, of the modules that a module imports, within functions too."""
+    """Return the names, relative to the package, of the modules that a module imports, within functions too.
+
+    Imports for type checkers alone, which never run, do not count.
+    """
     package = path.relative_to(ROOT).parts[:-1]
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom):
+    found, tree = set(), ast.parse(path.read_text())
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    typing_only = {node for block in blocks for each in block.body for node in ast.walk(each)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node in typing_only:
             continue
         parts = tuple((node.module or "").split(".")) if node.module else ()
         if node.level:
