@@ -2,8 +2,8 @@
 
     python benchmarks/ab_times.py [--steps 200] [--rounds 5]
 
-Each row is a level of a network of 8 layers of width 256: the fastest tenth of all steps, since other work on the machine
-only slows steps. The rounds alternate.
+Each row is a level of a network of 8 layers of width 256: the fastest tenth of all steps, since other work on the
+machine only slows steps. The rounds alternate.
 """
 
 import argparse
