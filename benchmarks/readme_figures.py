@@ -44,19 +44,19 @@ def figures():
     half = tables(found["cpu_half.py"])[0]
     imported, torch_alone = re.search(r"takes (\d+) ms.*?took (\d+) ms", found["start_up.py"], re.DOTALL).groups()
     return [
-        "| time of unscaling and `step()`, 8 to 2000 params | {} | {} | `GradScaler`: 1 | A |".format(
+        "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | A |".format(
             *(span(ratios) for ratios in zip(*steps))
         ),
-        "| memory of a step with fused Adam, bytes per param | {} | {} | float32: {}, Apex at O2: 20 | A |".format(
+        "| memory of a step with fused Adam, bytes per parameter element | {} | {} | float32: {}; Apex at O2: 20 | A |".format(
             memory["O0"]["fused Adam"], memory["O2"]["fused Adam"], memory["O0"]["formula"]
         ),
-        "| float16 on a CPU, time of a step: UNet | {} | {} | float32: 1, `torch.autocast`: {} | A |".format(
+        "| step with emulated float16 on a CPU: UNet | {} | {} | float32 (`torch.autocast` in float16 takes {}) | A |".format(
             *(row(unet, way=way)["to float32"] for way in ("O1", "O2", "autocast"))
         ),
-        "| float16 on a CPU, time of a step: CNN, transformer, LSTM | {} | {} | float32: 1 | B |".format(
+        "| step with emulated float16 on a CPU: CNN, transformer, LSTM | {} | {} | float32 | B |".format(
             *(span(each[level] for each in half) for level in ("O1", "O2"))
         ),
-        "| `from ampcompat import amp` | {} ms | | `import torch`: {} ms | A |".format(imported, torch_alone),
+        "| `from ampcompat import amp` | {} ms | | `import torch` takes {} ms | A |".format(imported, torch_alone),
     ]
 
 

@@ -134,9 +134,9 @@ def test_the_readmes_levels_are_those_of_the_table():
     rows = {row[0]: row for row in rows if row[0] in OPT_LEVELS}
     assert list(rows) == list(OPT_LEVELS)
     for level, policy in OPT_LEVELS.items():
-        _, weights, functions, batch_norm, masters, scale = rows[level]
+        _, weights, autocast, batch_norm, masters, scale = rows[level]
         assert weights == str(policy.cast_model_type or torch.float32)[len("torch.") :]
-        assert (functions == "no autocast") is not policy.patch_torch_functions
+        assert (autocast == "no") is not policy.patch_torch_functions
         assert batch_norm == ("float16" if policy.keep_batchnorm_fp32 is False else "float32")
         assert (masters == "float32") is bool(policy.master_weights)
         assert scale == str(policy.loss_scale)
