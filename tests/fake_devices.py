@@ -77,7 +77,7 @@ def features_of_cuda():
     with PatchStack() as patches:
         patches.set(features, "has_mixed_batch_norm", lambda device, low, high: True)
         patches.set(features, "has_flagged_sgd", lambda device: True)
-        patches.set(fused_adam, "_works", lambda device, dtype, decoupled: True)
+        patches.set(fused_adam, "_is_available", lambda device, dtype, decoupled: True)
         yield
     for function in vars(features).values():
         if hasattr(function, "cache_clear"):

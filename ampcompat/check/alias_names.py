@@ -152,7 +152,7 @@ def _bound_names(tree):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
             names |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-            if any(isinstance(target, ast.Name) and target.id == "_OWN" for target in node.targets):
+            if any(isinstance(target, ast.Name) and target.id == "_PACKAGE_NAMES" for target in node.targets):
                 names |= set(ast.literal_eval(node.value))
     return names
 

@@ -33,7 +33,7 @@ def environment(device):
         facts.update(_cuda(device))
     if device == "cpu":
         for low in (torch.float16, torch.bfloat16):
-            facts["{} on this CPU".format(str(low).replace("torch.", ""))] = half_emulation.in_words(low)
+            facts["{} on this CPU".format(str(low).replace("torch.", ""))] = half_emulation.describe(low)
     for name in sorted(os.environ):
         if name.startswith("AMPCOMPAT_"):
             facts[name] = os.environ[name]

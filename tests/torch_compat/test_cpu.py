@@ -80,5 +80,5 @@ def test_the_setting_overrides_every_fact_and_is_named_as_the_reason(reported, m
 @pytest.mark.parametrize("name, words", [("AMX", "torch's own kernels, because"), ("AVX2", "emulated (computed in")])
 def test_the_choice_is_told_in_words(reported, name, words):
     reported(REPORTS[name])
-    sentence = half_emulation.in_words(torch.bfloat16)
+    sentence = half_emulation.describe(torch.bfloat16)
     assert sentence.startswith(words) and "AMX" in sentence
