@@ -94,14 +94,10 @@ def _parser():
         metavar="S",
         help="seed of Python, NumPy and torch; default: 0",
     )
-    add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
-    add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
-    add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
+    _add_output_options(add)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
-    add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
-    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
@@ -115,6 +111,14 @@ def _parser():
     add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
+
+
+def _add_output_options(add):
+    add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
+    add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
+    add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
+    add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
+    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
 
 
 def _levels(text):
