@@ -47,10 +47,12 @@ def figures():
         "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | A |".format(
             *(span(ratios) for ratios in zip(*steps))
         ),
-        "| memory of a step with fused Adam, bytes per parameter element | {} | {} | float32: {}; Apex at O2: 20 | A |".format(
+        "| memory of a step with fused Adam, bytes per parameter element | {} | {} | "
+        "float32: {}; Apex at O2: 20 | A |".format(
             memory["O0"]["fused Adam"], memory["O2"]["fused Adam"], memory["O0"]["formula"]
         ),
-        "| step with emulated float16 on a CPU: UNet | {} | {} | float32 (`torch.autocast` in float16 takes {}) | A |".format(
+        "| step with emulated float16 on a CPU: UNet | {} | {} | "
+        "float32 (`torch.autocast` in float16 takes {}) | A |".format(
             *(row(unet, way=way)["to float32"] for way in ("O1", "O2", "autocast"))
         ),
         "| step with emulated float16 on a CPU: CNN, transformer, LSTM | {} | {} | float32 | B |".format(

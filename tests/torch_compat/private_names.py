@@ -12,7 +12,8 @@ from ampcompat.cuda_redirect import redirections
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: Private by spelling only: Python's own, and ours that are set by a string.
 NOT_TORCH = frozenset(
-    "_make _fields _asdict _replace _getframe _exit _args_from_interpreter_flags _accepts _real _amp_stash _repr_html_".split()
+    "_make _fields _asdict _replace _getframe _exit _args_from_interpreter_flags _accepts _real _amp_stash "
+    "_repr_html_".split()
 )
 TORCH_NAME = re.compile(r"torch(\.\w+)+$")
 
