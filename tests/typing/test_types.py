@@ -15,6 +15,8 @@ def test_a_typed_client_checks_and_its_mistakes_are_found():
     torch = pytest.importorskip("torch")
     if not os.path.exists(os.path.join(os.path.dirname(torch.__file__), "py.typed")):
         pytest.skip("this torch has no types")
+    if not hasattr(torch, "compile"):
+        pytest.skip("types of torch before 2.0 lack names that the client uses")
     files = ["--config-file", os.path.join(FOLDER, "mypy.ini"), os.path.join(FOLDER, "client.py")]
     done = python("-m", "mypy", "--cache-dir", os.devnull, *files, cwd=ROOT)
     assert (done.returncode, done.stdout.strip()) == (0, "Success: no issues found in 1 source file"), done.stderr
