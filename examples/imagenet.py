@@ -171,6 +171,12 @@ class ResNet(nn.Module):
 
 
 def main():
+    run()
+    if args.distributed:
+        dist.destroy_process_group()
+
+
+def run():
     global args, best_prec1
     args, best_prec1 = parse(), 0
     assert torch.cuda.is_available(), "this script needs CUDA: `python -m ampcompat run --device cpu` does without."
