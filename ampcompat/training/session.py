@@ -142,8 +142,6 @@ class Session:
         """The ``casting.Choice`` of that backend, or None."""
         return self.process_casts.choice
 
-    # -- a backward pass -----------------------------------------------------------------------------------------------
-
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
         check_loss(loss)
@@ -186,8 +184,6 @@ class Session:
             adapter = preparation.adapt(optimizer, self.policy, {})
             preparation.commit()
         return adapter
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def state_dict(self):
         """Return the state of every loss scaler by its key."""
