@@ -87,13 +87,8 @@ def _parser():
     control = "do not train the baseline with a second seed: faster, but no level is judged"
     add("--no-control", dest="control", action="store_false", help=control)
     add("--details", action="store_true", help="print all that is known: scales, memory by kind, overflows")
-    add(
-        "--seed",
-        type=whole_number(0, 2**32 - 1),
-        default=0,
-        metavar="S",
-        help="seed of Python, NumPy and torch; default: 0",
-    )
+    seed = "seed of Python, NumPy and torch; default: 0"
+    add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"

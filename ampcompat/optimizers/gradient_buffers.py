@@ -185,15 +185,15 @@ class GradientPool:
 
 def _set_apart(pairs):
     """Split (model, master) pairs into lists of small ones that can share a pool, and all others."""
-    small, rest, room = {}, [], {}
+    small, rest, elements_left = {}, [], {}
     for pair in sorted(pairs, key=lambda pair: pair[1].numel()):
         master = pair[1]
         key = (master.device, master.dtype)
-        left = room.get(key, LARGEST_POOL) - _padded(master)
+        left = elements_left.get(key, LARGEST_POOL) - _padded(master)
         if left < 0 or not _is_plain(master):
             rest.append(pair)
         else:
-            room[key] = left
+            elements_left[key] = left
             small.setdefault(key, []).append(pair)
     return list(small.values()), rest
 

@@ -54,20 +54,20 @@ def take_values(models, masters, wholly=False):
 
 def _batches(models, masters):
     """Yield lists of half and of wide tensors, pairwise, that share a device and a dtype, of a bounded size."""
-    room, key = 0, None
+    elements_left, key = 0, None
     halves, wides = [], []
     for model, master in zip(models, masters):
         moved = model.detach().to(master.device)  # a model may have been moved, masters are not
         for half, wide in zip(_pieces(moved), _pieces(master.detach())):
-            is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= room
+            is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= elements_left
             if not (is_alike and features.has_foreach_copy()):
                 if halves:
                     yield halves, wides
-                halves, wides, room = [], [], tensor_lists.CHUNK
+                halves, wides, elements_left = [], [], tensor_lists.CHUNK
                 key = (half.dtype, wide.dtype, wide.device)
             halves.append(half)
             wides.append(wide)
-            room -= wide.numel()
+            elements_left -= wide.numel()
     if halves:
         yield halves, wides
 

@@ -113,7 +113,7 @@ def test_classes_pickle_under_their_apex_names():
     assert pickle.loads(b"capex.amp.scaler\nLossScaler\n.") is LossScaler
 
 
-def test_the_two_doors_share_one_session():
+def test_apex_and_ampcompat_share_one_session():
     from apex import amp
 
     model, optimizer = prepared("O0", loss_scale=8.0)

@@ -112,8 +112,8 @@ def test_clipping_scales_by_the_joint_norm_over_all_dtypes(order, limit):
     assert float(found) == pytest.approx(right, rel=1e-4) and found.shape == ()
     factor = min(1.0, limit / (right + 1e-6))
     for param, old in zip(params, before):
-        room = 4 * EPS[param.dtype] + 1e-4 * (factor < 1.0)
-        assert (param.grad.double() - old * factor).abs().max() <= room * float(old.abs().max())
+        tolerance = 4 * EPS[param.dtype] + 1e-4 * (factor < 1.0)
+        assert (param.grad.double() - old * factor).abs().max() <= tolerance * float(old.abs().max())
 
 
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot multiply half tensors on a CPU")

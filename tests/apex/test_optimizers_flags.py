@@ -62,8 +62,8 @@ def test_flagged_steps_change_nothing_and_the_others_follow_the_formula(make, fo
             continue
         reference.step(optimizer, dtype if half else None)
         for param, right in zip(params_of(optimizer), reference.weights):
-            room = 2.0**-10 if half else 2.0**-16
-            assert (param.detach().double() - right).abs().max() <= room * max(1.0, float(right.abs().max()))
+            tolerance = 2.0**-10 if half else 2.0**-16
+            assert (param.detach().double() - right).abs().max() <= tolerance * max(1.0, float(right.abs().max()))
             if half:
                 right.copy_(param.detach().double())
 
@@ -132,8 +132,8 @@ def test_an_average_is_updated_or_unchanged_by_the_flag(values, weight, grad_wei
     (average,) = averages = [old.clone()]
     foreach_ops.update_average_(averages, weight, [values], grad_weight, torch.full((), float(is_skipped)))
     right = old.double() if is_skipped else weight * old.double() + grad_weight * values.double()
-    room = 0.0 if is_skipped else 4 * torch.finfo(torch.float32).eps * 8
-    assert float((average.double() - right).abs().max()) <= room
+    tolerance = 0.0 if is_skipped else 4 * torch.finfo(torch.float32).eps * 8
+    assert float((average.double() - right).abs().max()) <= tolerance
 
 
 @needs_flags

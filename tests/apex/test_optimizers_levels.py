@@ -162,6 +162,6 @@ def test_groups_and_decay_follow_the_formula_at_every_level(level, make, formula
         reference.step(optimizer, *low)
         optimizer.step()
         for param, right in zip(amp.master_params(optimizer), reference.weights):
-            room = torch.finfo(param.dtype).eps * (1 if low else 64)
-            assert (param.detach().double() - right).abs().max() <= room * max(1.0, float(right.abs().max()))
+            tolerance = torch.finfo(param.dtype).eps * (1 if low else 64)
+            assert (param.detach().double() - right).abs().max() <= tolerance * max(1.0, float(right.abs().max()))
             right.copy_(param.detach().double())

@@ -49,10 +49,10 @@ def test_weights_are_those_of_the_published_formula(make, formula, options, dtyp
         assert all(same(param.grad, grad) for param, grad in zip(params_of(optimizer), before))
         for param, right in zip(params_of(optimizer), reference.weights):
             # Half weights may differ by one unit where float64 and float32 round differently.
-            room = EPS[dtype] if half else 64 * EPS[dtype]
+            tolerance = EPS[dtype] if half else 64 * EPS[dtype]
             if options.get("capturable"):
-                room = max(room, 64 * EPS[torch.float32])  # its learning rate is a float32 tensor
-            assert (param.detach().double() - right).abs().max() <= room * max(1.0, float(right.abs().max()))
+                tolerance = max(tolerance, 64 * EPS[torch.float32])  # its learning rate is a float32 tensor
+            assert (param.detach().double() - right).abs().max() <= tolerance * max(1.0, float(right.abs().max()))
             if half:
                 right.copy_(param.detach().double())
 

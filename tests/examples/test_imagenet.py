@@ -37,9 +37,11 @@ def test_two_processes_of_a_launcher_train_it_with_one_batch_norm():
     if not torch.distributed.is_available():
         pytest.skip("this torch has no torch.distributed")
     # What torchrun runs; older torch has only the launcher before it.
-    room, start = ("torch.distributed.run", ("--standalone",)) if _has_torchrun() else ("torch.distributed.launch", ())
+    module, start = (
+        ("torch.distributed.run", ("--standalone",)) if _has_torchrun() else ("torch.distributed.launch", ())
+    )
     older = () if _has_torchrun() else ("--use_env", "--master_port", "29613")
-    launcher = ("-m", room) + start + older + ("--nproc_per_node", "2")
+    launcher = ("-m", module) + start + older + ("--nproc_per_node", "2")
     done = python(
         *(launcher + ON_CPU + (SCRIPT,) + SMALL + ("--opt-level", "O2", "--sync_bn")), env=environment(**stand_in("O2"))
     )

@@ -100,11 +100,11 @@ def assert_all_is_put_back(model, optimizer, plain_forward, plain_linear):
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("break_it", BROKEN)
-@pytest.mark.parametrize("door", ["reset", "session"])
-def test_a_step_of_closing_that_raises_keeps_no_other_from_being_done(level, break_it, door, monkeypatch):
+@pytest.mark.parametrize("closed_by", ["reset", "session"])
+def test_a_step_of_closing_that_raises_keeps_no_other_from_being_done(level, break_it, closed_by, monkeypatch):
     plain = vars(torch.nn.Sequential)["forward"], torch.nn.functional.linear
     with pytest.raises(Boom):
-        if door == "reset":
+        if closed_by == "reset":
             session, model, optimizer = begin(level)
             break_it(session, monkeypatch)
             ampcompat.reset()
