@@ -16,13 +16,14 @@ def read(*path):
 
 VERSION = re.search(r'^__version__ = "(.+)"$', read("ampcompat", "__init__.py"), re.MULTILINE).group(1)
 EXAMPLES = ["scikit-learn"]
-REPORT = ["vl-convert-python"]
+REPORT = ["vl-convert-python>=1.9", "jinja2"]
 MYPY = ["mypy; python_version >= '3.9'"]
 TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + MYPY + EXAMPLES + REPORT
 DOCS = ["mkdocs-material>=9,<10", "mkdocstrings[python]>=1,<2"]
 LINT = ["ruff==0.17.6"]
 MIGRATE = ["libcst"]
-TEST += [each + '; python_version >= "3.9"' for each in ["nbclient", "ipykernel"] + MIGRATE]
+EXECUTORS = ["distributed", "submitit"]
+TEST += [each + '; python_version >= "3.9"' for each in ["nbclient", "ipykernel"] + EXECUTORS + MIGRATE]
 ALIAS = ["site/*.py", "site/apex-0.1.dist-info/*"] + ["site/apex/" + "*/" * depth + "*.py" for depth in range(5)]
 
 setup(
@@ -49,7 +50,12 @@ setup(
     ],
     packages=find_packages(include=["ampcompat", "ampcompat.*"]),
     # The alias is data, not a package of ours: it may be importable as `apex` only where a user installs it.
-    package_data={"ampcompat": ["py.typed"], "ampcompat.apex": ALIAS, "ampcompat.cuda_redirect": ["site/*.py"]},
+    package_data={
+        "ampcompat": ["py.typed"],
+        "ampcompat.abtest.report": ["page.*", "charts.json"],
+        "ampcompat.apex": ALIAS,
+        "ampcompat.cuda_redirect": ["site/*.py"],
+    },
     python_requires=">=3.7",
     # The oldest torch that the test suite runs on; the newest, 2.15, is no upper bound: `ampcompat info` tells.
     install_requires=["torch>=1.3.1", "packaging"],

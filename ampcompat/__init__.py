@@ -10,7 +10,7 @@ import importlib
 
 __version__ = "0.2.0"
 
-__all__ = ["amp", "current", "estimate", "gradient_histogram", "memory_report", "reset", "session"]
+__all__ = ["amp", "current", "estimate", "fsdp_policy", "gradient_histogram", "memory_report", "reset", "session"]
 
 #: True for type checkers, which see the imports that ``__getattr__`` makes. Importing ``typing`` would cost more than
 #: the rest of this module.
@@ -18,13 +18,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
     from .memory_tools import estimate, memory_report
-    from .sessions import current, gradient_histogram, reset, session
+    from .sessions import current, fsdp_policy, gradient_histogram, reset, session
 
 _MODULES = {
     "amp": None,
     "session": "sessions",
     "current": "sessions",
     "reset": "sessions",
+    "fsdp_policy": "sessions",
     "gradient_histogram": "sessions",
     "memory_report": "memory_tools",
     "estimate": "memory_tools",

@@ -43,8 +43,7 @@ from .errors import hide_internal_frames
 from .optimizers import plain_backward
 from .training import state
 from .training.accumulation import Accumulation
-from .training.current_session import disable, enter, initialized_session
-from .training.disabled import DisabledSession
+from .training.disabled import DisabledSession, disable
 from .training.registrations import (
     bfloat16_function,
     float_function,
@@ -216,7 +215,7 @@ def initialize(
     if request.diagnose or is_diagnosed_run:
         add_diagnosis(session, prints_summary=is_diagnosed_run)
     set_skip_limit(session, *request.skip_limit)
-    enter(session)
+    state.enter(session)
     return request.return_value
 
 
@@ -247,7 +246,7 @@ def scale_loss(
         RuntimeError: ``initialize`` was not called, or ``loss_id`` is not below its ``num_losses``.
         TypeError: ``loss`` is not a tensor, or ``optimizers`` are not optimizers.
     """
-    session = initialized_session("amp.scale_loss")
+    session = state.initialized_session("amp.scale_loss")
     return session.scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
 
@@ -285,7 +284,7 @@ def accumulate(
     Raises:
         TypeError, RuntimeError: an invalid argument; the message names what was expected.
     """
-    return Accumulation(lambda: initialized_session("amp.accumulate"), optimizers, steps, total, start)
+    return Accumulation(lambda: state.initialized_session("amp.accumulate"), optimizers, steps, total, start)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -321,7 +320,7 @@ def load_state_dict(state_dict: Dict[str, Any]) -> None:
     Raises:
         RuntimeError: ``initialize`` was not called, or the state has unknown keys; the message names them.
     """
-    initialized_session("amp.load_state_dict").load_state_dict(state_dict)
+    state.initialized_session("amp.load_state_dict").load_state_dict(state_dict)
 
 
 def disable_casts() -> ContextManager[None]:

@@ -11,15 +11,16 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import torch
 
 from . import opt_levels
-from .errors import AmpError, AmpTypeError, hide_internal_frames
+from .errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from .memory import report
 from .memory.bytes_by_kind import MemoryUsage
 from .memory.estimate import WITHOUT_AMP, Estimate, before_initialize, during_training
+from .memory.sharding import Sharding
 from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
 from .training import state
-from .training.request import is_optimizer
+from .training.request import checked_list, is_module, is_optimizer
 
 __all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
 
@@ -90,8 +91,8 @@ def memory_report(
     Raises:
         AmpTypeError: an argument is not a module, an optimizer or a function.
     """
-    models = _checked_list(model, _is_module, "model", "a torch.nn.Module or a list of them")
-    optimizers = _checked_list(optimizer, is_optimizer, "optimizer", "an optimizer or a list of them")
+    models = checked_list(model, "memory_report", "model", "a torch.nn.Module or a list of them", is_module)
+    optimizers = checked_list(optimizer, "memory_report", "optimizer", "an optimizer or a list of them", is_optimizer)
     if not callable(step):
         raise AmpTypeError("memory_report expected step to be a function, not {}.".format(type(step).__name__))
     session = state.current()
@@ -109,7 +110,8 @@ def memory_report(
         sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
     level = WITHOUT_AMP if policy is None else policy.opt_level
     explanations = report.differences(usage, predicted) + sentences
-    return MemoryReport(level, _num_params(models), usage, predicted, explanations)
+    num_params = sum({id(param): param.numel() for each in models for param in each.parameters()}.values())
+    return MemoryReport(level, num_params, usage, predicted, explanations)
 
 
 def _was_skipped(optimizers):
@@ -155,23 +157,6 @@ def _predicted(models, optimizers, policy):
         return None, ["No prediction: {}".format(error)]
 
 
-def _num_params(models):
-    params = {id(param): param.numel() for model in models for param in model.parameters()}
-    return sum(params.values())
-
-
-def _is_module(candidate):
-    return isinstance(candidate, torch.nn.Module)
-
-
-def _checked_list(argument, accepts, name, expected):
-    values = list(argument) if isinstance(argument, (list, tuple)) else [argument]
-    for each in values:
-        if not accepts(each):
-            raise AmpTypeError("Expected {} to be {}, not {}.".format(name, expected, type(each).__name__))
-    return values
-
-
 @hide_internal_frames
 def estimate(
     model: torch.nn.Module,
@@ -179,9 +164,11 @@ def estimate(
     level: str = "O1",
     dtypes: Optional[opt_levels.DtypePair] = None,
     keep_fp32: Any = None,
+    world_size: int = 1,
+    shard: Union[str, Sequence[torch.nn.Module], None] = None,
     **options: Any,
 ) -> Estimate:
-    """Predict the memory of training before anything is allocated.
+    """Predict the memory of training before anything is allocated, and the bytes that ranks send.
 
     Args:
         model: a float32 module before ``initialize``; it may be on the meta device, where it takes no memory.
@@ -190,14 +177,19 @@ def estimate(
         level: "O0" … "O5".
         dtypes: an ``opt_levels.DtypePair`` instead of the level's own.
         keep_fp32, **options: as in ``amp.initialize``.
+        world_size: the number of ranks.
+        shard: None: each rank holds the whole model, and gradients are all-reduced (DistributedDataParallel). Modules
+            that ``fully_shard`` is called with before it is called with the model; "full": the items of the model's
+            outermost ``ModuleList`` and ``Sequential`` containers, the usual blocks.
 
     Returns:
-        An ``Estimate``; print it, or its ``table()``.
+        An ``Estimate`` of one rank; print it, or its ``table()``. Besides that a rank holds, for a while, the gathered
+        weights of the model's own group and of one or two blocks.
 
     Raises:
         AmpError: an unknown level, an option that the level does not take, an optimizer that cannot be made or step.
     """
-    (model,) = _checked_list(model, _is_module, "model", "a torch.nn.Module")
+    (model,) = checked_list(model, "estimate", "model", "a torch.nn.Module", is_module)
     if not callable(optimizer_class):
         raise AmpTypeError(
             "estimate expected an optimizer class or a function: list of params -> optimizer, not {}.".format(
@@ -206,6 +198,21 @@ def estimate(
         )
     _, policy = opt_levels.resolve(level, options, None, dtypes)
     kept = [] if keep_fp32 is None else list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
+    sharding = None if shard is None else Sharding(model, _ranks(world_size), _blocks(shard))
     session = state.current()
     with session.casts.paused() if session is not None else nullcontext():
-        return before_initialize(model, optimizer_class, policy, kept)
+        return before_initialize(model, optimizer_class, policy, kept, sharding, _ranks(world_size))
+
+
+def _ranks(world_size):
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+        raise AmpValueError("world_size must be a whole number from 1 up, not {!r}.".format(world_size))
+    return world_size
+
+
+def _blocks(shard):
+    if shard == "full":
+        return shard
+    if isinstance(shard, str):
+        raise AmpValueError('shard must be "full", a list of modules or None, not {!r}.'.format(shard))
+    return checked_list(shard, "estimate", "shard", '"full", a list of modules or None', is_module)

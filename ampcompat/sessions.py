@@ -14,13 +14,14 @@ from . import opt_levels
 from .diagnostics.gradient_histogram import GradientCounter, Histogram
 from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
 from .errors import AmpError, AmpTypeError
+from .models import fsdp
 from .observer import Observer
 from .patching import run_after
 from .training import state
 from .training.session import Session, new_session
 from .training.state import current
 
-__all__ = ["current", "gradient_histogram", "reset", "session"]
+__all__ = ["current", "fsdp_policy", "gradient_histogram", "reset", "session"]
 
 GradientSource = Union[torch.nn.Module, torch.optim.Optimizer]
 
@@ -81,6 +82,33 @@ def reset() -> None:
     ``amp.register_*_function`` stay registered for the next ``initialize``.
     """
     state.close_all()
+
+
+def fsdp_policy(opt_level: str = "O1", reduce_dtype: Optional[torch.dtype] = None, **options: Any) -> Any:
+    """Return what ``fully_shard`` takes as ``mp_policy`` to compute as an opt level does.
+
+    At O2, O3 and O5 weights are gathered in half, and gradients are reduced in float32. At the other levels it is
+    torch's default. ``amp.initialize`` sets the same on modules that were sharded without ``mp_policy``.
+
+    Args:
+        opt_level: "O0" … "O5"; overridden by the session and the command line, as in ``amp.initialize``.
+        reduce_dtype: the dtype in which gradients are reduced instead; half sends half of the bytes, and may overflow.
+        **options: those of ``amp.initialize`` that an opt level sets, such as ``cast_model_type``.
+
+    Returns:
+        A ``torch.distributed.fsdp.MixedPrecisionPolicy``.
+
+    Raises:
+        AmpError: the level is unknown, or an option is invalid for the level.
+        ImportError: this torch has no ``fully_shard``.
+    """
+    opened = current()
+    if opened is None or not opened.enabled:
+        overrides, dtypes = {"opt_level": state.command_line().get("opt_level")}, None
+    else:
+        overrides, dtypes = opened.overrides, opened.dtypes
+    _, policy = opt_levels.resolve(opt_level, options, overrides, dtypes)
+    return fsdp.policy_of(policy, reduce_dtype)
 
 
 def gradient_histogram(source: Union[GradientSource, List[GradientSource], None] = None) -> Histogram:

@@ -19,13 +19,23 @@ def is_narrower(tensor, dtype):
     return tensor.is_floating_point() and tensor.element_size() < torch.empty((), dtype=dtype).element_size()
 
 
+def is_shard(tensor):
+    """Return whether a tensor is a DTensor: this rank's part of a tensor that is split over ranks."""
+    return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
+
+
 def grouped(tensors):
-    """Return lists of tensors of one device and dtype each; a sparse (coalesced) tensor is replaced by its values."""
+    """Return lists of tensors of one device and dtype each.
+
+    A sparse (coalesced) tensor is replaced by its values, a DTensor by the part of this rank.
+    """
     groups = {}
     device = dtype = alike = None  # of the previous tensor: a comparison is cheaper than a look-up
     for tensor in tensors:
         if tensor.is_sparse:
             tensor = tensor._values()
+        elif type(tensor) is not torch.Tensor and is_shard(tensor):
+            tensor = tensor.to_local()
         if tensor.dtype is not dtype or tensor.device != device:
             device, dtype = tensor.device, tensor.dtype
             alike = groups.setdefault((device, dtype), [])

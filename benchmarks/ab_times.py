@@ -1,50 +1,62 @@
 """Are the times that ``ab`` shows those of the script? Times of a training alone and as ``compare`` reports them.
 
-    python benchmarks/ab_times.py [--steps 200] [--rounds 5]
+    python benchmarks/ab_times.py [--rounds 12] [--steps 60] [--wall]
 
-Each row is a level of a network of 8 layers of width 256: the fastest tenth of all steps, since other work on the
-machine only slows steps. The rounds alternate.
+The network has 8 layers of width 256. In each round it is trained at each level alone and under ``compare``; the ratio
+of a round is that of the two medians, and a row shows the median ratio of all rounds and its quartiles. Steps are
+timed by the process's CPU time, which other work on the machine changes less than the wall clock.
 """
 
 import argparse
+import statistics
 import time
+import types
 
 import torch
 
 from ampcompat import abtest, amp, session
+from ampcompat.abtest import record
 from ampcompat.abtest.summary import steady_seconds
+
+LEVELS = ("O0", "O1", "O2", "O3")
 
 
 def main():
     """Print a row per level."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--wall", action="store_true", help="time by the wall clock, as `ab` does")
     options = parser.parse_args()
-    print("| level | alone, ms | as reported, ms | ratio | watched steps, ms |\n|---|---|---|---|---|")
-    for level in ("O0", "O1", "O2", "O3"):
-        rows = [measure(level, options.steps) for _ in range(options.rounds)]
-        alone, reported, watched = [fastest(sum(times, [])) * 1e3 for times in zip(*rows)]
-        ratio = reported / alone
-        print("| {} | {:.2f} | {:.2f} | {:.3f} | {:.2f} |".format(level, alone, reported, ratio, watched), flush=True)
+    clock = time.perf_counter if options.wall else time.process_time
+    record.time = types.SimpleNamespace(perf_counter=clock)
+    rounds = [{level: measure(level, options.steps, clock) for level in LEVELS} for _ in range(options.rounds)]
+    print("| level | alone, ms | as reported, ms | ratio (quartiles) | watched steps: ratio |\n|---|---|---|---|---|")
+    for level in LEVELS:
+        alone, reported, watched = zip(*[each[level] for each in rounds])
+        ratios = [one / other for one, other in zip(reported, alone)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        slow = statistics.median(one / other for one, other in zip(watched, alone))
+        times = [statistics.median(each) * 1e3 for each in (alone, reported)]
+        print(
+            "| {} | {:.2f} | {:.2f} | {:.3f} ({:.3f} to {:.3f}) | {:.2f} |".format(
+                level, *times, middle, low, high, slow
+            )
+        )
 
 
-def fastest(times):
-    """Return the time that a tenth of the steps do not exceed."""
-    return sorted(times)[len(times) // 10]
-
-
-def measure(level, steps):
-    """Return the seconds of the steps alone, of those that are reported, and of the watched ones."""
+def measure(level, steps, clock):
+    """Return the median seconds of the steps alone, of those that are reported, and of the watched ones."""
     times = []
     with session(level, verbosity=0):
-        train(steps, times)
-    report = abtest.compare(lambda _: train(steps, []), levels=[level], baseline=level, control=False)
+        train(steps, times, clock)
+    report = abtest.compare(lambda _: train(steps, [], clock), levels=[level], baseline=level, control=False)
     run = report.runs[level]
-    return times[1:], steady_seconds(run), [run.step_seconds[step] for step in run.watched[1:]]
+    watched = [run.step_seconds[step] for step in run.watched[1:] if step not in run.measured]
+    return [statistics.median(each) for each in (times[1:], steady_seconds(run), watched)]
 
 
-def train(steps, times):
+def train(steps, times, clock):
     """Train, and append the seconds of each step to ``times``."""
     layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
     model = torch.nn.Sequential(*layers)
@@ -53,13 +65,13 @@ def train(steps, times):
     )
     inputs = torch.randn(64, 256)
     for _ in range(steps):
-        start = time.perf_counter()
+        start = clock()
         optimizer.zero_grad()
         loss = model(inputs).float().pow(2).mean()
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
         optimizer.step()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
 
 
 if __name__ == "__main__":

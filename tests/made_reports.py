@@ -20,7 +20,7 @@ def made_run(level, steps=200, seed=0, start=2.3, drift=0.0, skipped=(), seconds
         run.loss.append((step, 0, loss))
         run.scale.append((step, 0, scale))
         scale = scale / 2 if step in run.skipped else scale
-        run.step_seconds.append(seconds * own.lognormvariate(0, 0.15) * (8 if step < 2 else 1))
+        run.step_seconds.append(round(seconds * own.lognormvariate(0, 0.15) * (8 if step < 2 else 1), 6))
     run.memory = made_memory(level)
     kept = ("parameters", "gradients", "masters", "optimizer")
     run.predicted = Memory(**{kind: getattr(run.memory, kind) for kind in kept})
@@ -75,7 +75,8 @@ def hostile_report():
     run.findings = [Finding(0, HOSTILE)]
     environment = {HOSTILE: HOSTILE, "script": HOSTILE, "device": HOSTILE}
     other = made_run("O1", 10)
-    other.verdict = HOSTILE
+    other.verdict, other.metrics = HOSTILE, {HOSTILE: [(0, 1.0), (9, 2.0)]}
+    other.layers, other.gradients = [(HOSTILE, 0.5)], [(HOSTILE, 0.5)]  # names of modules and params
     return Report(environment=environment, baseline=HOSTILE, runs={HOSTILE: run, "_hidden": other})
 
 

@@ -10,8 +10,16 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import pytest
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "base", "source", "area", "embed", "track", "param"}
+
+
+def skip_without_report_extra():
+    """Skip a test where pages cannot be made."""
+    for name in ("vl_convert", "jinja2"):
+        pytest.importorskip(name, reason="pages need vl-convert-python and jinja2, of the extra `report`")
 
 
 class PageReader(HTMLParser):

@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
+import snapshots
 
+from ampcompat.abtest import child_process
 from ampcompat.apex import install
-from ampcompat.cli import child_process, main
+from ampcompat.cli import main
 from ampcompat.cli import run as run_command
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -19,7 +21,7 @@ RUN = ("-m", "ampcompat", "run")
 
 def environment(**changes):
     """Return an environment in which ``ampcompat`` is importable and nothing overrides a script."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AMPCOMPAT_")}
+    env = {name: value for name, value in os.environ.items() if name not in snapshots.settings()}
     env.update(PYTHONPATH=ROOT, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     env.update(changes)
     return env

@@ -4,17 +4,14 @@ The processes meet through a file, since a free port may be taken between the te
 from a server process that has imported torch and trained nothing: importing torch again would take most of their time.
 """
 
-import multiprocessing
 import os
 import sys
 import tempfile
 import traceback
 
+import forked
 import half_kernels
 import torch
-
-#: What the server imports. ``torch._dynamo`` is what torch's optimizers and wrappers import when they are first used.
-PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ampcompat.amp", "ampcompat.apex.parallel"]
 
 
 def run(function, *args, **options):
@@ -28,11 +25,10 @@ def run(function, *args, **options):
 def _start(arguments, world_size):
     """Run ``_rank`` with these arguments in ``world_size`` processes and wait for them."""
     start = getattr(torch.multiprocessing, "start_processes", None)
-    if start is None or "forkserver" not in multiprocessing.get_all_start_methods():  # torch 1.3, Windows
+    if start is None:  # torch 1.3
         torch.multiprocessing.spawn(_rank, arguments, nprocs=world_size)
-        return
-    multiprocessing.set_forkserver_preload(PRELOADED)
-    start(_rank, arguments, nprocs=world_size, start_method="forkserver")
+    else:
+        start(_rank, arguments, nprocs=world_size, start_method=forked.start_method())
 
 
 def _rank(rank, function, args, world_size, folder, environment):

@@ -75,7 +75,7 @@ FAULTS_OF_CASTS = [
         RESUMED,
     ),
     # -- casts ---------------------------------------------------------------------------------------------------------
-    Fault("stale cast", CACHE, "if version != weight._version or pointer", "if pointer", CACHED),
+    Fault("stale cast", CACHE, "if version == weight._version and address", "if address", CACHED),
     Fault(
         "cache not invalidated",
         CACHE,
@@ -86,8 +86,8 @@ FAULTS_OF_CASTS = [
     Fault(
         "cast without gradient reused with gradients",
         CACHE,
-        "mode = True if _grad_is_enabled() else _mode_without_grad()\n        found",
-        "mode = False\n        found",
+        "mode = True if _grad_is_enabled() else _mode_without_grad()",
+        "mode = False",
         CACHED,
     ),
     Fault(

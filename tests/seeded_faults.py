@@ -139,7 +139,7 @@ FAULTS_OF_TRAINING = [
     ),
     # -- gradients -----------------------------------------------------------------------------------------------------
     Fault("loss not scaled", PASS, "loss * _on_device_of(self.scale, loss)", "loss * 1.0", BLOCKS),
-    Fault("delay_unscale ignored", PASS, "elif self.delay_unscale:", "elif False:", BLOCKS),
+    Fault("delay_unscale ignored", PASS, "elif self.delay_unscale or", "elif", BLOCKS),
     Fault(
         "gradients left scaled after an error",
         PASS,
@@ -207,8 +207,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "write through data not noted",
         "optimizers/written_params.py",
-        "            self._record(param, alias)\n",
-        "",
+        "            self._recorded[key] = alive + [weakref.ref(alias)]\n",
+        "            pass\n",
         WRITTEN,
     ),
     Fault("master loses its low bits", MASTERS, "== value, master, value)", "== value, value, value)", RESUMED),

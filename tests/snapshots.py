@@ -1,7 +1,8 @@
-"""What of torch a test must leave as it was."""
+"""What of torch a test must leave as it was, and the settings that must not reach it."""
 
 import gc
 import operator
+import os
 import threading
 import types
 
@@ -40,6 +41,11 @@ BY_TORCH = {(torch, "manual_seed")}
 def snapshot():
     """Return (attributes of torch's namespaces by identity, autocast flags)."""
     return [dict(vars(owner)) for owner in OWNERS], autocast_flags()
+
+
+def settings():
+    """Return the names of the environment variables that change what ampcompat does."""
+    return [name for name in os.environ if name.startswith("AMPCOMPAT_") and name != "AMPCOMPAT_CLIENT"]
 
 
 def autocast_flags():

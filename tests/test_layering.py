@@ -5,6 +5,8 @@ import pathlib
 import sys
 
 import ampcompat
+from ampcompat.casting.base import CastBackend
+from ampcompat.optimizers.session_callbacks import SessionCallbacks
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up. A module imports from its own layer and from those below.
@@ -18,6 +20,7 @@ LAYERS = [
     "tensor_lists",
     "notices",
     "observer",
+    "module_hook",
 ]
 LAYERS += [
     "accumulation_groups",
@@ -46,6 +49,12 @@ LAYERS += [
     "cli",
     "__main__",
 ]
+#: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
+OVERRIDES = {
+    "CastBackend": CastBackend.__abstractmethods__,
+    "PatchedBackend": CastBackend.__abstractmethods__,
+    "SessionCallbacks": SessionCallbacks.__abstractmethods__,
+}
 #: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)
 IDS = [str(path.relative_to(ROOT)) for path in MODULES]
@@ -149,13 +158,19 @@ def test_every_public_function_and_class_has_a_docstring():
 
 
 def public_definitions(tree):
-    """Yield the public functions and classes of a module and the public methods of those classes, setters apart."""
+    """Yield the public functions and classes of a module and their public methods, setters and overrides apart.
+
+    A method that overrides one of ``CastBackend`` or ``SessionCallbacks`` inherits its docstring.
+    """
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             yield node
+            bases = [getattr(base, "id", None) for base in getattr(node, "bases", ())]
+            inherited = {name for base in bases for name in OVERRIDES.get(base, ())}
             for inner in node.body if isinstance(node, ast.ClassDef) else ():
                 setter = any(isinstance(mark, ast.Attribute) for mark in getattr(inner, "decorator_list", ()))
-                if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_") and not setter:
+                is_public = isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_")
+                if is_public and not setter and inner.name not in inherited:
                     yield inner
 
 

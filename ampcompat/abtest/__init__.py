@@ -5,7 +5,7 @@ Reports can be read and drawn where torch is not installed; only ``compare`` imp
 
 from .metrics import log
 from .report.html import to_frame, to_html
-from .report.png import save_figure
+from .report.renderer import save_figure
 from .report.text import to_text
 from .report_data import Finding, Memory, Report, Run
 

@@ -1,16 +1,21 @@
-"""Says which level to take: of those accepted the fastest; within 3 % of it the one with the lowest peak memory."""
+"""Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
 
 from statistics import median
 
-from .number_format import percent, size
+from . import target
+from .number_format import percent, seconds
 from .summary import steady_seconds, summarize
-from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
+from .verdict import ACCEPTED, BASELINE, NOT_JUDGED
 
 #: Step times that differ by no more than this share count as equal.
 EQUAL_TIME = 0.03
 
 #: The interquartile range of step times, as a share of the median, above which speeds are unreliable.
 MAX_TIME_SPREAD = 0.4
+
+SIDE_BY_SIDE = (
+    "Runs were side by side; speed and samples/s are those of a short run of each level, alone, or are missing."
+)
 
 
 def advise(report):
@@ -23,19 +28,31 @@ def advise(report):
 
 
 def best_level(rows):
-    """Return the ``LevelSummary`` of the level to take, or None where the baseline is no measure."""
+    """Return the ``LevelSummary`` of the level to take, or None where the baseline is no measure.
+
+    Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it.
+    """
     usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.seconds]
     if not any(row.verdict.kind == BASELINE for row in usable):
         return None
-    fastest = min(row.seconds for row in usable)
-    equally_fast = [row for row in usable if row.seconds <= fastest * (1 + EQUAL_TIME)]
-    return max(equally_fast, key=lambda row: (row.saved or 0, -row.seconds))
+    timed = [(_target_seconds(row), row) for row in usable if _target_seconds(row) is not None]
+    timed = timed or [(row.seconds, row) for row in usable]
+    first = min(seconds for seconds, _ in timed)
+    equal = [(seconds, row) for seconds, row in timed if seconds <= first * (1 + EQUAL_TIME)]
+    return max(equal, key=lambda each: (each[1].saved or 0, -each[0]))[1]
+
+
+def _target_seconds(row):
+    return None if row.to_target is None else row.to_target.median_seconds
 
 
 def _advice(report, rows):
     baseline = rows.get(report.baseline)
     if baseline is None or not baseline.steps:
         return "No advice: the baseline {} recorded no steps to compare with.".format(report.baseline)
+    if baseline.seconds is None:
+        accepted = [row.level for row in rows.values() if row.verdict.kind == ACCEPTED]
+        return "No advice: no times were taken. Accepted: {}.".format(", ".join(accepted) or "none")
     best = best_level(rows)
     if best is None:
         sentence = "No advice: at the baseline {} {}. Fix that first: another level cannot help."
@@ -46,48 +63,47 @@ def _advice(report, rows):
     judged = [row for row in others if row.verdict.kind != NOT_JUDGED]
     if not judged:
         return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
-    return " ".join([_recommended(best, baseline, rows)] + _against(others))
+    return _recommended(best, baseline, rows, target.describe(report))
 
 
-def _recommended(best, baseline, rows):
-    saved = _saved(best)
+def _recommended(best, baseline, rows, goal):
+    own, reference = _target_seconds(best), _target_seconds(baseline)
     if best is not baseline:
-        text = "Take {}: the fastest accepted level, {:.2f} times the speed of {}{}."
-        return text.format(best.level, best.speed, baseline.level, saved and ", " + saved)
-    smaller = [row for row in rows.values() if row.verdict.kind == ACCEPTED and row.speed and (row.saved or 0) > 0]
-    text = "Take {}: no accepted level is faster here.".format(baseline.level)
+        timed = "" if reference is None else "; {}: {}".format(baseline.level, seconds(reference))
+        if own is None:
+            reason = "the fastest of those accepted"
+        else:
+            accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED]
+            is_first = own == min(each for each in accepted if each is not None)
+            place = "first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
+            reason = "{} at {} ({}{})".format(place, goal, seconds(own), timed)
+        text = "Take {}: {}, {:.2f} times the speed{}."
+        return text.format(best.level, reason, best.speed, _memory(best, baseline))
+    reason = "is faster here" if reference is None else "reaches {} earlier".format(goal)
+    text = "Take {}: no accepted level {}.".format(baseline.level, reason)
+    smaller = [row for row in rows.values() if row.verdict.kind == ACCEPTED and (row.saved or 0) > 0]
     if not smaller:
         return text
     least = max(smaller, key=lambda row: row.saved)
-    return text + " Where memory is short, {} {} at {:.2f} times the speed.".format(
-        least.level, _saved(least), least.speed
-    )
+    return "{} Short of memory: {}{}.".format(text, least.level, _memory(least, baseline))
 
 
-def _against(others):
-    """Return why other levels are not to be taken, in at most one sentence for each kind of verdict."""
-    found = []
-    for kind, verb in ((REJECTED, "Rejected"), (NOT_JUDGED, "Not judged")):
-        told = {}
-        for row in others:
-            if row.verdict.kind == kind and not row.verdict.text.startswith("failed: "):
-                told.setdefault(row.verdict.text, []).append(row.level)
-        parts = ["{} ({})".format(" ".join(levels), text) for text, levels in told.items()]
-        found += ["{}: {}.".format(verb, ", ".join(parts))] if parts else []
-    return found
-
-
-def _saved(row):
-    if not row.saved:
+def _memory(row, baseline):
+    """Return how much less memory a level takes."""
+    if not row.saved or not baseline.peak:
         return ""
-    share = percent(abs(row.saved) / (row.saved + row.peak))
-    return "{} {} ({}) of peak memory".format("saves" if row.saved > 0 else "costs", size(abs(row.saved)), share)
+    return ", {} {} memory".format(percent(abs(row.saved) / baseline.peak), "less" if row.saved > 0 else "more")
 
 
 def _remarks(report, rows):
-    """Return what makes the measured times less reliable, one sentence each."""
+    """Return what is missing, or makes the measured times less reliable, one sentence each."""
     unreliable = [level for level, row in rows.items() if row.seconds and _spread(report.runs[level]) > MAX_TIME_SPREAD]
     remarks = []
+    is_reached = any(row.to_target is not None and row.to_target.is_reached for row in rows.values())
+    if report.environment.get("target") and not is_reached:
+        remarks.append("No level reached the target, {}.".format(target.describe(report)))
+    if report.environment.get("jobs", 1) != 1:
+        remarks.append(SIDE_BY_SIDE)
     if unreliable:
         sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
         remarks.append(sentence.format(", ".join(unreliable)))

@@ -1,25 +1,26 @@
 """Trains at each level in this process and records it. A level that fails is a row of the report, not an exception."""
 
 import contextlib
-import platform
-import traceback
+import functools
+import os
+import shlex
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
-from .. import __version__, opt_levels
-from ..casting import half_emulation
+from .. import opt_levels
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..patching import PatchStack
-from ..torch_compat import features
 from ..training import state
-from . import advice, metrics, seeding
-from .event_sources import add_observers
-from .record import Recorder, StepLimitReached
-from .report_data import DISABLED, NEVER_INITIALIZED, NOTHING_TO_RECORD, Report, planned_runs
+from . import advice, execution, seeding
+from .planned_run import PlannedRun
+from .record import Recorder
+from .recorded_run import RunOptions, device_name, environment, recorded_at, run_to_end
+from .report_data import NOTHING_TO_RECORD, Report, planned_runs
 
 LEVELS = ("O0", "O1", "O2", "O3")
 
-NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
+#: Sessions belong to a process, so its threads train one after another.
+_one_at_a_time = threading.Lock()
 
 
 def compare(
@@ -36,12 +37,14 @@ def compare(
     diagnose=True,
     memory=True,
     on_event=None,
+    executor=None,
 ):
     """Train once per opt level, with the same seeds, and report how the levels differ.
 
     Args:
         train: called as ``train(level)``: makes its model and data, calls ``amp.initialize`` and trains. The level
-            overrides the opt_level that it passes.
+            overrides the opt_level that it passes. Or a script and its arguments, such as ``["train.py", "--lr",
+            "0.1"]``, which is run in processes, as by ``ampcompat ab``.
         levels: the levels to run, in this order.
         baseline: the level that the others are compared with; run first where ``levels`` lacks it.
         steps: end each run after so many optimizer steps; None lets it end by itself.
@@ -53,7 +56,10 @@ def compare(
         verbosity: of amp's messages.
         diagnose: explain skipped steps, which slows small networks down.
         memory: measure memory in a few steps of each run, which slows these steps down.
-        on_event: called as ``on_event(level, repeat, event)`` with every event of ``abtest.event_log``, or None.
+        on_event: called as ``on_event(level, repeat, event)`` with every event of ``abtest.event_log``, or None;
+            without an executor only.
+        executor: does the runs, side by side: a ``concurrent.futures.Executor``, ``Client.get_executor()`` of Dask, an
+            executor of submitit, or what else has such a ``submit``. A function must be one that it can pickle.
 
     Returns:
         A ``Report``. A level that raised is in it with ``status`` "failed". The state of the random generators,
@@ -69,38 +75,42 @@ def compare(
         opt_levels.level_named(level)
     _check_count("repeats", repeats)
     runs = planned_runs(levels, baseline, repeats, control)
-    run_levels(report, train, runs, steps, seed, options, on_event)
+    if executor is None and not isinstance(train, (list, tuple)):
+        run_levels(report, train, runs, steps, seed, options, on_event)
+        return report
+    if on_event is not None:
+        raise AmpValueError("on_event is called for functions that are trained in this process: leave out executor.")
+    given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity, "diagnose": diagnose, "memory": memory}
+    _submit_all(report, train, runs, steps, seed, given, executor)
     return report
 
 
-class RunOptions:
-    """How every level is run.
+def _submit_all(report, train, runs, steps, seed, options, executor):
+    """Add every run to ``report``, done by an executor; without one the runs of a script are done one by one."""
+    command = [] if callable(train) else [str(each) for each in train]
+    report.environment.update(seed=seed, diagnose=options["diagnose"])
+    report.environment.update({"script": " ".join(map(shlex.quote, command))} if command else {})
+    planned = [
+        PlannedRun(level, command, repeat, level, seed, steps, options, folder=os.getcwd() if command else None)
+        for level, repeat in runs
+    ]
+    function = execution.run_process if command else functools.partial(run_function, train)
+    rows = list(dict.fromkeys(level for level, _ in runs))
+    with contextlib.ExitStack() as stack:
+        pool = executor or stack.enter_context(ThreadPoolExecutor(1))
+        add = functools.partial(execution.add_recorded, report, rows)
+        execution.run_all(pool, planned, function, add, limit=None if executor else 1)
+    advice.advise(report)
 
-    Args:
-        backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
-        diagnose, memory: as for ``compare``.
-        layers: compare each layer with float32 in a few steps.
-        keep_fp32: names of layers to keep in float32, besides those that the script names.
-        hidden_files: files whose frames are left out at the start of a traceback.
-    """
 
-    def __init__(
-        self,
-        backend=None,
-        dtypes=None,
-        verbosity=None,
-        diagnose=True,
-        memory=True,
-        hidden_files=(),
-        layers=False,
-        keep_fp32=(),
-    ):
-        opt_levels.parse_dtypes(dtypes)
-        self.layers, self.keep_fp32 = layers, list(keep_fp32)
-        self.diagnose, self.memory = diagnose, memory
-        self.hidden_files = tuple(hidden_files) + (__file__,)
-        given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
-        self.overrides = {name: value for name, value in given.items() if value is not None}
+def run_function(train, planned):
+    """Do a ``PlannedRun`` of a function in this process, after those that other threads do, and return the result."""
+    with _one_at_a_time:
+        recorder = Recorder(planned.steps)
+        _check(train, planned.steps)
+        with seeding.restored():
+            _train(recorder, train, planned.level, planned.repeat, planned.seed, RunOptions(**planned.options))
+    return execution.Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "")
 
 
 def run_levels(report, train, runs, steps, seed, options, on_event=None):
@@ -155,100 +165,3 @@ def _train(recorder, train, level, repeat, seed, options):
             recorder.record(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def recorded_at(level, recorder, options):
-    """Force an opt level and record every session of the block; close the sessions afterwards.
-
-    The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
-    """
-    observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
-    before = state.command_line()
-    forced = dict(options.overrides, opt_level=level)
-    state.set_command_line(**forced)
-    state.observers.extend(observers)
-    try:
-        with metrics.recording(recorder), PatchStack() as patches:
-            patches.set(state, "keep_fp32", options.keep_fp32)
-            yield
-    finally:
-        try:
-            state.close_all()
-        finally:
-            for observer in observers:
-                state.observers.remove(observer)
-            state.set_command_line(**{name: before.get(name) for name in forced})
-
-
-def run_to_end(recorder, function, hidden_files):
-    """Call a training function and return the event of its end, whatever it raises.
-
-    Args:
-        recorder: its ``Recorder``.
-        layers: compare each layer with float32 in a few steps.
-        keep_fp32: names of layers to keep in float32, besides those that the script names.
-        hidden_files: files whose frames are left out at the start of a traceback.
-    """
-    end = None
-    try:
-        function()
-    except StepLimitReached:
-        pass
-    except KeyboardInterrupt:
-        end = {"end": "interrupted", "error": "interrupted"}
-    except SystemExit as error:
-        end = {"end": "failed", "error": _describe_exit(error.code)} if error.code not in (None, 0) else None
-    except Exception as error:
-        end = _failure(error, hidden_files)
-    recorder.finish()
-    if recorder.is_full and (end is None or end["end"] == "failed"):  # a script may turn the stop into its own error
-        return {"end": "stopped"}
-    missing = _missing(recorder)
-    return end or ({"end": "failed", "error": missing} if missing else {"end": "ok"})
-
-
-def _describe_exit(code):
-    return "it left with exit code {}".format(code) if isinstance(code, int) else str(code).strip() or "it left"
-
-
-def _failure(error, hidden_files):
-    """Return the event of a run that raised: its error in one line, and the whole traceback."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in hidden_files:
-        trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace)
-    message = (str(error).strip().splitlines() or [""])[0]
-    name = type(error).__name__
-    return {"end": "failed", "error": "{}: {}".format(name, message) if message else name, "traceback": "".join(lines)}
-
-
-def _missing(recorder):
-    """Return why a run that ended without an error cannot be compared, or None if it can."""
-    if not recorder.is_initialized:
-        return DISABLED if any(not session.enabled for session in state.sessions) else NEVER_INITIALIZED
-    return None if recorder.run.step_seconds else NO_STEP
-
-
-def environment():
-    """Return the versions and the platform for a report."""
-    return {
-        "ampcompat": __version__,
-        "torch": features.version(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-
-
-def device_name(device):
-    """Return a description of the device that the losses were on; None if there was no loss."""
-    if device is None:
-        return None
-    if device.type == "cuda":
-        return "cuda ({})".format(torch.cuda.get_device_name(device))
-    if device.type != "cpu":
-        return device.type
-    halves = (("float16", torch.float16), ("bfloat16", torch.bfloat16))
-    emulated = " and ".join(name for name, dtype in halves if half_emulation.is_wanted(dtype))
-    told = ", {} emulated in float32".format(emulated) if emulated else ""
-    return "cpu (threads: {}{})".format(torch.get_num_threads(), told)

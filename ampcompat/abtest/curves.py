@@ -21,6 +21,9 @@ from statistics import median
 #: Updates from which on two curves are compared; the number of windows, at most; the updates in one, at least.
 MIN_UPDATES, WINDOWS, MIN_WIDTH = 20, 10, 5
 
+#: Values of a window that are enough for its median.
+MAX_WIDTH = 1000
+
 #: The least divisor of a difference, as a share of the baseline's typical value.
 LEAST_SHARE = 0.05
 
@@ -30,40 +33,49 @@ MAD_TO_SD, SD_OF_MEDIAN = 1.4826, 1.2533
 
 def series_names(run):
     """Return the names of a run's series: ``("loss", loss_id)`` of its losses and ``("metric", name)``."""
-    losses = sorted({loss_id for _, loss_id, _ in run.loss})
+    losses = sorted(run.loss_ids())
     return [("loss", loss_id) for loss_id in losses] + [("metric", name) for name in sorted(run.metrics)]
 
 
 def describe(name, run):
     """Return the name of a series for people."""
     kind, own = name
-    several = len({loss_id for _, loss_id, _ in run.loss}) > 1
+    several = len(run.loss_ids()) > 1
     return own if kind == "metric" else "loss {}".format(own) if several else "loss"
 
 
 def points(run, name):
     """Return one series of a run as ``[(step, value), …]``."""
     kind, own = name
-    return sorted(run.losses(own).items()) if kind == "loss" else list(run.metrics.get(own, []))
+    return list(zip(*run.loss.by_step(own)) if kind == "loss" else run.metrics.get(own, []))
+
+
+def counted_points(run, name):
+    """Return one series of a run as ``[(step, value), …]`` without losses of skipped steps."""
+    skipped = set(run.skipped) if name[0] == "loss" else ()
+    return [point for point in points(run, name) if point[0] not in skipped]
 
 
 def curve(run, name):
     """Return the values of one series of a run, without skipped steps."""
-    skipped = set(run.skipped) if name[0] == "loss" else ()
-    return [value for step, value in points(run, name) if step not in skipped]
+    if name[0] == "metric":
+        return [value for _, value in points(run, name)]
+    steps, values = run.loss.by_step(name[1])
+    skipped = set(run.skipped)
+    return [value for step, value in zip(steps, values) if step not in skipped] if skipped else list(values)
 
 
 def windows(values):
-    """Return up to ten windows of a curve, the last one last."""
+    """Return up to ten windows of a curve, the last one last: of wide ones every n-th value, at least ``MAX_WIDTH``."""
     width = max(MIN_WIDTH, len(values) // WINDOWS)
     count = min(WINDOWS, len(values) // width)
     starts = [len(values) - width * (count - index) for index in range(count)]
-    return [values[start : start + width] for start in starts]
+    return [values[start : start + width : max(1, width // MAX_WIDTH)] for start in starts]
 
 
 def window_medians(values):
     """Return the median of each window of a curve; nan for a window without a finite value."""
-    return [_median(window) for window in windows(values)]
+    return [finite_median(window) for window in windows(values)]
 
 
 def end_value(run, name=("loss", 0)):
@@ -77,8 +89,9 @@ def end_value(run, name=("loss", 0)):
 
 @dataclass
 class Window:
-    """The difference of two curves in one window: ``delta``, and ``error``, the standard error of it."""
+    """The difference of two curves in one window: ``gap``; ``delta``, a share; ``error``, the standard error of it."""
 
+    gap: float
     delta: float
     error: float
 
@@ -91,9 +104,9 @@ def compare(run, baseline, name):
     """
     found = _compare(curve(run, name), curve(baseline, name))
     if name[0] == "loss" and set(run.skipped) != set(baseline.skipped):
-        base = dict(points(baseline, name))
-        both = [(value, base[step]) for step, value in points(run, name) if step in base and step not in run.skipped]
-        by_step = _compare([value for value, _ in both], [value for _, value in both])
+        base, skipped = dict(points(baseline, name)), set(run.skipped)
+        both = [(value, base[step]) for step, value in points(run, name) if step in base and step not in skipped]
+        by_step = _compare(*zip(*both)) if both else []
         count = min(len(found), len(by_step))
         pairs = zip(found[len(found) - count :], by_step[len(by_step) - count :])
         found = [min(pair, key=lambda window: abs(window.delta)) for pair in pairs]
@@ -103,16 +116,17 @@ def compare(run, baseline, name):
 def _compare(values, reference):
     length = min(len(values), len(reference))
     own, base = windows(values[:length]), windows(reference[:length])
-    known = [_median(window) for window in base]
-    least = LEAST_SHARE * _median([abs(value) for value in known])
+    known = [finite_median(window) for window in base]
+    least = LEAST_SHARE * finite_median([abs(value) for value in known])
     found = []
     for window, other, centre in zip(own, base, known):
         gaps = [one - two for one, two in zip(window, other) if math.isfinite(one) and math.isfinite(two)]
         divisor = max(abs(centre), least)
         if math.isfinite(centre) and len(gaps) * 2 < len(window):
-            found.append(Window(math.inf, 0.0))
+            found.append(Window(math.inf, math.inf, 0.0))
         elif math.isfinite(centre):
-            found.append(Window(_ratio(median(gaps), divisor), _ratio(_error_of_median(gaps), divisor)))
+            gap, error = median(gaps), _error_of_median(gaps)
+            found.append(Window(gap, _ratio(gap, divisor), _ratio(error, divisor)))
     return found
 
 
@@ -120,7 +134,8 @@ def _ratio(value, divisor):
     return value / divisor if divisor else math.copysign(math.inf, value) if value else 0.0
 
 
-def _median(values):
+def finite_median(values):
+    """Return the median of the finite values; nan without any."""
     finite = [value for value in values if math.isfinite(value)]
     return median(finite) if finite else math.nan
 
@@ -131,6 +146,14 @@ def _error_of_median(values):
     centre = median(values)
     deviation = MAD_TO_SD * median([abs(value - centre) for value in values])
     return SD_OF_MEDIAN * deviation / math.sqrt(len(values))
+
+
+def scatter(points):
+    """Return the standard deviation of a series' batches, from its second differences, as a share of its median."""
+    values = [value for _, value in points if math.isfinite(value)]
+    changes = [abs(x - 2 * y + z) for x, y, z in zip(values, values[1:], values[2:])]
+    typical = abs(median(values)) if values else 0.0
+    return MAD_TO_SD * median(changes) / math.sqrt(6) / typical if changes and typical else 0.0
 
 
 def correlation(points, others):

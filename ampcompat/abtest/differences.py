@@ -25,11 +25,12 @@ T_QUANTILES = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``is_rejected``, ``is_steady``: see the module.
+    ``gap``: the difference in the last window as such, not as a share. ``is_rejected``, ``is_steady``: see ``verdict``.
     """
 
     series: str
     what: str
+    gap: float
     value: float
     signed: float
     uncertainty: float
@@ -85,7 +86,8 @@ def _difference(series, what, pairs, control, tolerance, one_sided):
         is_rejected = value - uncertainty > allowed
     late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
     steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
-    return Difference(series, what, value, signed, uncertainty, variation, allowed, is_rejected, steady)
+    gap = mean(windows[-1].gap for windows in pairs)
+    return Difference(series, what, gap, value, signed, uncertainty, variation, allowed, is_rejected, steady)
 
 
 def half_width(values):

@@ -15,6 +15,7 @@ Events are dicts with one of these keys, and what belongs to it:
 
 import json
 
+from .columns import Rows
 from .report_data import Finding, Memory
 
 
@@ -39,17 +40,23 @@ def apply_event(run, event):
 
 def _apply_step(run, event):
     step = event["step"]
-    run.loss += [(step, loss_id, value) for loss_id, value in event["loss"]]
-    run.scale += [(step, loss_id, value) for loss_id, value in event["scale"]]
-    run.skipped += [step] if event["skipped"] else []
-    run.watched += [step] if event.get("watched") else []
+    for loss_id, value in event["loss"]:
+        run.loss.append((step, loss_id, value))
+    for loss_id, value in event["scale"]:
+        run.scale.append((step, loss_id, value))
+    if event["skipped"]:
+        run.skipped.append(step)
+    if event.get("watched"):
+        run.watched.append(step)
     for name, value in event.get("metrics", ()):
-        run.metrics.setdefault(name, []).append((step, value))
+        run.metrics.setdefault(name, Rows("id")).append((step, value))
     run.step_seconds.append(event["seconds"])
-    if step == 0:
-        run.samples = []
-    if run.samples is not None:  # one step with an unknown number of samples makes the rate unknown
-        run.samples = None if event["samples"] is None else run.samples + [event["samples"]]
+    if event["samples"] is None:  # one step with an unknown number of samples makes the rate unknown
+        run.samples = None
+    elif step == 0:
+        run.samples = [event["samples"]]
+    elif run.samples is not None:
+        run.samples.append(event["samples"])
 
 
 class EventWriter:

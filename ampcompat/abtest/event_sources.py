@@ -4,8 +4,9 @@ from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
 from ..memory.step_observer import MemoryObserver
 from .layers import LayerErrors
 
-#: Of so many steps the last is not watched for overflows, so that its time counts.
-TIMED_EVERY = 4
+#: Of every eight steps five are watched for overflows, from step 5 on. The other three have no hooks; the first of them
+#: still runs with cold caches, so that the times of two count: those of the steps 3, 4, 11, 12, …
+CYCLE, WATCHED, FIRST = 8, 5, 3
 
 #: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic
 #: scale may begin with, since an optimizer has no state before it has stepped.
@@ -17,16 +18,18 @@ class DiagnosisEvents:
 
     def __init__(self, diagnosis):
         self._diagnosis = diagnosis
+        self._place = FIRST  # of the current step in the cycle
         self._count = 0  # explanations that have become events
 
     @property
     def is_watching(self):
-        """Whether the diagnosis takes time in the current step."""
-        return not self._diagnosis.is_paused
+        """Whether the diagnosis slows the current step."""
+        return self._place <= WATCHED
 
     def step_ended(self, next_step):
         """Pause or resume the diagnosis for the next step."""
-        self._diagnosis.is_paused = next_step is not None and next_step % TIMED_EVERY == TIMED_EVERY - 1
+        self._place = FIRST if next_step is None else (next_step + FIRST) % CYCLE
+        self._diagnosis.is_paused = self._place >= WATCHED
 
     def new_events(self):
         """Return the events of explanations since the last call."""

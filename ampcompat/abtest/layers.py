@@ -13,7 +13,8 @@ import math
 import torch
 
 from ..models.forward import MARK
-from ..nested import cast_floating, tensors_in
+from ..module_hook import ModuleHook
+from ..nested import cast_floating, floating_tensors
 from ..observer import Observer
 from ..torch_compat import features
 
@@ -61,13 +62,13 @@ class LayerErrors(Observer):
         self._session = session
         options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
         for model in models:
-            self._handles.append(model.register_forward_pre_hook(_Hook(self._model_called), **options))
-            self._handles.append(model.register_forward_hook(_Hook(self._model_returned)))
+            self._handles.append(model.register_forward_pre_hook(ModuleHook(self._model_called), **options))
+            self._handles.append(model.register_forward_hook(ModuleHook(self._model_returned)))
             for name, module in model.named_modules():
                 if not any(True for _ in module.children()):
                     name = name or type(model).__name__
-                    self._handles.append(module.register_forward_pre_hook(_Hook(self._layer_called), **options))
-                    self._handles.append(module.register_forward_hook(_Hook(self._layer_returned, name)))
+                    self._handles.append(module.register_forward_pre_hook(ModuleHook(self._layer_called), **options))
+                    self._handles.append(module.register_forward_hook(ModuleHook(self._layer_returned, name)))
                     self.outputs.setdefault(name, math.nan)
 
     def closed(self, session):
@@ -95,7 +96,7 @@ class LayerErrors(Observer):
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
-    def _model_called(self, name, model, args, kwargs=None):
+    def _model_called(self, model, args, kwargs=None):
         if not self._is_on(model):
             return
         self._model = model
@@ -103,7 +104,7 @@ class LayerErrors(Observer):
         inputs = _detached(args), _detached(kwargs or {})
         self._whole.append((reference,) + inputs + (torch.get_rng_state(), []))
 
-    def _model_returned(self, name, model, args, output):
+    def _model_returned(self, model, args, output):
         if self._is_on(model) and self._whole:
             gradients = self._whole[-1][-1]
             outputs = _differentiable(output)
@@ -111,7 +112,7 @@ class LayerErrors(Observer):
             for place, tensor in enumerate(outputs):
                 tensor.register_hook(lambda gradient, place=place: gradients.__setitem__(place, gradient.detach()))
 
-    def _layer_called(self, name, module, args, kwargs=None):
+    def _layer_called(self, module, args, kwargs=None):
         if self._is_on(module):
             self._inputs[module] = _detached(args), _detached(kwargs or {}), torch.get_rng_state()
 
@@ -121,7 +122,7 @@ class LayerErrors(Observer):
         args, kwargs, state = self._inputs.pop(module)
         with self._in_float32(state), torch.no_grad():
             expected = _float_copy(module)(*args, **kwargs)
-        for value, reference in zip(_floating(output), _floating(expected)):
+        for value, reference in zip(floating_tensors(output, []), floating_tensors(expected, [])):
             self._note(self.outputs, name, value, reference)
 
     def _is_on(self, module):
@@ -163,23 +164,6 @@ class _Float32:
         self._errors._is_comparing = False
 
 
-class _Hook:
-    """A forward hook or pre-hook; in copies and pickles of its module it does nothing."""
-
-    def __init__(self, call=None, name=""):
-        self._call, self._name = call, name
-
-    def __call__(self, module, *values):
-        if self._call is not None:
-            self._call(self._name, module, *values)
-
-    def __deepcopy__(self, memo):
-        return _Hook()
-
-    def __reduce__(self):
-        return _Hook, ()
-
-
 def relative_error(value, expected):
     """Return norm(value - expected) / norm(expected) of two tensors in float64; inf where ``value`` is not finite."""
     value, expected = value.detach().double(), expected.detach().double()
@@ -208,9 +192,5 @@ def _detached(value):
     return cast_floating(value, torch.float32)
 
 
-def _floating(value):
-    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
-
-
 def _differentiable(value):
-    return [tensor for tensor in _floating(value) if tensor.grad_fn is not None]
+    return [tensor for tensor in floating_tensors(value, []) if tensor.grad_fn is not None]

@@ -1,35 +1,44 @@
 """Formats losses, shares, bytes and times for people; an unknown value is a dash, never 0."""
 
+import functools
 import math
 
 UNKNOWN = "-"
 
 
+def _of_known(function):
+    """Let a function of a number return a dash for None."""
+    return functools.wraps(function)(lambda value: UNKNOWN if value is None else function(value))
+
+
+@_of_known
 def number(value):
     """Return a loss: four significant digits, or nan and inf as such."""
-    if value is None:
-        return UNKNOWN
     if not math.isfinite(value):
         return repr(value)
     return "{:.4g}".format(value) if value == 0 or 1e-4 <= abs(value) < 1e5 else "{:.2e}".format(value)
 
 
+@_of_known
 def percent(share):
-    """Return a share in percent: two significant digits where it is small."""
-    if share is None:
-        return UNKNOWN
+    """Return a share in percent: two significant digits where it is small or very large."""
     if not math.isfinite(share):
         return repr(share)
     hundredths = 100.0 * share
     if hundredths == 0:
         return "0 %"
-    return "{:.0f} %".format(hundredths) if hundredths >= 10 else "{:.2g} %".format(hundredths)
+    return "{:.0f} %".format(hundredths) if 10 <= abs(hundredths) < 1e5 else "{:.2g} %".format(hundredths)
 
 
+@_of_known
+def signed_percent(share):
+    """Return a difference as a signed share."""
+    return ("+" if share > 0 else "\u2212" if share < 0 else "") + percent(abs(share))
+
+
+@_of_known
 def size(count):
     """Return bytes in a unit that keeps the number short."""
-    if count is None:
-        return UNKNOWN
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if abs(value) < 1000:
@@ -38,11 +47,21 @@ def size(count):
     return "{:.0f} {}".format(value, unit) if abs(value) >= 100 or unit == "B" else "{:.3g} {}".format(value, unit)
 
 
+@_of_known
 def scale(value):
     """Return a loss scale: without decimals where it is whole."""
-    if value is None:
-        return UNKNOWN
     return "{:g}".format(value) if value < 1e6 else "2^{:g}".format(math.log2(value))
+
+
+@_of_known
+def milliseconds(seconds):
+    """Return seconds in milliseconds, with three digits."""
+    return "{:.3g}".format(seconds * 1e3) if seconds < 1 else "{:.0f}".format(seconds * 1e3)
+
+
+def seconds(value):
+    """Return seconds with three digits, from 100 on as 12:30 or 1:02:03."""
+    return "{:.3g} s".format(value) if value < 100 else duration(value)
 
 
 def duration(seconds):

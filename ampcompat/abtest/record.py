@@ -122,7 +122,7 @@ class Recorder(Observer):
             "loss": losses,
             "scale": [[loss_id, float(scale)] for loss_id, _, scale in self._passes],
             "skipped": self._skipped,
-            "seconds": now - self._step_start,
+            "seconds": round(now - self._step_start, 6),  # as JSON has them
             "samples": self._batches.end_step(several),
             "watched": any(source.is_watching for source in self.sources),
             "metrics": [[name, float(value)] for name, value in self._metrics],

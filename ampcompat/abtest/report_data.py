@@ -1,45 +1,22 @@
 """The results of an A/B run as dataclasses, and their JSON form.
 
-The JSON form, schema 1. Bytes are whole numbers, seconds are floats, steps count from 0, and null means not measured.
-JSON has no nan and no inf, so a loss that is not finite is written as the string "nan", "inf" or "-inf":
-
-    {"schema": 1,
-     "environment": {"ampcompat": "0.1.0", "torch": …, "python": …, "device": …, "platform": …, "script": …, "seed": …},
-     "baseline": "O0",
-     "advice": "…",                               which level to take, and remarks on the measurement; one line each
-     "runs": {"O1": {
-        "status": "ok",                           ok, stopped (by --steps), failed, interrupted
-        "error": null,                            of a failed run: one line; "traceback" has all of it
-        "traceback": null,
-        "backend": "native",                      what cast functions, or null
-        "loss": [[step, loss_id, value], …],      unscaled, one per scale_loss
-        "scale": [[step, loss_id, value], …],     the scale that this loss was multiplied by
-        "skipped": [step, …],
-        "step_seconds": [seconds, …],             from the end of one step to the end of the next, warm-up included
-        "samples": [count, …],                    per step, or null where batch sizes are unknown
-        "memory": {"parameters": bytes, "gradients": …, "masters": …, "optimizer": …, "activations": …, "buffers": …,
-                   "peak_total": …, "cuda_allocated": …, "cuda_reserved": …, "fragmentation": share from 0 to 1},
-        "measured": [step, …],                    steps in which memory was measured, which makes them slow
-        "watched": [step, …],                     steps in which overflows were diagnosed, which makes them slow
-        "metrics": {"accuracy": [[step, value], …]},   what the script logged
-        "layers": [["name", error], …],           of each layer's output, against float32; "gradients": of each param's
-        "predicted": {"parameters": bytes, …},    the formula's result for the same kinds, or null
-        "memory_notes": ["…", …],                 why the two differ
-        "findings": [{"step": step, "text": "…"}, …],   why steps were skipped
-        "repeats": [run, …],                      the same level with other seeds, as runs without repeats
-        "verdict": "…"}}}                         how the level compares with the baseline, in one sentence
-
-Keys that a reader does not know are ignored: later versions may add some without changing the schema number.
+The descriptions of the fields check what is read, and ``documentation()`` makes the tables of docs/report_format.md.
 """
 
+import functools
+import gzip
 import json
-import math
-from dataclasses import asdict, dataclass, field, fields
+import os
+import zlib
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpValueError
+from . import schema
+from .columns import Numbers, Rows
+from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
 
-SCHEMA = 1
+SCHEMA = 2
 
 #: The kinds of memory in the order in which they are stacked and listed.
 KINDS = ("parameters", "gradients", "masters", "optimizer", "activations", "buffers")
@@ -47,6 +24,9 @@ KINDS = ("parameters", "gradients", "masters", "optimizer", "activations", "buff
 #: How a run can end.
 STATUSES = ("ok", "stopped", "failed", "interrupted")
 
+
+#: The error of a run that is missing in a report which has a later repeat of the same level.
+NOT_RUN = "it was not run"
 
 #: The errors of runs in which there was nothing to record: a series ends after the first of them.
 NEVER_INITIALIZED = (
@@ -71,88 +51,132 @@ def planned_runs(levels, baseline, repeats=1, control=True):
     return [(level, repeat) for level in levels for repeat in range(counts[level])]
 
 
+def _bytes(says):
+    return described(optional(schema.BYTES), says, None)
+
+
 @dataclass
 class Memory:
-    """Bytes by kind at the peak of a step; None is not measured."""
+    """Bytes by kind at the peak of a step; null is not measured."""
 
-    parameters: Optional[int] = None
-    gradients: Optional[int] = None
-    masters: Optional[int] = None
-    optimizer: Optional[int] = None
-    activations: Optional[int] = None
-    buffers: Optional[int] = None
-    peak_total: Optional[int] = None
-    cuda_allocated: Optional[int] = None
-    cuda_reserved: Optional[int] = None
-    fragmentation: Optional[float] = None
+    parameters: Optional[int] = _bytes("weights, as the model has them")
+    gradients: Optional[int] = _bytes("gradients of weights and masters")
+    masters: Optional[int] = _bytes("float32 master weights")
+    optimizer: Optional[int] = _bytes("state of the optimizers")
+    activations: Optional[int] = _bytes("what the forward pass keeps for the backward pass")
+    buffers: Optional[int] = _bytes("buffers of the models")
+    peak_total: Optional[int] = _bytes("the peak of their sum")
+    cuda_allocated: Optional[int] = _bytes("the peak of what torch's allocator had given out")
+    cuda_reserved: Optional[int] = _bytes("the peak of what it had reserved")
+    fragmentation: Optional[float] = described(optional(schema.SHARE), "the share of it that was not given out", None)
 
 
 @dataclass
 class Finding:
     """Why a step was skipped."""
 
-    step: int
-    text: str
+    step: int = described(COUNT, "its number, from 0", 0)
+    text: str = described(TEXT, "the reason, and what to try", "")
 
 
 @dataclass
 class Run:
-    """One level of a script, trained once; ``repeats`` are further runs of it with other seeds."""
+    """One level of a script, trained once. Long series are kept in arrays, whatever sequence they are given as."""
 
-    status: str = "ok"
-    error: Optional[str] = None
-    traceback: Optional[str] = None
-    backend: Optional[str] = None
-    loss: List[Tuple[int, int, float]] = field(default_factory=list)
-    scale: List[Tuple[int, int, float]] = field(default_factory=list)
-    skipped: List[int] = field(default_factory=list)
-    step_seconds: List[float] = field(default_factory=list)
-    samples: Optional[List[int]] = None
-    memory: Memory = field(default_factory=Memory)
-    measured: List[int] = field(default_factory=list)
-    watched: List[int] = field(default_factory=list)
-    metrics: Dict[str, List[Tuple[int, float]]] = field(default_factory=dict)
-    layers: List[Tuple[str, float]] = field(default_factory=list)
-    gradients: List[Tuple[str, float]] = field(default_factory=list)
-    predicted: Optional[Memory] = None
-    memory_notes: List[str] = field(default_factory=list)
-    findings: List[Finding] = field(default_factory=list)
-    repeats: List["Run"] = field(default_factory=list)
-    verdict: str = ""
+    status: str = described(schema.choice(STATUSES), "how it ended; stopped: by `--steps`", "ok")
+    error: Optional[str] = described(optional(TEXT), "of a run that failed, in one line", None)
+    traceback: Optional[str] = described(optional(TEXT), "all of it", None)
+    backend: Optional[str] = described(optional(TEXT), "what cast functions", None)
+    loss: List[Tuple[int, int, float]] = described(LOSSES, "unscaled, one per `scale_loss`", factory=list)
+    scale: List[Tuple[int, int, float]] = described(LOSSES, "the scale of each of these losses", factory=list)
+    skipped: List[int] = described(list_of(COUNT), "steps that were skipped", factory=list)
+    step_seconds: List[float] = described(
+        schema.SECONDS, "from the end of a step to the end of the next", factory=list, key="step_microseconds"
+    )
+    samples: Optional[List[int]] = described(
+        optional(schema.SAMPLES), "per step; null where batch sizes are unknown", None
+    )
+    memory: Memory = described(schema.record(Memory), "as measured", factory=Memory)
+    measured: List[int] = described(list_of(COUNT), "steps in which memory was measured, which is slow", factory=list)
+    watched: List[int] = described(
+        schema.STEPS, "steps in which overflows were diagnosed, as in a Series", factory=list
+    )
+    metrics: Dict[str, List[Tuple[int, float]]] = described(
+        map_of(schema.METRIC), "what the script logged", factory=dict
+    )
+    layers: List[Tuple[str, float]] = described(
+        NAMED_ERRORS, "the error of each layer's output against float32", factory=list
+    )
+    gradients: List[Tuple[str, float]] = described(NAMED_ERRORS, "of each param's gradient", factory=list)
+    predicted: Optional[Memory] = described(optional(schema.record(Memory)), "the formula's memory", None)
+    memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
+    findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)
+    identity: Dict[str, object] = described(
+        map_of(schema.ANY), "what must be equal for `ab --resume` to keep the run", factory=dict
+    )
+    timing: Optional["Run"] = described(
+        optional(schema.late("Run", lambda: _RUN)), "of runs side by side: a short one, alone, whose times count", None
+    )
+    repeats: List["Run"] = described(
+        list_of(schema.late("Run", lambda: _RUN)), "further runs with other seeds, without repeats", factory=list
+    )
+    verdict: str = described(TEXT, "how the level compares with the baseline, in one sentence", "")
+
+    def __setattr__(self, name, value):
+        """Keep long series in arrays."""
+        object.__setattr__(self, name, _ARRAYS[name](value) if name in _ARRAYS and value is not None else value)
 
     def losses(self, loss_id=0):
         """Return ``{step: value}`` of one loss: the mean, where a step has several passes (gradient accumulation)."""
-        passes = {}
-        for step, number, value in self.loss:
-            if number == loss_id:
-                passes.setdefault(step, []).append(value)
-        return {step: sum(values) / len(values) for step, values in passes.items()}
+        return dict(zip(*self.loss.by_step(loss_id)))
+
+    def loss_ids(self):
+        """Return the set of the numbers of the losses."""
+        return set(self.loss.columns[1])
+
+    def problem(self):
+        """Return what is wrong with the values as a whole, or None."""
+        if self.samples is not None and len(self.samples) != len(self.step_seconds):
+            return "has samples of {} steps and times of {}".format(len(self.samples), len(self.step_seconds))
+        return "has repeats of repeats" if any(each.repeats for each in self.repeats) else None
+
+
+#: How series that a ``Run`` keeps in arrays are made from other sequences.
+_ARRAYS = {
+    "loss": functools.partial(Rows.of, "iid"),
+    "scale": functools.partial(Rows.of, "iid"),
+    "step_seconds": functools.partial(Numbers.of, "d"),
+    "samples": functools.partial(Numbers.of, "i"),
+    "watched": functools.partial(Numbers.of, "i"),
+}
+_RUN = schema.record(Run)
 
 
 @dataclass
 class Report:
     """The runs of one script by level, and the level that the others are compared with."""
 
-    environment: Dict[str, object] = field(default_factory=dict)
-    baseline: str = "O0"
-    runs: Dict[str, Run] = field(default_factory=dict)
-    advice: str = ""
+    environment: Dict[str, object] = described(map_of(schema.ANY), "versions, device, script, seed, …", factory=dict)
+    baseline: str = described(TEXT, "the level that the others are compared with", "O0")
+    runs: Dict[str, Run] = described(map_of(_RUN), "the levels", factory=dict)
+    advice: str = described(TEXT, "which level to take, and remarks on the measurement; one line each", "")
 
     def add(self, level, repeat, run):
-        """Add the ``repeat``-th run of a level."""
-        if repeat:
-            self.runs[level].repeats.append(run)
-        else:
-            self.runs[level] = run
+        """Put the ``repeat``-th run of a level in its place; those before it that are missing count as interrupted."""
+        runs = [self.runs[level]] + self.runs[level].repeats if level in self.runs else []
+        runs += [Run(status="interrupted", error=NOT_RUN) for _ in range(len(runs), repeat + 1)]
+        runs[repeat] = run
+        runs[0].repeats = runs[1:]
+        self.runs[level] = runs[0]
 
     def run_of(self, level, repeat):
         """Return the ``repeat``-th run of a level."""
         return ([self.runs[level]] + self.runs[level].repeats)[repeat]
 
     def to_json(self):
-        """Return the report as JSON text of schema 1."""
-        tree = dict(asdict(self), schema=SCHEMA)
-        return json.dumps(_without_special_floats(tree), indent=1, allow_nan=False)
+        """Return the report as JSON text of schema 2."""
+        tree = dict(_REPORT.write(self), schema=SCHEMA)
+        return json.dumps(tree, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text):
@@ -163,7 +187,7 @@ class Report:
         """
         try:
             tree = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AmpValueError("This is not JSON: {}.".format(error)) from None
         if not isinstance(tree, dict) or "schema" not in tree or not isinstance(tree.get("runs"), dict):
             raise AmpValueError('This JSON is not a report of `ampcompat ab`: it has no "schema" and "runs".')
@@ -171,73 +195,47 @@ class Report:
             message = "This report has schema {!r}, and this ampcompat reads schema {}: use the version that wrote it."
             raise AmpValueError(message.format(tree["schema"], SCHEMA))
         try:
-            runs = {level: _run(run) for level, run in tree["runs"].items()}
-            values = dict(_fields_of(cls, tree), environment=dict(tree.get("environment") or {}), runs=runs)
-            _check_strings(values, ("baseline", "advice"))
-        except (AttributeError, TypeError, ValueError) as error:
-            message = "This report is damaged, {}; write it again with `ampcompat ab`."
+            return _REPORT.read(tree, "")
+        except (ValueError, RecursionError) as error:
+            message = "This report is damaged: {}; write it again with `ampcompat ab`."
             raise AmpValueError(message.format(error)) from None
-        return cls(**values)
+
+    def save(self, path):
+        """Write the report to a file, completely or not at all; compressed if its name ends in ".gz"."""
+        text = self.to_json()
+        write_atomically(path, gzip.compress(text.encode("utf-8"), 6) if str(path).endswith(".gz") else text)
+
+    @classmethod
+    def load(cls, path):
+        """Return the ``Report`` that ``save`` wrote.
+
+        Raises:
+            AmpValueError: as ``from_json``; or the file cannot be read.
+        """
+        try:
+            with gzip.open(path) if str(path).endswith(".gz") else open(path, "rb") as file:
+                text = file.read().decode("utf-8")
+        except UnicodeDecodeError:
+            raise AmpValueError("cannot read {}: it is not UTF-8 text.".format(path)) from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise AmpValueError("cannot read {}: {}.".format(path, getattr(error, "strerror", None) or error)) from None
+        try:
+            return cls.from_json(text)
+        except AmpValueError as error:
+            raise AmpValueError("{}: {}".format(path, error)) from None
 
 
-def _run(tree):
-    values = _fields_of(Run, tree)
-    _check_strings(values, ("error", "traceback", "backend", "verdict"))
-    if values.get("status", "ok") not in STATUSES:
-        raise ValueError("its status {!r} is none of {}".format(values["status"], ", ".join(STATUSES)))
-    for name in ("loss", "scale"):
-        values[name] = [(_integer(step), _integer(loss), float(value)) for step, loss, value in values.get(name) or ()]
-    for name in ("skipped", "watched", "measured"):
-        values[name] = [_integer(step) for step in values.get(name) or ()]
-    for name in ("layers", "gradients"):
-        values[name] = [(str(layer), float(error)) for layer, error in values.get(name) or ()]
-    metrics = values.get("metrics") or {}
-    values["metrics"] = {
-        str(name): [(_integer(step), float(value)) for step, value in metrics[name]] for name in metrics
-    }
-    values["step_seconds"] = [float(seconds) for seconds in values.get("step_seconds") or ()]
-    if values.get("samples") is not None:
-        values["samples"] = [_integer(count) for count in values["samples"]]
-    values["memory"] = _memory(values.get("memory") or {})
-    if values.get("predicted") is not None:
-        values["predicted"] = _memory(values["predicted"])
-    values["findings"] = [Finding(**_fields_of(Finding, finding)) for finding in values.get("findings") or ()]
-    values["repeats"] = [_run(repeat) for repeat in values.get("repeats") or ()]
-    return Run(**values)
+_REPORT = schema.record(Report)
 
 
-def _memory(tree):
-    values = _fields_of(Memory, tree)
-    for name, value in values.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ValueError("its memory has {!r} for {}".format(value, name))
-    return Memory(**values)
+def write_atomically(path, content):
+    """Write text or bytes to a file, completely or not at all."""
+    partial = "{}.{}.part".format(path, os.getpid())
+    with open(partial, "wb") as file:
+        file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+    os.replace(partial, path)
 
 
-def _integer(value):
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("it has {!r} instead of a whole number".format(value))
-    return value
-
-
-def _check_strings(values, names):
-    for name in names:
-        if not isinstance(values.get(name), (str, type(None))):
-            raise ValueError("its {} is {!r}, not a string".format(name, values[name]))
-
-
-def _fields_of(record, tree):
-    if not isinstance(tree, dict):
-        raise TypeError("it has {!r} instead of a {}".format(tree, record.__name__))
-    return {each.name: tree[each.name] for each in fields(record) if each.name in tree}
-
-
-def _without_special_floats(value):
-    """Replace nan and inf, which JSON does not have, by strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, dict):
-        return {key: _without_special_floats(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_special_floats(item) for item in value]
-    return value
+def documentation():
+    """Return the description of the format as Markdown."""
+    return schema.documentation((Report, Run, schema.Series, Memory, Finding))

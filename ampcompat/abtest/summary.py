@@ -1,10 +1,11 @@
 """What a report says of each level in one row: verdict, end of the loss, speed, memory, skips. Each number once."""
 
+import math
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Optional
 
-from . import curves
+from . import curves, target
 from .verdict import Verdict, judge
 
 
@@ -12,56 +13,70 @@ from .verdict import Verdict, judge
 class LevelSummary:
     """One level's row; None is unknown.
 
-    ``end``, ``spread``: the mean over seeds of where the loss ends, and half the range. ``seconds``: median step time;
-    ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than
-    the baseline.
+    ``end``: where the loss ends, the mean over the seeds that all levels share; of a level that was compared with the
+    baseline, the baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the
+    range over all of its seeds. ``seconds``: median step time; ``speed``: how many times the baseline's. ``rate``:
+    samples per second. ``peak``: bytes; ``saved``: bytes less than the baseline.
     """
 
     level: str
     verdict: Verdict
     steps: int = 0
-    seeds: int = 1
     skipped: int = 0
     end: Optional[float] = None
+    difference: Optional[float] = None
     spread: Optional[float] = None
     seconds: Optional[float] = None
     speed: Optional[float] = None
     rate: Optional[float] = None
-    scale: Optional[float] = None
     peak: Optional[int] = None
     saved: Optional[int] = None
+    to_target: Optional[target.TimeToTarget] = None
 
 
 def summarize(report):
     """Return ``{level: LevelSummary}`` of a report."""
     verdicts, baseline = judge(report), report.runs.get(report.baseline)
+    shared = max([1 + len(run.repeats) for run in report.runs.values() if run is not baseline], default=None)
     reference = None if baseline is None else seconds_per_step(baseline)
     found = {}
     for level, run in report.runs.items():
-        row = _row(level, run, verdicts[level])
+        row = _row(level, run, verdicts[level], shared)
         row.speed = reference / row.seconds if reference and row.seconds else None
         if baseline is not None and row.peak is not None and baseline.memory.peak_total is not None:
             row.saved = baseline.memory.peak_total - row.peak
+        if baseline is not None:
+            runs, references = ([each] + each.repeats for each in (run, baseline))
+            row.to_target = target.measure(runs[:shared], references, report.environment.get("target"), row.seconds)
+        if row.verdict.end is not None:
+            row.difference, gap = row.verdict.end.signed, row.verdict.end.gap
+            row.end = _mean(_ends(baseline)[: 1 + len(run.repeats)]) + gap if math.isfinite(gap) else row.end
         found[level] = row
     return found
 
 
-def _row(level, run, verdict):
-    runs = [run] + run.repeats
-    ends = [each for each in map(curves.end_value, runs) if each is not None]
+def _row(level, run, verdict, shared):
+    ends = _ends(run)
     return LevelSummary(
         level,
         verdict,
         steps=len(run.step_seconds),
-        seeds=len(runs),
         skipped=len(run.skipped),
-        end=sum(ends) / len(ends) if ends else None,
+        end=_mean(ends[:shared]),
         spread=(max(ends) - min(ends)) / 2 if len(ends) > 1 else None,
         seconds=seconds_per_step(run),
         rate=_rate(run),
-        scale=run.scale[-1][2] if run.scale else None,
         peak=run.memory.peak_total,
     )
+
+
+def _ends(run):
+    """Return where the first loss of a run, and of its repeats, ends."""
+    return [each for each in map(curves.end_value, [run] + run.repeats) if each is not None]
+
+
+def _mean(values):
+    return mean(values) if values else None
 
 
 def seconds_per_step(run):
@@ -72,7 +87,12 @@ def seconds_per_step(run):
 
 def steady_seconds(run):
     """Return the step times of a run and its repeats that count for its speed."""
-    return [each.step_seconds[step] for each in [run] + run.repeats for step in steady_steps(each)]
+    return [each.step_seconds[step] for each in _timed(run) for step in steady_steps(each)]
+
+
+def _timed(run):
+    """Return the runs whose times count: of runs side by side a short one that was done alone."""
+    return [run] + run.repeats if run.timing is None else [run.timing]
 
 
 def steady_steps(run):
@@ -80,13 +100,14 @@ def steady_steps(run):
 
     Without any the unmeasured ones after the first; without these the last.
     """
-    steps = range(1, len(run.step_seconds))
-    slow = set(run.measured)
-    free = [step for step in steps if step not in slow and step not in set(run.watched)] if run.watched else []
-    return free or [step for step in steps if step not in slow] or list(range(len(run.step_seconds)))[-1:]
+    steps, slow = range(1, len(run.step_seconds)), set(run.measured)
+    watched = slow.union(run.watched)
+    unwatched = [step for step in steps if step not in watched] if run.watched else []
+    return unwatched or [step for step in steps if step not in slow] or list(range(len(run.step_seconds)))[-1:]
 
 
 def _rate(run):
+    run = _timed(run)[0]
     steps = steady_steps(run)
     seconds = sum(run.step_seconds[step] for step in steps)
     return sum(run.samples[step] for step in steps) / seconds if run.samples is not None and seconds else None

@@ -21,9 +21,10 @@ A difference is steady if, over the windows of the second half, the 95 % t inter
 
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
-where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or by
-more than 0.5 %, and the changes of the first 30 losses do not correlate; and so of every other level), and where the
-baseline is no measure: broken itself, or more than 100 % apart between its own seeds.
+where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or the
+changes of the first 30 losses do not correlate, though first losses or successive batches differ by more than 0.5 %;
+and so of every other level), and where the baseline is no measure: broken itself, or more than 100 % apart between its
+own seeds.
 """
 
 import math
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from . import curves
-from .differences import find_differences, is_alone
+from .differences import Difference, find_differences, is_alone
 from .number_format import number, percent
 
 ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
@@ -43,7 +44,8 @@ MAX_VARIATION = 1.0
 #: The relative difference of first losses, of equal weights and batches, that rounding may cause.
 FIRST_LOSS = 0.05
 
-#: Above this difference of first losses the changes of the first losses must correlate at least so much.
+#: Where first losses, or those of successive batches, differ by more than rounding causes, the changes of the first
+#: losses of two runs must correlate at least so much.
 SIMILAR_FIRST_LOSS, FIRST_STEPS, MIN_CORRELATION = 0.005, 30, 0.5
 
 #: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.
@@ -57,14 +59,13 @@ MAX_NONFINITE_STEPS, NONFINITE_END = 20, 5
 class Verdict:
     """How a level compares with the baseline.
 
-    ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``difference``: of the series
-    that decides, signed, as a share; ``variation``: between the baseline's seeds; both None where unknown.
+    ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``end``: the ``Difference`` at
+    the end of the first loss, or None where it is unknown.
     """
 
     kind: str
     text: str
-    difference: Optional[float] = None
-    variation: Optional[float] = None
+    end: Optional[Difference] = None
 
 
 def judge(report):
@@ -108,7 +109,7 @@ def _failure_of_one(run):
 def _nonfinite_from(run):
     """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
     by_step = {}
-    for step, _, value in run.loss:
+    for step, _, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
         by_step[step] = by_step.get(step, True) and math.isfinite(value)
     start, skipped = None, set(run.skipped)
     for step, is_finite in sorted(by_step.items()):
@@ -170,63 +171,60 @@ def _different_data(run, baseline):
         if first is None or reference is None or not (math.isfinite(first) and math.isfinite(reference)):
             continue
         gap = abs(first - reference) / (max(abs(reference), abs(first)) or 1.0)
-        if gap > FIRST_LOSS or (gap > SIMILAR_FIRST_LOSS and _are_unrelated(own, base)):
+        if gap > FIRST_LOSS or _are_unrelated(own, base, gap):
             seen = "runs saw different data: with equal seeds the first loss is {}, the baseline's {}; {}"
             return seen.format(number(first), number(reference), "seed every generator")
     return None
 
 
-def _are_unrelated(run, baseline):
-    first = [
-        [point for point in curves.points(each, ("loss", 0)) if point[0] < FIRST_STEPS] for each in (run, baseline)
-    ]
-    found = curves.correlation(*first)
-    return found is not None and found < MIN_CORRELATION
+def _are_unrelated(run, baseline, gap):
+    """Return whether the first losses move more than rounding moves them, and not together, by step or by update."""
+    name = ("loss", 0)
+    steps = [curves.points(each, name)[:FIRST_STEPS] for each in (run, baseline)]
+    updates = [list(enumerate(curves.curve(each, name)[:FIRST_STEPS])) for each in (run, baseline)]
+    found = [curves.correlation(*steps), curves.correlation(*updates)]
+    is_visible = max(gap, curves.scatter(steps[1])) > SIMILAR_FIRST_LOSS
+    return is_visible and None not in found and max(found) < MIN_CORRELATION
 
 
 def _compared(differences):
     if not differences:
         return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
-    worst = max(differences, key=lambda each: each.excess)
-    told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
-    if worst.variation is None:
-        return Verdict(NOT_JUDGED, "{}; without a control there is no measure".format(told), worst.signed)
-    if worst.variation > MAX_VARIATION:
-        text = "the baseline's own seeds are {} apart: {}".format(
-            percent(worst.variation), "train longer, or more evenly"
-        )
-        return Verdict(NOT_JUDGED, text, worst.signed, worst.variation)
-    seeds = _seeds(worst.variation)
+    return Verdict(*_kind_and_text(differences), end=differences[0])
+
+
+def _kind_and_text(differences):
+    """Return the verdict that differences, at least one, give, and why."""
     rejected = [each for each in differences if each.is_rejected]
+    worst = max(differences, key=lambda each: each.excess)
+    if worst.variation is None:
+        return NOT_JUDGED, "{}; without a control there is no measure".format(_told(worst))
+    if worst.variation > MAX_VARIATION:
+        text = "the baseline's own seeds are {} apart: train longer, or more evenly"
+        return NOT_JUDGED, text.format(percent(worst.variation))
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
-        told = "{} {} {} the baseline's".format(worst.series, worst.what, _signed(worst.signed))
-        text = "{}, {}".format(told, _seeds(worst.variation))
-        return Verdict(REJECTED, text, worst.signed, worst.variation)
+        return REJECTED, "{}, {}".format(_told(worst), _seeds(worst))
     if all(each.value <= each.allowed and not each.is_steady for each in differences):
-        end = max((each for each in differences if each.what == "ends"), key=lambda each: abs(each.signed))
-        return Verdict(ACCEPTED, _accepted_text(end), end.signed, end.variation)
-    return Verdict(NOT_JUDGED, "{}, {}: use more --repeats".format(told, seeds), worst.signed, worst.variation)
+        return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
+    return NOT_JUDGED, "{}, {}: use more --repeats".format(_told(worst), _seeds(worst))
 
 
 def _accepted_text(end):
     if end.value < -end.allowed:
-        return "{} ends {} the baseline's: lower, not worse".format(end.series, _signed(end.signed))
+        return "{}: lower, not worse".format(_told(end))
     if end.value <= end.variation:
-        return "within seed-to-seed variation: {} ends {} the baseline's, {}".format(
-            end.series, _signed(end.signed), _seeds(end.variation)
-        )
-    return "{} ends {} the baseline's, within the {} that are allowed".format(
-        end.series, _signed(end.signed), percent(end.allowed)
-    )
+        return "within seed-to-seed variation: {}, {}".format(_told(end), _seeds(end))
+    return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
 
 
-def _seeds(variation):
+def _seeds(difference):
+    variation = difference.variation
     return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than their batches"
 
 
-def _signed(share):
-    """Return a difference for people: "3 % over"."""
-    if not math.isfinite(share):
-        return "far over"
-    return "{} {}".format(percent(abs(share)), "over" if share > 0 else "under") if share else "at"
+def _told(difference):
+    """Return a difference for people: "loss ends 3 % over the baseline's"."""
+    share, where = abs(difference.signed), "over" if difference.signed > 0 else "under"
+    told = "far over" if math.isinf(share) else "{} {}".format(percent(share), where) if share else "at"
+    return "{} {} {} the baseline's".format(difference.series, difference.what, told)

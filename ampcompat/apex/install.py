@@ -5,10 +5,11 @@
 
 import importlib
 import os
+import subprocess
 import sys
 from importlib.machinery import PathFinder
 
-from .nvidia_apex import SITE, other_apex
+from .nvidia_apex import SITE
 
 #: The folder that holds the package ``ampcompat``.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -57,9 +58,12 @@ def environment():
     return {"PYTHONPATH": os.pathsep.join([SITE] + path)}
 
 
-def shadowed_by(folder):
-    """Return the ``apex`` that scripts in ``folder`` would import instead of this one, or None."""
-    return other_apex([folder])
+def interpreter_options():
+    """Return the options that this interpreter was started with, as in ``python -u -W error -m ampcompat``."""
+    # Private, but it is how multiprocessing starts its workers; sys.orig_argv (3.10) mixes options and arguments.
+    options = subprocess._args_from_interpreter_flags()
+    unbuffered = getattr(sys.stdout, "write_through", False)  # -u, which sys.flags does not record
+    return (["-u"] if unbuffered else []) + options
 
 
 def _remove_modules():
@@ -70,8 +74,5 @@ def _remove_modules():
 
 def _is_checkout_in_current_folder():
     """Return whether ``ampcompat`` is a checkout in the current folder: a script elsewhere would not find it."""
-    return _is_same_path(sys.path[0] or os.getcwd(), ROOT) and PathFinder.find_spec("ampcompat", sys.path[1:]) is None
-
-
-def _is_same_path(one, other):
-    return os.path.realpath(one) == os.path.realpath(other)
+    is_here = os.path.realpath(sys.path[0] or os.getcwd()) == os.path.realpath(ROOT)
+    return is_here and PathFinder.find_spec("ampcompat", sys.path[1:]) is None

@@ -109,11 +109,8 @@ def _load_extension(name, location):
 def preferred_spec(name, path):
     """Return the spec of the module of this name: NVIDIA's with this package's names added, or the other way round.
 
-    None means the usual import: only one of the packages has the module, or its parent package is NVIDIA's.
-
-    Args:
-        name: the full name.
-        path: the ``__path__`` of its parent package.
+    None means the usual import: only one of the packages has the module, or its parent package is NVIDIA's. ``path`` is
+    the ``__path__`` of the parent package.
     """
     package = find_nvidia_apex() if name.split(".")[1] not in _ALWAYS_AMPCOMPAT else None
     nvidia_spec = None if package is None else _spec_in(package, name)
@@ -185,18 +182,9 @@ class _LoaderWrapper:
             raise AttributeError(name)
         return getattr(self._loader, name)
 
-    def create_module(self, spec):
-        """Let the wrapped loader make the module."""
-        return self._loader.create_module(spec)
-
 
 class _OwnLoader(_LoaderWrapper):
-    """The loader of a module of this package. Missing names are looked up in NVIDIA's, which is loaded at first use.
-
-    Args:
-        loader: the loader of this package's module.
-        nvidia_spec: the spec of NVIDIA's module of the same name.
-    """
+    """The loader of a module of this package. Missing names are looked up in NVIDIA's, which is loaded at first use."""
 
     def __init__(self, loader, nvidia_spec):
         super().__init__(loader)
@@ -216,12 +204,7 @@ class _OwnLoader(_LoaderWrapper):
 
 
 class _NvidiaLoader(_LoaderWrapper):
-    """The loader of a module of NVIDIA's. Adds missing names; loads this package's module if NVIDIA's does not load.
-
-    Args:
-        loader: the loader of NVIDIA's module.
-        own_modules: modules of this package whose public names are added.
-    """
+    """The loader of a module of NVIDIA's. Adds missing names; loads this package's module if NVIDIA's does not load."""
 
     def __init__(self, loader, own_modules):
         super().__init__(loader)
@@ -236,7 +219,7 @@ class _NvidiaLoader(_LoaderWrapper):
             return
         for name in self._own_modules:
             own = importlib.import_module("." + name, __package__)
-            for public in getattr(own, "__all__", None) or [each for each in vars(own) if not each.startswith("_")]:
+            for public in [each for each in vars(own) if not each.startswith("_")]:
                 vars(module).setdefault(public, getattr(own, public))
 
     @staticmethod

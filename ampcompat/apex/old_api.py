@@ -8,9 +8,10 @@ import torch
 
 from ..opt_levels import level_named
 from ..training import state
-from ..training.current_session import disable, enter
+from ..training.disabled import disable
 from ..training.handle import Handle
 from ..training.session import new_session
+from ..training.state import enter
 
 
 def init(

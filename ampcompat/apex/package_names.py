@@ -17,12 +17,7 @@ def deprecated_warning(msg):
 
 
 def check_cudnn_version_and_warn(global_option, required_cudnn_version):
-    """Return whether cuDNN is available in at least the required version; warn if not.
-
-    Args:
-        global_option: the option that needs it, for the warning.
-        required_cudnn_version: a number such as 8500, as ``torch.backends.cudnn.version()`` returns.
-    """
+    """Return whether cuDNN is available in at least the required version (such as 8500); warn if not."""
     import torch
 
     cudnn = torch.backends.cudnn

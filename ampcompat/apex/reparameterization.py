@@ -16,7 +16,6 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
     """Replace params by a length (``<name>_g``) and a direction (``<name>_v``), and return ``module``.
 
     Args:
-        module: any module.
         name: the param, ``"weight"`` or ``"layers.0.weight"``; "" means all in the module with two dimensions or more.
         dim: the dimension along which lengths are kept; None: one length for the whole param.
         hook_child: accepted, no effect: the weight is always computed by the module that owns it.
@@ -39,7 +38,6 @@ def remove_weight_norm(module, name="", remove_all=False):
     """Undo ``apply_weight_norm``, and return ``module``.
 
     Args:
-        module: any module.
         name: the param; "" means all of them.
         remove_all: remove all of them, whatever ``name`` is.
 

@@ -11,11 +11,12 @@ from ..errors import AmpError
 from ..notices import is_first_rank
 from ..optimizers import plain_backward
 from ..training import state
+from .properties import Properties
 
 _LIST_NAMES = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
 
 
-class OptionsView:
+class OptionsView(Properties):
     """The options chosen by ``initialize``, as attributes and as ``options``; read-only."""
 
     def __init__(self, session):
@@ -25,12 +26,6 @@ class OptionsView:
             options.pop(name, None)
         options["enabled"] = session.enabled
         self.__dict__["options"] = options
-
-    def __getattr__(self, name):
-        try:
-            return self.__dict__["options"][name]
-        except KeyError:
-            raise AttributeError("amp has no option {!r}".format(name)) from None
 
     def __setattr__(self, name, value):
         raise AmpError(

@@ -60,20 +60,20 @@ class Casts:
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
         paused: a function that returns a context manager with casts off.
-        weight_cast: casts a tensor to the low dtype; the cast of a weight is cached.
+        to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
         rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.EmulatedCall``; the result is
             cached for a weight.
         is_compiling: whether a compiler is tracing; traced code must not use caches.
     """
 
-    def __init__(self, dtypes, is_exempt, paused, weight_cast, rounded_weight, is_compiling):
+    def __init__(self, dtypes, is_exempt, paused, to_low, rounded_weight, is_compiling):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.paused = paused
         self.rounded_weight = rounded_weight
         self.is_compiling = is_compiling
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
-        self.to_low = _to_low(weight_cast, self.low)
+        self.to_low = to_low
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""
@@ -94,19 +94,6 @@ class Casts:
             return map_items(rounded, value) if isinstance(value, CONTAINERS) else value
 
         return rounded
-
-
-def _to_low(weight_cast, low):
-    """Return a function: value -> the value with its floating tensors in the low dtype, weights from the cache."""
-    not_low = frozenset(BYTES) - frozenset([low])
-
-    # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
-    def to_low(value):
-        if isinstance(value, _Tensor):
-            return weight_cast(value) if value.dtype in not_low else value
-        return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
-
-    return to_low
 
 
 def widest(dtypes):

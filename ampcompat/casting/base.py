@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from typing import Any, Callable, Collection, ContextManager, Iterable, Iterator, Optional, TypeVar
 
 from ..patching import PatchStack
-from .thread_state import NULL_CONTEXT
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def do_nothing() -> None:
-    """Do do_nothing."""
+    """Do nothing."""
 
 
 class CastBackend(abc.ABC):
@@ -98,36 +97,28 @@ class NoCasts(CastBackend):
     name = "none"
 
     def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing) -> None:
-        """Change do_nothing."""
+        pass
 
     def active(self) -> bool:
-        """Return False."""
         return False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Change do_nothing."""
         yield
 
-    entered = paused
+    entered = region = paused
 
     def set_devices(self, types: Optional[Collection[str]]) -> None:
-        """Change do_nothing."""
+        pass
 
     def limit_to_regions(self) -> None:
-        """Change do_nothing."""
-
-    def region(self) -> ContextManager[None]:
-        """Change do_nothing."""
-        return NULL_CONTEXT
+        pass
 
     def bind_casts(self, function: Function) -> Function:
-        """Return ``function`` itself."""
         return function
 
     def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
-        """Change do_nothing."""
+        pass
 
     def wrap(self, function: Function, rule: str) -> Function:
-        """Return ``function`` itself."""
         return function

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import AmpError, AmpValueError
 from ..nested import METHODS, map_items
+from ..tensor_lists import is_shard
 from ..torch_compat import cpu, features, thread_context
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
@@ -124,7 +125,8 @@ class EmulatedCall:
     def widened(self, narrow):
         """Cast a tensor of the low dtype to the high one, and record the low one as its source."""
         wide = _cast(narrow, self.high)
-        if self._keeps and wide.layout is torch.strided and wide.numel() and wide.stride() == narrow.stride():
+        is_plain = wide.layout is torch.strided and not is_shard(wide)
+        if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
             self._sources[wide.data_ptr()] = narrow.detach()
         return wide
 

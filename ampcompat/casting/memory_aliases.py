@@ -82,7 +82,17 @@ def watch_aliases(caches, aliases, patches, moved):
             for cache in caches:
                 cache.forget_memory(memory)
 
-    _watch_data(record, caches, patches, moved)
+    def record_assigned(tensor, value, before):
+        for cache in caches:
+            cache.forget_weight(tensor)
+        memory = memory_of(tensor)
+        for alias in (value, value._base):  # they share this memory from now on
+            if alias is not None and memory_of(alias) == memory:
+                record(tensor, alias)
+        if tensor.device != before:
+            moved()
+
+    watch_data(_Tensor, record, record_assigned, patches)
     numpy = _Tensor.numpy
 
     @functools.wraps(numpy)
@@ -94,34 +104,31 @@ def watch_aliases(caches, aliases, patches, moved):
     patches.set(_Tensor, "numpy", numpy_and_record)
 
 
-def _watch_data(record, caches, patches, moved):
-    original = _data_descriptor()
+def watch_data(kind, read, assigned, patches):
+    """Watch the property ``data`` of a class.
+
+    Args:
+        kind: ``torch.Tensor`` or a subclass.
+        read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
+        assigned: called as ``assigned(tensor, value, device)`` when it was set; ``device`` is the one before.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    own = vars(kind).get("data")
+
+    def original():  # looked up at each call: another library may set it on the base class, and remove it again
+        return own or super(kind, kind).data
 
     def get_data(self):
-        alias = original.__get__(self, type(self))
-        record(self, alias)
+        alias = original().__get__(self, type(self))
+        read(self, alias)
         return alias
 
     def set_data(self, value):
         before = self.device
-        original.__set__(self, value)
-        for cache in caches:
-            cache.forget_weight(self)
-        memory = memory_of(self)
-        for alias in (value, value._base):  # they share this memory from now on
-            if alias is not None and memory_of(alias) == memory:
-                record(self, alias)
-        if self.device != before:
-            moved()
+        original().__set__(self, value)
+        assigned(self, value, before)
 
     def delete_data(self):
-        original.__delete__(self)
+        original().__delete__(self)
 
-    patches.set(_Tensor, "data", property(get_data, set_data, delete_data, original.__doc__))
-
-
-def _data_descriptor():
-    for kind in _Tensor.__mro__:
-        if "data" in vars(kind):
-            return vars(kind)["data"]
-    raise AttributeError("torch.Tensor has no attribute 'data'")
+    patches.set(kind, "data", property(get_data, set_data, delete_data, original().__doc__))

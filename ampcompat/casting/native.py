@@ -8,6 +8,7 @@ cache of weights is off, because it can return stale casts; ``weight_cache`` rep
 
 import copy
 import threading
+from contextlib import contextmanager
 
 import torch
 
@@ -15,8 +16,8 @@ from ..torch_compat import features
 from . import autocast_flags, compile
 from .autocast_flags import Flags
 from .base import do_nothing
+from .patched import PatchedBackend
 from .thread_state import NULL_CONTEXT, InRegion
-from .wrapping import WrappingBackend
 
 _Tensor = torch.Tensor
 
@@ -28,7 +29,7 @@ class _ThreadState(threading.local):
     before = None
 
 
-class NativeBackend(WrappingBackend):
+class NativeBackend(PatchedBackend):
     """Autocast on the devices that are cast, made to agree with the op table."""
 
     name = "native"
@@ -41,18 +42,18 @@ class NativeBackend(WrappingBackend):
 
     def _make_casts(self):
         casts = super()._make_casts()
-        is_exempt, is_tracing = casts.is_exempt, compile.is_tracing
         self._autocast_casts = copy.copy(casts)
-        self._autocast_casts.is_exempt = lambda args, kwargs: is_tracing() or is_exempt(args, kwargs)
+        self._autocast_casts.is_exempt = self._make_exemption(is_autocast=True)
         return casts
 
-    def _make_exemption(self):
+    def _make_exemption(self, is_autocast=False):
         switch, local, flags, members = self._switch, self._switch.local, self._flags, self._thread
         is_tracing, is_switched_off = compile.is_tracing, self._is_switched_off
 
         def is_exempt(args, kwargs):
             if is_tracing():  # a compiler cannot follow thread-locals, and it guards on autocast's flags
-                return not compile.is_autocast_enabled(flags.devices) or switch.devices.is_exempt_traced(args)
+                is_off = is_autocast or not compile.is_autocast_enabled(flags.devices)
+                return is_off or switch.devices.is_exempt_traced(args)
             if local.off:
                 return True
             devices, first = switch.devices, args[0] if args else None
@@ -76,7 +77,6 @@ class NativeBackend(WrappingBackend):
         return self._autocast_casts if self._agrees_with_autocast(row) else self._casts
 
     def open(self, patches, on_move=do_nothing):
-        """Turn autocast on and put the wrappers in place."""
         patches.defer(self._leave)
         super().open(patches, on_move)
         if not self._is_limited_to_regions and threading.current_thread() is threading.main_thread():
@@ -90,7 +90,6 @@ class NativeBackend(WrappingBackend):
             members.before = members.entered = None
 
     def set_devices(self, types):
-        """Cast tensors on these types of device only; None means all."""
         super().set_devices(types)
         self._flags.choose(self._available if types is None else sorted(types))
         members = self._thread
@@ -113,11 +112,9 @@ class NativeBackend(WrappingBackend):
             members.entered = self._switch.devices
 
     def active(self):
-        """Return whether a function called now, in this thread, would be cast."""
         return not self._switch.local.off and not self._is_switched_off()
 
     def paused(self):
-        """Return a context manager with casts off in this thread."""
         if compile.is_compiling():
             return compile.autocast_off(self._flags.devices or self._available)
         return _PausedFlags(self)
@@ -132,27 +129,38 @@ class NativeBackend(WrappingBackend):
         if members.before is not None:  # the main thread, after another thread has moved a model to another device
             self._update_flags()
             return NULL_CONTEXT
-        return _Entered(self)
+        return self._with_flags_on()
 
+    @contextmanager
+    def _with_flags_on(self):
+        before = self._flags.read(), self._thread.entered
+        self._flags.enter(self.dtypes.low)
+        self._thread.entered = self._switch.devices
+        try:
+            yield
+        finally:
+            self._set_flags(*before)
+
+    def _set_flags(self, flags, entered):
+        self._flags.write(flags)
+        self._thread.entered = entered
+
+    @contextmanager
     def region(self):
-        """Return a context manager with the wrappers and autocast on in this thread."""
-        return _Region(self)
+        with InRegion(self._switch), self._with_flags_on():
+            yield
 
     def bind_casts(self, function):
-        """Return ``function``, made to run with casts on or off as they are in this thread now."""
         call_with_casts = super().bind_casts(function)
-        flags, members = self._flags, self._thread
-        state, entered = flags.read(), members.entered
+        bound = self._flags.read(), self._thread.entered
 
         def with_flags(*args, **kwargs):
-            before = flags.read(), members.entered
-            flags.write(state)
-            members.entered = entered
+            before = self._flags.read(), self._thread.entered
+            self._set_flags(*bound)
             try:
                 return call_with_casts(*args, **kwargs)
             finally:
-                flags.write(before[0])
-                members.entered = before[1]
+                self._set_flags(*before)
 
         return with_flags
 
@@ -167,50 +175,13 @@ class _PausedFlags:
 
     def __enter__(self):
         backend = self._backend
-        backend._switch.pause()
+        backend._switch.change_pauses(1)
         self._devices = backend._switch.devices
         self._was = backend._flags.leave()
 
     def __exit__(self, *exc_info):
         backend = self._backend
         backend._flags.restore(self._was)
-        backend._switch.resume()
+        backend._switch.change_pauses(-1)
         if backend._switch.devices is not self._devices and backend._thread.before is not None:
             backend._update_flags()
-
-
-class _Entered:
-    """Context manager: autocast on in a thread that did not have it."""
-
-    __slots__ = ("_backend", "_before")
-
-    def __init__(self, backend):
-        self._backend = backend
-
-    def __enter__(self):
-        backend = self._backend
-        self._before = backend._flags.read(), backend._thread.entered
-        backend._flags.enter(backend.dtypes.low)
-        backend._thread.entered = backend._switch.devices
-
-    def __exit__(self, *exc_info):
-        self._backend._flags.write(self._before[0])
-        self._backend._thread.entered = self._before[1]
-
-
-class _Region(InRegion):
-    """Context manager: wrappers and autocast on in this thread."""
-
-    __slots__ = ("_autocast",)
-
-    def __init__(self, backend):
-        super().__init__(backend._switch)
-        self._autocast = _Entered(backend)
-
-    def __enter__(self):
-        super().__enter__()
-        self._autocast.__enter__()
-
-    def __exit__(self, *exc_info):
-        self._autocast.__exit__(*exc_info)
-        super().__exit__(*exc_info)

@@ -1,12 +1,190 @@
-"""The patched backend: one wrapper around every function of the op table, on any torch.
+"""The patched backend: wrappers around the functions of the op table, weight caches, backward without casts.
 
-As in Apex, it casts only what Python calls, not what C++ calls inside a function.
+It works on any torch. As in Apex, it casts only what Python calls, not what C++ calls inside a function. A backend can
+be opened and undone many times; cached casts do not outlive one opening.
 """
 
-from .wrapping import WrappingBackend
+from contextlib import nullcontext
+
+import torch
+
+from ..nested import BYTES, CONTAINERS, METHODS, map_items
+from ..op_table import rules as op_rules
+from ..op_table.rows import TAKES_SPARSE
+from ..torch_compat import features
+from . import autograd, compile, data_loading, half_emulation, jit_script, norms, patch_targets, rnn, wrappers
+from .argument_casts import CastDevices, Casts
+from .base import CastBackend, do_nothing
+from .memory_aliases import Aliases, watch_aliases
+from .thread_state import NULL_CONTEXT, InRegion, Paused, Switch, Unpaused
+from .weight_cache import CastingThread, Parameter, WeightCache, is_weight
+
+_Tensor = torch.Tensor
 
 
-class PatchedBackend(WrappingBackend):
-    """Wrap ``torch``, ``torch.Tensor`` and ``torch.nn.functional`` by the op table."""
+class PatchedBackend(CastBackend):
+    """Casts by wrappers around the functions of the op table.
+
+    Args:
+        dtypes: the ``DtypePair``.
+        rows: the merged rows of ``op_table.rules``; None means the table as it is written.
+        allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
+        messages: {name: message} for banned functions; None means the table's.
+    """
 
     name = "patched"
+
+    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+        self.dtypes = dtypes
+        self.rows = op_rules.rows() if rows is None else tuple(rows)
+        self.allow_banned = allow_banned
+        self.messages = op_rules.banned_messages() if messages is None else messages
+        self._switch = Switch()
+        self._switch.devices = CastDevices()
+        self._is_limited_to_regions = False
+        low, high = dtypes
+        self._aliases, self._casting_thread = Aliases(), CastingThread()
+        shared = (self._aliases, self._casting_thread)
+        self._cache = WeightCache(METHODS[low], *shared)
+        self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
+        self._emulate = half_emulation.is_wanted(low)
+        self._casts = self._make_casts()
+
+    def _make_casts(self):
+        return Casts(
+            self.dtypes,
+            is_exempt=self._make_exemption(),
+            paused=self._paused_inside,
+            to_low=self._make_to_low(),
+            rounded_weight=self._rounded_of(),
+            is_compiling=compile.is_compiling,
+        )
+
+    def _make_exemption(self):
+        switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
+
+        def is_exempt(args, kwargs):
+            if is_tracing():
+                return switch.is_off_somewhere or switch.devices.is_exempt_traced(args)
+            if local.off:
+                return True
+            devices, first = switch.devices, args[0] if args else None
+            # The most common case first: this runs at every call of every function of the table.
+            is_tensor = isinstance(first, _Tensor)
+            if is_tensor and (first.is_cpu if devices.is_cpu_only else devices[first.device]) and first.dim():
+                return False
+            return devices.is_exempt(args, kwargs)
+
+        return is_exempt
+
+    def _paused_inside(self):
+        # A compiler traces such a function down to kernels, which no wrapper casts, so it needs no pause. It cannot
+        # trace the lock either.
+        return nullcontext() if compile.is_compiling() else Paused(self._switch)
+
+    def _make_to_low(self):
+        low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
+        not_low = frozenset(BYTES) - frozenset([low])
+
+        # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
+        def to_low(value):
+            if isinstance(value, _Tensor):
+                if value.dtype not in not_low:
+                    return value
+                # ``is_weight``, without the call in the most common case; no caches in traced code.
+                if (type(value) is Parameter or is_weight(value)) and not is_tracing():
+                    return cached(value)
+                return value.to(low)
+            return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
+
+        return to_low
+
+    def _rounded_of(self):
+        cached = self._rounded_cache.cast
+        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
+
+    def open(self, patches, on_move=do_nothing):
+        originals = [
+            patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
+            for owner, row in patch_targets.place(self.rows)
+        ]
+        jit_script.script_originals(originals, patches)
+        rnn.accept_any_floating_input(self._casts, patches)
+        norms.compute_wide(self._casts, features.available_devices(), patches)
+        rnn.reread_functional(patches)
+        autograd.pause_backward(self, patches)
+        autograd.checkpoint_under_same_casts(self, patches)
+        data_loading.pause_loading(self, patches)
+        watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
+        compile.patch_compile(patches)
+        _turn_off_fast_paths(patches)
+        if not self._is_limited_to_regions:
+            self._switch.turn_on()
+        patches.defer(self._cache.forget_all)
+        patches.defer(self._rounded_cache.forget_all)
+        patches.defer(self._switch.turn_off)
+
+    def _casts_for(self, row):
+        return self._casts
+
+    def _wrapper_of(self, row):
+        rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
+        casts, message = self._casts_for(row), self.messages.get(row.name)
+        emulate = self._emulate and row.source is not None
+        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
+        return lambda function: wrappers.wrapped(
+            function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse
+        )
+
+    def active(self):
+        return not self._switch.local.off
+
+    def paused(self):
+        return Paused(self._switch)
+
+    def entered(self):
+        return NULL_CONTEXT  # the wrappers apply in every thread
+
+    def set_devices(self, types):
+        if types is None or self._switch.devices.types != frozenset(types):
+            self._switch.devices = CastDevices(types)
+
+    def stop(self):
+        """Turn the casts off for good in this process, a worker of a ``DataLoader``."""
+        self._switch.turn_off()
+
+    def limit_to_regions(self):
+        self._is_limited_to_regions = True
+
+    def region(self):
+        return InRegion(self._switch)
+
+    def bind_casts(self, function):
+        local = self._switch.local
+        context = Paused if local.off else InRegion if local.inside else Unpaused
+        thread, token = self._casting_thread, self._casting_thread.token
+
+        def call_with_casts(*args, **kwargs):
+            own, thread.token = thread.token, token  # a thread of the autograd engine recomputes for this thread
+            try:
+                with context(self._switch):
+                    return function(*args, **kwargs)
+            finally:
+                thread.token = own
+
+        return call_with_casts
+
+    def clear_cache(self, weights=list):
+        self._cache.clear(weights)
+        self._rounded_cache.clear(weights)
+
+    def wrap(self, function, rule):
+        return wrappers.wrapped(function, rule, self._casts)
+
+
+def _turn_off_fast_paths(patches):
+    """Keep nn.MultiheadAttention and similar layers from calling fused kernels without rows (torch >= 1.13 or so)."""
+    mha = getattr(torch.backends, "mha", None)
+    if mha is not None and mha.get_fastpath_enabled():
+        mha.set_fastpath_enabled(False)
+        patches.defer(mha.set_fastpath_enabled, True)

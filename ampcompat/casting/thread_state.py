@@ -54,25 +54,6 @@ class Switch:
         self._process_state.off = True
         self._update()
 
-    def pause(self):
-        """Turn casts off in this thread until the matching ``resume``."""
-        # ``change_pauses(1)``, inlined: it runs in every backward pass and every step.
-        local = self.local
-        local.depth = depth = local.depth + 1
-        if depth == 1:
-            local.off = True
-            with self._lock:
-                self._pausing_threads += 1
-                self.is_off_somewhere = True
-
-    def resume(self):
-        """End the newest ``pause`` of this thread."""
-        local = self.local
-        local.depth = depth = local.depth - 1
-        if not depth:
-            self._restore_state(local)
-            self._update(pausing=-1)
-
     def change_pauses(self, change):
         """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
         local = self.local
@@ -119,10 +100,10 @@ class Paused:
         self._switch = switch
 
     def __enter__(self):
-        self._switch.pause()
+        self._switch.change_pauses(1)
 
     def __exit__(self, *exc_info):
-        self._switch.resume()
+        self._switch.change_pauses(-1)
 
 
 class Unpaused:
@@ -156,7 +137,7 @@ class InRegion(Unpaused):
 
 
 class NullContext:
-    """Context manager that changes nothing."""
+    """Context manager that changes nothing. torch.compile cannot compare ``contextlib.nullcontext`` by identity."""
 
     __slots__ = ()
 

@@ -38,14 +38,13 @@ def is_weight(tensor):
 class _Entry:
     """The casts of one weight by grad mode, each with the state of the weight it is valid for, and their makers."""
 
-    __slots__ = ("reference", "pointer", "memory", "casting_threads", "casts")
+    __slots__ = ("reference", "address", "memory", "casting_threads", "casts")
 
-    def __init__(self, reference, weight):
+    def __init__(self, reference):
         self.reference = reference
-        self.pointer = weight.data_ptr()
-        self.memory = memory_of(weight)
+        self.address = self.memory = None
         self.casting_threads = set()
-        self.casts = {}
+        self.casts = {}  # grad mode -> (cast, version, address, requires_grad)
 
 
 class CastingThread(threading.local):
@@ -71,7 +70,6 @@ class WeightCache:
         self._make = make
         self._aliases = aliases
         self._entries = {}  # id of a weight -> its entry
-        self._sharing = {}  # memory -> the ids of the weights in it
         self._casting_thread = casting_thread
         self._is_empty = True
 
@@ -84,81 +82,59 @@ class WeightCache:
             return self._make(weight)
         if weight.is_cuda and is_capturing_cuda_graph():  # the graph must make its casts anew at every replay
             return self._make(weight)
+        mode = True if _grad_is_enabled() else _mode_without_grad()
         entry = self._entries.get(id(weight))
         if entry is None or entry.reference() is not weight:
-            return self._cast_first(weight)
-        mode = True if _grad_is_enabled() else _mode_without_grad()
+            return self._cast_first(weight, mode)
         found = entry.casts.get(mode)
-        if found is None:
-            return self._cast_into(entry, weight, mode)
-        cast, version, pointer, requires_grad = found
-        if version != weight._version or pointer != weight.data_ptr() or requires_grad != weight.requires_grad:
+        if found is not None:
+            cast, version, address, requires_grad = found
+            if version == weight._version and address == weight.data_ptr() and requires_grad == weight.requires_grad:
+                return cast
             entry.casts.clear()
-            return self._cast_into(entry, weight, mode)
-        return cast
+        return self._cast_into(entry, weight, mode)
 
-    def _cast_first(self, weight):
+    def _cast_first(self, weight, mode):
         """Cast a weight without an entry. Add one, unless it has no version (inference mode) or no memory (sparse)."""
         if is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided:
             return self._make(weight)
-        entry = _Entry(weakref.ref(weight, _Forget(self, id(weight))), weight)
-        self._set(id(weight), entry)
-        return self._cast_into(entry, weight, True if _grad_is_enabled() else _mode_without_grad())
+        entry = _Entry(weakref.ref(weight, _Forget(self, id(weight))))
+        with self._aliases.lock:
+            self._entries[id(weight)] = entry
+        return self._cast_into(entry, weight, mode)
 
     def _cast_into(self, entry, weight, mode):
         """Cast a weight, and cache the cast if that is safe."""
         # Read before the cast is made: another thread may change the weight meanwhile.
-        version, pointer, requires_grad = weight._version, weight.data_ptr(), weight.requires_grad
+        version, address, requires_grad = weight._version, weight.data_ptr(), weight.requires_grad
+        if address != entry.address:
+            entry.address, entry.memory = address, memory_of(weight)
         cast = self._make(weight)
-        if pointer != entry.pointer:
-            self._move(entry, weight, pointer)
         if type(cast) is _Tensor:
-            with self._aliases.lock:  # an alias that is recorded at the same time must find the cast
-                if not self._aliases.has(entry.memory):
-                    self._keep(entry, mode, (cast, version, pointer, requires_grad))
+            if not entry.casts:
+                entry.casting_threads.clear()  # the threads that made the earlier casts no longer count
+            entry.casting_threads.add(self._casting_thread.token)
+            entry.casts[mode] = (cast, version, address, requires_grad)
+            self._is_empty = False
+            if self._aliases.has(entry.memory):  # asked last: an alias that is recorded meanwhile drops the cast
+                entry.casts.clear()
         return cast
-
-    def _keep(self, entry, mode, cast):
-        if not entry.casts:
-            entry.casting_threads.clear()  # the threads that made the earlier casts no longer count
-        entry.casting_threads.add(self._casting_thread.token)
-        entry.casts[mode] = cast
-        self._is_empty = False
-
-    def _set(self, key, entry):
-        """Set the entry of the weight with this id; None removes it."""
-        with self._aliases.lock:
-            before = self._entries.pop(key, None)
-            if before is not None:
-                sharing = self._sharing.get(before.memory, set())
-                sharing.discard(key)
-                if not sharing:
-                    self._sharing.pop(before.memory, None)
-            if entry is not None:
-                self._entries[key] = entry
-                self._sharing.setdefault(entry.memory, set()).add(key)
-
-    def _move(self, entry, weight, pointer):
-        with self._aliases.lock:
-            is_listed = self._entries.get(id(weight)) is entry
-            if is_listed:
-                self._set(id(weight), None)
-            entry.pointer, entry.memory = pointer, memory_of(weight)
-            if is_listed:
-                self._set(id(weight), entry)
 
     def forget_dead(self, key, reference):
         """Drop the entry of a weight that died."""
         with self._aliases.lock:
             entry = self._entries.get(key)
             if entry is not None and entry.reference is reference:
-                self._set(key, None)
+                del self._entries[key]
 
     def forget_memory(self, memory):
         """Drop the casts of the weights in this memory."""
-        if memory in self._sharing:
-            with self._aliases.lock:
-                self._forget([self._entries[key] for key in self._sharing.get(memory, ())])
+        with self._aliases.lock:
+            if self._is_empty:
+                return
+            for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
+                if entry.memory == memory:
+                    entry.casts.clear()
 
     def forget_weight(self, weight):
         """Drop the casts of one weight."""
@@ -169,11 +145,7 @@ class WeightCache:
     def forget_all(self):
         """Drop every cast, whichever thread made it. The recorded aliases stay."""
         self._is_empty = True
-        self._forget(self._entries.copy().values())
-
-    @staticmethod
-    def _forget(entries):
-        for entry in entries:
+        for entry in self._entries.copy().values():
             entry.casts.clear()
 
     def clear(self, weights=list):
@@ -187,14 +159,17 @@ class WeightCache:
         """
         if self._is_empty:
             return
-        self._is_empty, is_left, mine = True, False, self._casting_thread.token
-        for entry in self._entries.copy().values():
-            if mine in entry.casting_threads:
-                entry.casts.clear()
-            elif entry.casts:
-                is_left = True
+        is_left, mine = False, self._casting_thread.token
+        with self._aliases.lock:  # so that ``forget_memory`` in another thread does not take the cache for empty
+            self._is_empty = True
+            for entry in self._entries.copy().values():
+                if mine in entry.casting_threads:
+                    entry.casts.clear()
+                elif entry.casts:
+                    is_left = True
+            if is_left:
+                self._is_empty = False
         if is_left:
-            self._is_empty = False
             for weight in weights():
                 self.forget_weight(weight)
 

@@ -19,20 +19,29 @@ _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 
-def half(function, casts):
-    """Cast every floating tensor to the low dtype."""
-    is_exempt, to_low = casts.is_exempt, casts.to_low
+def _casting(function, is_exempt, cast):
+    """Cast every floating tensor by ``cast``."""
 
     @functools.wraps(function)
-    def in_half(*args, **kwargs):
+    def with_casts(*args, **kwargs):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if kwargs:
-            args, kwargs = map_arguments(to_low, args, kwargs)
+            args, kwargs = map_arguments(cast, args, kwargs)
             return function(*args, **kwargs)
-        return function(*[to_low(arg) for arg in args])
+        return function(*map(cast, args))
 
-    return in_half
+    return with_casts
+
+
+def half(function, casts):
+    """Cast every floating tensor to the low dtype."""
+    return _casting(function, casts.is_exempt, casts.to_low)
+
+
+def in_float(function, casts):
+    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
+    return _casting(function, casts.is_exempt, casts.to_high)
 
 
 def half_emulated(function, casts, always=True):
@@ -67,27 +76,6 @@ def _has_sparse(args):
     return False
 
 
-def half_emulated_if_sparse(function, casts):
-    """As ``half``, but products of sparse tensors on a CPU are computed in the high dtype."""
-    return half_emulated(function, casts, always=False)
-
-
-def in_float(function, casts):
-    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
-    is_exempt, to_high = casts.is_exempt, casts.to_high
-
-    @functools.wraps(function)
-    def in_high(*args, **kwargs):
-        if is_exempt(args, kwargs):
-            return function(*args, **kwargs)
-        if kwargs:
-            args, kwargs = map_arguments(to_high, args, kwargs)
-            return function(*args, **kwargs)
-        return function(*[to_high(arg) for arg in args])
-
-    return in_high
-
-
 def _is_alike(args):
     """Return whether all floating tensors are known to have one dtype: a fast check for the common case."""
     first = None
@@ -114,9 +102,9 @@ def promoted(function, casts):
 
     @functools.wraps(function)
     def in_widest(*args, **kwargs):
-        if is_exempt(args, kwargs):
-            return function(*args, **kwargs)
         if _is_alike(args) and not (kwargs and _may_hold_tensors(kwargs.values())):
+            return function(*args, **kwargs)
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         args, kwargs = _promote(args, kwargs)
         return function(*args, **kwargs)
@@ -200,7 +188,7 @@ def no_nested_casts(function, casts):
 
 
 def float32_inside(function, casts):
-    """On a CPU compute low inputs in the high dtype and return the low one; elsewhere is_exempt the call alone."""
+    """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
     is_exempt, low = casts.is_exempt, casts.low
 
     @functools.wraps(function)
@@ -242,10 +230,9 @@ def wrapped(function, rule, casts, has_no_nested_casts=False, message=None, emul
         return function
     if rule == rules.BANNED:
         return _marked(banned(function, casts, message))
-    wrap = _WRAPPERS[rule]
-    if rule == rules.HALF:
-        wrap = half_emulated if emulate else half_emulated_if_sparse if takes_sparse else wrap
-    return _marked(wrap(function, casts))
+    if rule == rules.HALF and (emulate or takes_sparse):
+        return _marked(half_emulated(function, casts, always=emulate))
+    return _marked(_WRAPPERS[rule](function, casts))
 
 
 def _marked(wrapper):

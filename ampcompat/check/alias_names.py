@@ -141,12 +141,10 @@ def _module_files(site):
 
 
 def _bound_names(tree):
-    """Return the names that the body of a module binds; a star import is followed into this package."""
+    """Return the names that the body of a module binds."""
     names = set()
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            names |= _public_names(node.module)
-        elif isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
@@ -155,17 +153,3 @@ def _bound_names(tree):
             if any(isinstance(target, ast.Name) and target.id == "_PACKAGE_NAMES" for target in node.targets):
                 names |= set(ast.literal_eval(node.value))
     return names
-
-
-def _public_names(module):
-    """Return what ``from module import *`` binds, for a module of this package that imports no torch to be read."""
-    root = os.path.dirname(os.path.dirname(nvidia_apex.SITE))
-    parts = module.split(".")[1:]
-    path = os.path.join(root, *parts)
-    path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path + ".py"
-    with open(path, encoding="utf-8") as file:
-        tree = ast.parse(file.read())
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__":
-            return set(ast.literal_eval(node.value))
-    return {name for name in _bound_names(tree) if not name.startswith("_")}

@@ -14,10 +14,8 @@ class Place(NamedTuple):
     cell: Optional[int] = None
 
     def __str__(self):
-        return "{}:{}".format(self.path, self.line) if self.cell is None else self._in_notebook()
-
-    def _in_notebook(self):
-        return "{} cell {}:{}".format(self.path, self.cell, self.line)
+        cell = "" if self.cell is None else " cell {}".format(self.cell)
+        return "{}{}:{}".format(self.path, cell, self.line)
 
 
 class Use(NamedTuple):

@@ -5,8 +5,6 @@ keeps what was recorded. This process does not import torch.
 """
 
 import argparse
-import contextlib
-import io
 import os
 import shlex
 import shutil
@@ -14,17 +12,20 @@ import signal
 import sys
 
 from ..abtest import advice, export
+from ..abtest.plan import COMMANDS, write_plan
 from ..abtest.report import renderer
 from ..abtest.report.html import to_html
-from ..abtest.report.png import save_figure
+from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
-from ..abtest.report_data import NOTHING_TO_RECORD, Report, planned_runs
+from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
 from ..errors import AmpError
-from . import device_option
+from . import device_option, target_option
 from .argument_parser import CommandParser, whole_number
 from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
+from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses, write_json
+from .variants import choose_rows, parse_against, parse_variant
 
 ALL_FAILED, INTERRUPTED = 1, 130
 
@@ -37,25 +38,28 @@ def ab(arguments):
     """Run the levels, print the report, and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    command = _checked_command(parser, options)
-    environment = {"script": " ".join(map(shlex.quote, command)), "seed": options.seed, "diagnose": options.diagnose}
-    environment.update({"dtypes": options.dtypes} if options.dtypes else {})
-    environment.update({"cuda_redirected_to": options.device} if options.device else {})
-    report = Report(environment=environment, baseline=options.baseline)
-    progress = make_progress(steps=options.steps, runs=len(_runs(options)))
-    run_levels = _run_in_process if options.in_process else _run_in_subprocesses
-    outputs, interrupted = {}, None
-    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    command = options.command = _checked_command(parser, options)
+    planned = plan_series(options, command)
     try:
-        run_levels(options, command, report, progress, outputs)
-    except KeyboardInterrupt as error:
-        interrupted = 128 + signal.SIGTERM if isinstance(error, Terminated) else INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        report, missing = begin_or_resume(options, command, planned)
+    except AmpError as error:
+        parser.error(str(error))
+    if options.plan:
+        write_plan(options.plan, report, planned)
+        path = os.path.join(options.plan, COMMANDS)
+        print("wrote {} commands to {}; afterwards: ampcompat report {}".format(len(planned), path, options.plan))
+        return 0
+    progress = make_progress(steps=options.steps, runs=len(missing))
+    outputs = {}
+    try:
+        interrupted = _run(options, missing, report, progress, outputs)
+    except AmpError as error:
+        parser.error(str(error))
+    report.environment.update({"target": options.target} if options.target else {})
     advice.advise(report)
     _print(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
-        print("\n" + find_in_processes(report, options, command, _run_options(options), progress))
+        print("\n" + find_in_processes(report, options, planned, progress))
     try:
         _write(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
@@ -72,16 +76,17 @@ def ab(arguments):
 def _parser():
     parser = CommandParser(
         prog="ampcompat ab",
-        usage="%(prog)s [-h] [--levels O0,O1,…] [--baseline LEVEL] [--steps N] [--repeats K] [--no-control] [--seed S] "
-        "[--details] [--layers] [--find-keep-fp32 LEVEL] [--json FILE] [--html FILE] [--png FILE] [--csv FILE] "
-        "[--tensorboard DIR] [--timeout SECONDS] [--in-process] [--launcher COMMAND] [--no-diagnose] [--no-memory] "
-        "[--verbose] [--backend NAME] [--dtypes LOW,HIGH] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
+        usage="%(prog)s [-h] [--levels O0,O1,…] [--variant 'NAME: OPTIONS'] [--against FILE] [--baseline NAME] "
+        "[--steps N] [--repeats K] [--no-control] [--seed S] [--details] [--layers] [--find-keep-fp32 LEVEL] "
+        "[--json FILE] [--resume FILE] [--plan DIR] [--html FILE] [--png FILE] [--csv FILE] [--tensorboard DIR] "
+        "[--target NAME=NUMBER] [--timeout SECONDS] [--jobs N] [--gpus 0,1,…] [--timing-steps N] [--in-process] "
+        "[--launcher COMMAND] [--no-diagnose] [--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] "
+        "[--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unchanged script once per opt level and compare the levels. What follows SCRIPT or MODULE "
         "are its arguments.",
     )
     add = parser.add_argument
-    add("--levels", type=_levels, default=["O0", "O1", "O2", "O3"], metavar="O0,O1,…", help="default: O0,O1,O2,O3")
-    add("--baseline", type=parse_level, default="O0", metavar="LEVEL", help="compare the others with it; default: O0")
+    _add_row_options(add)
     add("--steps", type=whole_number(1), metavar="N", help="end each run after so many optimizer steps")
     add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with other seeds")
     control = "do not train the baseline with a second seed: faster, but no level is judged"
@@ -90,10 +95,12 @@ def _parser():
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
+    target_option.add_option(parser)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
+    _add_process_options(add)
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
     add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
@@ -108,10 +115,42 @@ def _parser():
     return parser
 
 
+def _add_process_options(add):
+    add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
+    gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, as many run at once"
+    add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
+    timing = "steps of a run of each level, alone, for its speed, where several run at once; 0: none; default: 20"
+    add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
+
+
+def _numbers(text):
+    found = text.split(",")
+    if len(set(found)) < len(found) or not all(found):
+        raise argparse.ArgumentTypeError("{!r} is not a list of different GPUs, such as 0,1".format(text))
+    return found
+
+
+def _add_row_options(add):
+    levels = "default: O0,O1,O2,O3; with --variant none"
+    add("--levels", type=_levels, metavar="O0,O1,…", help=levels)
+    baseline = "a level or variant to compare the others with; default: O0, without levels the script unchanged"
+    add("--baseline", metavar="NAME", help=baseline)
+    variant = (
+        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH, script="
+    )
+    add("--variant", dest="variants", action="append", type=parse_variant, metavar="'NAME: OPTIONS'", help=variant)
+    against = "compare the script with its rewritten form, which runs without ampcompat's apex"
+    add("--against", type=parse_against, metavar="FILE", help=against)
+
+
 def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
     add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
+    resume = "as --json; runs that the file has already are kept, and the others are run"
+    add("--resume", type=_writable_file, metavar="FILE", help=resume)
+    planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
+    add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
 
@@ -130,15 +169,56 @@ def _writable_file(text):
     return text
 
 
+def _run(options, missing, report, progress, outputs):
+    """Do the runs that are missing; return the exit code if they were interrupted, otherwise None."""
+    run = run_in_process if options.in_process else run_in_subprocesses
+    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        run(options, missing, report, progress, outputs)
+    except KeyboardInterrupt as error:
+        return 128 + signal.SIGTERM if isinstance(error, Terminated) else INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return None
+
+
 def _checked_command(parser, options):
     """Check the options and return the script to run with its arguments; exit with one line if something is wrong."""
+    _check_combinations(parser, options)
+    variants = ([options.against] if options.against else []) + (options.variants or [])
+    try:
+        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
+    command = script_command(parser, options)
+    if command[0] == "-":
+        parser.error("a script from stdin cannot be run once per level: pass a file")
+    if options.in_process and options.device is not None:
+        parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
+    device_option.check_option(parser, options.device)
+    return command
+
+
+def _check_combinations(parser, options):
+    """Check options that exclude or need each other, and set those that follow from others."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         parser.error(
             "ab starts the processes itself: run it without the launcher, with --launcher "
             "'torchrun --nproc_per_node {}'".format(os.environ["WORLD_SIZE"])
         )
-    if options.in_process and (options.launcher or options.timeout is not None):
-        parser.error("--in-process cannot be combined with --launcher or --timeout: there is no other process")
+    given = ("launcher", "timeout", "variants", "against", "resume", "jobs", "gpus")
+    if options.in_process and any(getattr(options, name) for name in given):
+        named = ", ".join("--" + name for name in given).replace("variants", "variant")
+        parser.error("--in-process cannot be combined with {}: there is no other process".format(named))
+    outputs = ("resume", "json", "html", "png", "csv", "tensorboard", "find_keep_fp32", "in_process")
+    if options.plan and any(getattr(options, name) for name in outputs):
+        parser.error("--plan runs nothing, so that there is nothing to write yet: `ampcompat report DIR` does that")
+    if options.resume and options.json not in (None, options.resume):
+        parser.error("--resume is --json as well: leave out --json")
+    options.json = options.resume or options.json
+    options.jobs = options.jobs or len(options.gpus) or 1
+    if options.gpus and options.jobs > len(options.gpus):
+        parser.error("--jobs {}: more than the {} of --gpus".format(options.jobs, len(options.gpus)))
     if (options.html or options.png) and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
     if options.tensorboard and not export.has_tensorboard():
@@ -149,90 +229,13 @@ def _checked_command(parser, options):
         if options.in_process or not options.control:
             parser.error("--find-keep-fp32 needs processes and the control: leave out --in-process and --no-control")
         options.layers = True
-        options.levels = [options.baseline, options.find_keep_fp32]
-    command = script_command(parser, options)
-    if command[0] == "-":
-        parser.error("a script from stdin cannot be run once per level: pass a file")
-    if options.in_process and options.device is not None:
-        parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
-    device_option.apply_option(parser, options.device)
-    if options.baseline not in options.levels:
-        options.levels.insert(0, options.baseline)
-    return command
+        if options.variants or options.against:
+            parser.error("--find-keep-fp32 searches a level: leave out --variant and --against")
+        options.levels = [options.find_keep_fp32]
 
 
 def _raise_terminated(number, frame):
     raise Terminated
-
-
-# -- the runs ----------------------------------------------------------------------------------------------------------
-
-
-def _run_in_subprocesses(options, command, report, progress, outputs):
-    from .subprocess_run import ChildTask, SubprocessRun
-
-    for level, repeat in _runs(options):
-        task = ChildTask(command, level, options.seed, repeat, options.steps, _run_options(options))
-        child = SubprocessRun(task, options.launcher, options.timeout, options.verbose)
-        report.add(level, repeat, child.run)
-        progress.begin(_label(level, repeat))
-        try:
-            child.run_to_end(progress.update)
-        finally:
-            progress.end(child.run)
-            report.environment.update(child.environment)
-            outputs[level, repeat] = child.output
-        _write_json(options, report)
-        if child.run.error in NOTHING_TO_RECORD:
-            break
-
-
-def _run_in_process(options, command, report, progress, outputs):
-    from ..abtest.comparison import RunOptions, run_levels
-    from ..apex import install
-    from . import child_process
-
-    printed = io.StringIO()
-    current = []
-
-    def on_event(level, repeat, event):
-        if current != [level, repeat]:
-            current[:] = level, repeat
-            progress.begin(_label(level, repeat))
-        progress.update(event)
-        if "end" in event:
-            progress.end(report.run_of(level, repeat))
-            outputs[level, repeat] = "\n".join(filter(None, [printed.getvalue().strip(), event.get("traceback")]))
-            printed.seek(0)
-            printed.truncate()
-
-    def train(level):
-        child_process.run_script(command)
-
-    run_options = RunOptions(hidden_files=child_process.HIDDEN_FILES + (__file__,), **_run_options(options))
-    quiet = contextlib.nullcontext() if options.verbose else contextlib.redirect_stdout(printed)
-    install.install()
-    try:
-        with quiet:
-            run_levels(report, train, _runs(options), options.steps, options.seed, run_options, on_event)
-    finally:
-        install.uninstall()
-
-
-def _run_options(options):
-    """Return the keyword arguments of ``comparison.RunOptions``."""
-    # What amp prints is in the report; of a script that fails, its own output and traceback are shown.
-    verbosity = None if options.verbose else 0
-    names = ("backend", "dtypes", "diagnose", "memory", "layers")
-    return dict({name: getattr(options, name) for name in names}, verbosity=verbosity)
-
-
-def _runs(options):
-    return planned_runs(options.levels, options.baseline, options.repeats, options.control)
-
-
-def _label(level, repeat):
-    return level if repeat == 0 else "{} seed {}".format(level, repeat + 1)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -253,25 +256,12 @@ def _print(options, report, outputs):
 
 
 def _write(options, report):
-    _write_json(options, report)
+    write_json(options, report)
     if options.html is not None:
-        _write_atomically(options.html, to_html(report))
+        write_atomically(options.html, to_html(report))
     if options.png is not None:
         save_figure(report, options.png)
     if options.csv is not None:
-        _write_atomically(options.csv, export.to_csv(report))
+        write_atomically(options.csv, export.to_csv(report))
     if options.tensorboard is not None:
         export.to_tensorboard(report, options.tensorboard)
-
-
-def _write_json(options, report):
-    if options.json is not None:
-        _write_atomically(options.json, report.to_json())
-
-
-def _write_atomically(path, text):
-    """Write a file completely or not at all."""
-    partial = "{}.{}.part".format(path, os.getpid())
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(partial, path)

@@ -16,6 +16,14 @@ class CommandParser(argparse.ArgumentParser):
         """Print the message on one line and exit with 2."""
         self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, " ".join(message.split())))
 
+    def write_file(self, path, text):
+        """Write a text file; an error of the command line if that is not possible."""
+        try:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError as error:
+            self.error("cannot write {}: {}.".format(path, error.strerror))
+
 
 def whole_number(minimum, maximum=None):
     """Return a type for ``add_argument``: whole numbers from ``minimum`` to ``maximum``, or without upper limit."""

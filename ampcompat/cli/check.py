@@ -35,21 +35,13 @@ def check(arguments):
     outputs = [(options.json, report.as_dict()), (options.sarif, to_sarif(report))]
     if "-" not in (options.json, options.sarif):
         sys.stdout.write(to_text(report, with_uses=not options.brief))
-    for name, content in outputs:
-        if name is not None:
-            _write(parser, name, json.dumps(content, indent=1) + "\n")
+    for name, content in [each for each in outputs if each[0] is not None]:
+        text = json.dumps(content, indent=1) + "\n"
+        if name == "-":
+            sys.stdout.write(text)
+        else:
+            parser.write_file(name, text)
     return report.exit_code
-
-
-def _write(parser, name, text):
-    if name == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        with open(name, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        parser.error("cannot write {}: {}".format(name, error.strerror))
 
 
 def _progress(stream):

@@ -22,14 +22,18 @@ def add_option(parser):
 
 def apply_option(parser, device):
     """Set the environment so that Pythons started from now on redirect CUDA to ``device``; None changes nothing."""
-    if device is None:
-        return
-    if sys.flags.no_site:
+    check_option(parser, device)
+    if device is not None:
+        os.environ.update(startup.environment(device))
+
+
+def check_option(parser, device):
+    """Exit with one line if CUDA cannot be redirected to ``device``; None is no device."""
+    if device is not None and sys.flags.no_site:
         parser.error("Python was started with -S, and --device needs the module site; leave out one of them.")
-    if device != "cpu":  # which is always available; importing torch takes a second
+    if device not in (None, "cpu"):  # the CPU is always available; importing torch takes a second
         from ..torch_compat import features
 
         if device not in features.available_devices():
             available = ", ".join(features.available_devices())
             parser.error("--device {}: not available to this torch, only {}.".format(device, available))
-    os.environ.update(startup.environment(device))

@@ -1,7 +1,10 @@
 """``ab --find-keep-fp32 LEVEL``: which layers must stay float32 for a rejected level to be accepted?"""
 
+from dataclasses import replace
+
 from ..abtest import keep_fp32
 from ..abtest.report_data import Report
+from ..abtest.subprocess_run import SubprocessRun
 from ..abtest.verdict import ACCEPTED, judge
 
 
@@ -35,21 +38,25 @@ def find(report, level, run_candidate):
     return sentence.format(level, keep_fp32.argument(found), len(found), len(names), len(tried))
 
 
-def find_in_processes(report, options, command, run_options, progress):
-    """Search with each candidate in a child process; the arguments are those of ``ab``."""
-    from .subprocess_run import ChildTask, SubprocessRun
+def find_in_processes(report, options, planned, progress):
+    """Search with each candidate in a child process.
 
+    Args:
+        options: those of ``ab``.
+        planned: the ``PlannedRun`` of every run of the report.
+    """
     level = options.find_keep_fp32
+    base = next(each for each in planned if each.level == level)
 
     def run_candidate(names):
-        candidate = dict(run_options, keep_fp32=names, layers=False, memory=False, diagnose=False)
-        task = ChildTask(command, level, options.seed, 0, options.steps, candidate)
-        child = SubprocessRun(task, options.launcher, options.timeout)
-        progress.begin("{} with {} layers in float32".format(level, len(names)))
+        candidate = dict(base.options, initialize={"keep_fp32": names}, layers=False, memory=False, diagnose=False)
+        child = SubprocessRun(replace(base, options=candidate))
+        label = "{} with {} layers in float32".format(level, len(names))
+        progress.begin(label)
         try:
-            child.run_to_end(progress.update)
+            child.run_to_end(lambda event: progress.update(label, event))
         finally:
-            progress.end(child.run)
+            progress.end(label, child.run)
         return child.run
 
     return find(report, level, run_candidate)

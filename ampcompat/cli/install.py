@@ -28,11 +28,7 @@ def install(arguments):
     if other and nvidia_apex.has_submodule(other, "amp"):
         parser.error("NVIDIA Apex with amp is installed at {}; uninstall it first, or use `run`.".format(other))
     path = _path()
-    try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(LINE.format(ascii(nvidia_apex.SITE)))
-    except OSError as error:
-        parser.error("cannot write {}: {}.".format(path, error.strerror))
+    parser.write_file(path, LINE.format(ascii(nvidia_apex.SITE)))
     print("`import apex` now imports ampcompat: wrote {}".format(path))
     if other:
         print(nvidia_apex.describe(other))

@@ -33,7 +33,7 @@ def migrate(arguments):
         if target is None:
             sys.stdout.write(_diff(source, result.source, options.script))
         else:
-            _write(target, result.source)
+            parser.write_file(target, result.source)
     except AmpError as error:
         parser.error(str(error))
     sys.stdout.flush()
@@ -57,14 +57,6 @@ def _read(path):
         raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
     except UnicodeDecodeError:
         raise AmpError("cannot read {}: it is not UTF-8 text.".format(path)) from None
-
-
-def _write(path, text):
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
 
 
 def _diff(before, after, path):

@@ -6,6 +6,7 @@ The number of steps is unknown until a run has ended, unless ``--steps`` is give
 import os
 import shutil
 import sys
+import threading
 import time
 
 from ..abtest.number_format import duration, number, scale
@@ -23,8 +24,30 @@ def make_progress(stream=None, steps=None, runs=1):
     return (BarProgress if can_redraw else LineProgress)(stream, steps, runs)
 
 
+class Running:
+    """A run that goes on: its label, the last step, loss and scale, and since when it starts and steps."""
+
+    def __init__(self, label):
+        self.label = label
+        self.step, self.loss, self.scale = 0, None, None
+        self.start = self.first_step = time.monotonic()
+
+    def update(self, event):
+        """Apply an event of a step."""
+        if event["step"] == 0:
+            self.first_step = time.monotonic()  # without the time for loading torch and data
+        self.step = event["step"] + 1
+        self.loss = event["loss"][-1][1] if event["loss"] else self.loss
+        self.scale = event["scale"][-1][1] if event["scale"] else self.scale
+
+    def remaining(self, total, now):
+        """Return the estimated seconds until the run has ended, or None."""
+        known = total and self.step >= 2
+        return (now - self.first_step) / (self.step - 1) * max(0, total - self.step) if known else None
+
+
 class LineProgress:
-    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds before.
+    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds before. Threads may call its methods.
 
     Args:
         stream: where to write.
@@ -37,56 +60,74 @@ class LineProgress:
     def __init__(self, stream, steps=None, runs=1):
         self.stream = stream
         self.total = steps
-        self.runs, self.run = runs, 0
+        self.runs, self.begun = runs, 0
+        self.running = {}  # label -> Running
         self._durations = []  # seconds of the runs that have ended
-        self.label, self.step, self.loss, self.scale = "", 0, None, None
-        self._start = self._begin = self._shown = 0.0
+        self._shown = 0.0
+        self._lock = threading.RLock()
 
     def begin(self, label):
         """Start a run."""
-        self.run += 1
-        self.label = "{} (run {} of {})".format(label, self.run, self.runs) if self.run <= self.runs > 1 else label
-        self.step, self.loss, self.scale = 0, None, None
-        self._start = self._begin = self._shown = time.monotonic()
+        with self._lock:
+            self.begun += 1
+            numbered = "{} (run {} of {})".format(label, self.begun, self.runs)
+            self.running[label] = Running(numbered if self.begun <= self.runs > 1 else label)
+            self._shown = time.monotonic()
 
-    def update(self, event):
-        """Update with an event of the event log, or with None because time has passed."""
-        if event is not None and "step" in event:
-            if event["step"] == 0:
-                self._begin = time.monotonic()  # without the time for loading torch and data
-            self.step = event["step"] + 1
-            self.loss = event["loss"][-1][1] if event["loss"] else self.loss
-            self.scale = event["scale"][-1][1] if event["scale"] else self.scale
-        now = time.monotonic()
-        if now - self._shown >= self.interval:
-            self._shown = now
-            self.show()
+    def update(self, label, event):
+        """Update a run with an event of the event log, or with None because time has passed."""
+        with self._lock:
+            if event is not None and "step" in event:
+                self.running[label].update(event)
+            now = time.monotonic()
+            if now - self._shown >= self.interval:
+                self._shown = now
+                self.show()
 
-    def end(self, run):
+    def end(self, label, run):
         """End a run, given as a ``Run``."""
-        self._durations.append(time.monotonic() - self._start)
-        if self.total is None and run.status in ("ok", "stopped"):
-            self.total = len(run.step_seconds)
-        self.show_end(run)
+        with self._lock:
+            ended = self.running.pop(label)
+            self._durations.append(time.monotonic() - ended.start)
+            if self.total is None and run.status in ("ok", "stopped"):
+                self.total = len(run.step_seconds)
+            self.show_end(ended.label, run)
 
     def remaining(self):
         """Return the estimated seconds until all runs have ended, or None."""
-        if not self.total or self.step < 2:
-            return None
         now = time.monotonic()
-        rest = (now - self._begin) / (self.step - 1) * max(0, self.total - self.step)
-        durations = self._durations + [now - self._start + rest]
-        return rest + sum(durations) / len(durations) * max(0, self.runs - self.run)
+        rests = [each.remaining(self.total, now) for each in self.running.values()]
+        if None in rests or not rests:
+            return None
+        durations = self._durations + [now - each.start + rest for each, rest in zip(self.running.values(), rests)]
+        waiting = sum(durations) / len(durations) * max(0, self.runs - self.begun)
+        return max(max(rests), (sum(rests) + waiting) / len(rests))
+
+    def heading(self):
+        """Return the name of the run that goes on, or how many of several have ended."""
+        if len(self.running) == 1:
+            return next(iter(self.running.values())).label
+        return "{} of {} runs".format(len(self._durations), self.runs)
 
     def status(self):
         """Return the parts of the status line, the most important first."""
-        if not self.step:
-            return ["starting"]
-        parts = ["step {}".format(self.step) if not self.total else "{}/{}".format(self.step, self.total)]
-        parts += ["loss " + number(self.loss)] if self.loss is not None else []
         remaining = self.remaining()
-        parts += ["ETA " + duration(remaining)] if remaining is not None else []
-        return parts + (["scale " + scale(self.scale)] if self.scale is not None else [])
+        eta = ["ETA " + duration(remaining)] if remaining is not None else []
+        if len(self.running) > 1:
+            return eta + ["{} {}".format(label, self._steps(run)) for label, run in self.running.items()]
+        run = next(iter(self.running.values()))
+        if not run.step:
+            return ["starting"]
+        loss = ["loss " + number(run.loss)] if run.loss is not None else []
+        return [self._steps(run)] + loss + eta + (["scale " + scale(run.scale)] if run.scale is not None else [])
+
+    def _steps(self, run):
+        return "{}/{}".format(run.step, self.total) if self.total else "step {}".format(run.step)
+
+    def share(self):
+        """Return the share of the steps that are done, of all runs that go on."""
+        steps = sum(run.step for run in self.running.values())
+        return min(1.0, steps / self.total / len(self.running)) if self.total and self.running else 0.0
 
     def ending(self, run):
         """Return a description of how a run ended."""
@@ -98,11 +139,11 @@ class LineProgress:
 
     def show(self):
         """Write a line."""
-        print("{}: {}".format(self.label, ", ".join(self.status())), file=self.stream, flush=True)
+        print("{}: {}".format(self.heading(), ", ".join(self.status())), file=self.stream, flush=True)
 
-    def show_end(self, run):
+    def show_end(self, label, run):
         """Write the last line of a run."""
-        print("{}: {}".format(self.label, self.ending(run)), file=self.stream, flush=True)
+        print("{}: {}".format(label, self.ending(run)), file=self.stream, flush=True)
 
 
 class BarProgress(LineProgress):
@@ -117,26 +158,25 @@ class BarProgress(LineProgress):
 
     def show(self):
         """Redraw the line."""
-        share = min(1.0, self.step / self.total) if self.total else 0.0
-        self._draw(self.status(), share, None)
+        self._draw(self.heading(), self.status(), self.share(), None)
 
-    def show_end(self, run):
-        """Draw the line for the last time and leave it there."""
+    def show_end(self, label, run):
+        """Draw the line of a run for the last time and leave it there."""
         share = min(1.0, len(run.step_seconds) / self.total) if self.total else 0.0
-        self._draw([self.ending(run)], share, RED if run.error else GREEN)
+        self._draw(label, [self.ending(run)], share, RED if run.error else GREEN)
         self.stream.write("\n")
         self.stream.flush()
 
-    def _draw(self, parts, share, colour):
+    def _draw(self, label, parts, share, colour):
         columns = shutil.get_terminal_size().columns - 1
-        width = columns - len(self.label) - 1
+        width = columns - len(label) - 1
         length = min(30, max(0, width - 30))
         filled = int(round(share * length))
         bar = self._symbols[0] * filled + self._symbols[1] * (length - filled)
         text = _join(parts, width - length - 1)
         if colour is not None and self._colours:
             bar = colour + bar + RESET
-        self.stream.write("\r\x1b[K" + " ".join(part for part in (self.label, bar, text) if part))
+        self.stream.write("\r\x1b[K" + " ".join(part for part in (label, bar, text) if part))
         self.stream.flush()
 
 

@@ -3,58 +3,74 @@
 import os
 import shutil
 
+from ..abtest import plan
+from ..abtest.advice import advise
+from ..abtest.report import charts
 from ..abtest.report.html import to_html
-from ..abtest.report.png import save_figure
+from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
+from ..abtest.summary import summarize
 from ..errors import AmpError
+from . import target_option
 from .argument_parser import CommandParser
 
 
 def report(arguments):
     """Print the tables of reports; on request write a page and an image of all of them."""
     parser = CommandParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
-    parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file; several are shown side by side")
+    parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file, or a folder of `ab --plan`; several")
+    parser.add_argument("--merge", action="store_true", help="put reports of one series together")
     parser.add_argument("--details", action="store_true", help="print all that is known of each level")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
+    target_option.add_option(parser)
     options = parser.parse_args(arguments)
     try:
-        reports = [(path, _read(path)) for path in options.files]  # all of them before anything is printed or written
-        _print(reports, options.details)
+        reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
+        for _, each in reports if options.target else ():
+            each.environment["target"] = options.target
+            advise(each)
+        summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
+        _print(reports, summaries, options.details)
+        if missing:
+            print("\nMissing: {}.".format(", ".join(missing)))
+        named = _named(reports)
+        drawn = charts.charts(named) if options.html or options.png else []
         if options.html:
-            _write(options.html, lambda path: _write_page(_named(reports), path))
+            _write(options.html, lambda path: _write_page(to_html(named, summaries, drawn), path))
         if options.png:
-            _write(options.png, lambda path: save_figure(_named(reports), path))
+            _write(options.png, lambda path: save_figure(named, path, drawn=drawn))
     except AmpError as error:
         parser.error(str(error))
     return 0
 
 
-def _read(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
-    except UnicodeDecodeError:
-        raise AmpError("cannot read {}: it is not UTF-8 text.".format(path)) from None
-    try:
-        return Report.from_json(text)
-    except AmpError as error:
-        raise AmpError("{}: {}".format(path, error)) from None
+def _read(paths, merges):
+    """Return ``[(path, report), …]``, and the names of runs that are missing in plans or merged reports."""
+    reports, missing = [], []
+    for path in paths:
+        if os.path.isdir(path):
+            report, lacking = plan.collect(path)
+            missing += lacking
+        else:
+            report = Report.load(path)
+        reports.append((path, report))
+    if merges:
+        whole, missing = plan.merge(reports)
+        reports = [(paths[0], whole)]
+    return reports, missing
 
 
-def _print(reports, details):
+def _print(reports, summaries, details):
     width = shutil.get_terminal_size((100, 24)).columns
-    for index, (path, one) in enumerate(reports):
+    for index, ((path, one), summary) in enumerate(zip(reports, summaries)):
         if len(reports) > 1:
             print("{}== {} ==\n".format("\n" if index else "", path))
-        print(to_text(one, min(width, 100), details))
+        print(to_text(one, min(width, 100), details, summary))
 
 
-def _write_page(reports, path):
-    page = to_html(reports)
+def _write_page(page, path):
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)
 

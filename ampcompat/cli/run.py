@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from ..apex import nvidia_apex
-from ..apex.install import environment, shadowed_by
+from ..apex.install import environment, interpreter_options
 from ..training import state
 from . import device_option
 from .argument_parser import CommandParser, whole_number
@@ -43,6 +43,14 @@ def _parser():
         "[--diagnose] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Run an unmodified script that imports apex. Arguments after SCRIPT or MODULE are passed to it.",
     )
+    add_training_options(parser)
+    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    return parser
+
+
+def add_training_options(parser):
+    """Add the options that change how a script trains."""
     parser.add_argument(
         "--opt-level", type=parse_level, metavar="LEVEL", help="O0 to O5; overrides the opt_level of the script"
     )
@@ -63,9 +71,6 @@ def _parser():
         help="print why steps are skipped, and at the end a histogram of the gradients",
     )
     device_option.add_option(parser)
-    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
-    return parser
 
 
 def parse_level(text):
@@ -126,19 +131,11 @@ def _warn_of_other_apex(parser, folder):
 
     Also mention an installed ``apex`` that is not NVIDIA's.
     """
-    other, installed = shadowed_by(folder), nvidia_apex.other_apex(sys.path[1:])
+    other, installed = nvidia_apex.other_apex([folder]), nvidia_apex.other_apex(sys.path[1:])
     if other:
         print("{}: warning: {} hides ampcompat's apex from this script".format(parser.prog, other), file=sys.stderr)
     elif installed and not nvidia_apex.is_nvidia_apex(installed):
         print("{}: note: {}".format(parser.prog, nvidia_apex.describe(installed)), file=sys.stderr)
-
-
-def interpreter_options():
-    """Return the options that this interpreter was started with, as in ``python -u -W error -m ampcompat``."""
-    # Private, but it is how multiprocessing starts its workers; sys.orig_argv (3.10) mixes options and arguments.
-    options = subprocess._args_from_interpreter_flags()
-    unbuffered = getattr(sys.stdout, "write_through", False)  # -u, which sys.flags does not record
-    return (["-u"] if unbuffered else []) + options
 
 
 def _exec(command):

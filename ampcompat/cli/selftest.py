@@ -1,5 +1,6 @@
 """``selftest``: checks on the user's own machine that ampcompat works with its torch and its device."""
 
+import functools
 import shutil
 
 from ..errors import AmpError
@@ -20,24 +21,13 @@ def selftest(arguments):
         available = ", ".join(features.available_devices())
         parser.error("--device {}: not available to this torch, only {}.".format(device, available))
     if stated.json:
-        _write(parser, stated.json, "")  # before the minutes that the checks take
+        parser.write_file(stated.json, "")  # before the minutes that the checks take
     try:
-        report = runner.run(device, stated.quick, _print_now, shutil.get_terminal_size((120, 24)).columns)
+        show = functools.partial(print, flush=True)
+        report = runner.run(device, stated.quick, show, shutil.get_terminal_size((120, 24)).columns)
     except AmpError as error:
         parser.error(str(error))
     if stated.json:
-        _write(parser, stated.json, runner.to_json(report))
+        parser.write_file(stated.json, runner.to_json(report))
         print("wrote {}".format(stated.json))
     return 1 if report["counts"].get("failed") else 0
-
-
-def _print_now(line):
-    print(line, flush=True)
-
-
-def _write(parser, path, text):
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        parser.error("cannot write {}: {}.".format(path, error.strerror))

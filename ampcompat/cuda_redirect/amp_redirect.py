@@ -77,10 +77,7 @@ def check_and_unscale(target, original):
 
     @functools.wraps(original)
     def check(grads, found_inf, inv_scale):
-        for grad in [grads] if isinstance(grads, torch.Tensor) else grads:
-            if not tensor_lists.all_finite(grad):
-                found_inf.fill_(1.0)
-            grad.mul_(inv_scale.to(grad.dtype))
+        tensor_lists.check_and_scale_([grads] if isinstance(grads, torch.Tensor) else grads, inv_scale, found_inf)
 
     return check
 

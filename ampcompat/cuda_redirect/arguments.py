@@ -36,13 +36,19 @@ RULES = {
 }
 
 
-def with_translated_arguments(target, original, rules):
-    """Return ``original`` with some arguments replaced.
+def with_translated_device(target, args, kwargs):
+    """Return arguments with the device translated: the first positional one, or the keyword."""
+    if args:
+        args = (target.translated(args[0]),) + args[1:]
+    if "device" in kwargs:
+        kwargs = dict(kwargs, device=target.translated(kwargs["device"]))
+    return args, kwargs
 
-    Args:
-        target: the ``Target``.
-        original: a Python function.
-        rules: (parameter, name of a rule) pairs; parameters that the function does not have are skipped.
+
+def with_translated_arguments(target, original, rules):
+    """Return a Python function with some arguments replaced.
+
+    ``rules`` are (parameter, name of a rule) pairs; parameters that the function does not have are skipped.
     """
     signature = inspect.signature(original)
     rules = [(parameter, RULES[rule]) for parameter, rule in rules if parameter in signature.parameters]

@@ -5,6 +5,8 @@ A proxy is a class only for ``isinstance`` and ``issubclass``. Calling it return
 
 import functools
 
+from . import arguments
+
 
 class _ProxyMeta(type):
     """The metaclass of proxies."""
@@ -51,10 +53,7 @@ def device(target, original):
             args = ("cuda",) + args
         return original(*args, **kwargs)
 
-    def accepts(value):
-        return isinstance(value, original)
-
-    return proxy("device", "torch", make, accepts, original, __doc__=original.__doc__)
+    return proxy("device", "torch", make, original.__instancecheck__, original, __doc__=original.__doc__)
 
 
 def current_accelerator(target, original):
@@ -72,17 +71,7 @@ def generator(target, original):
     """Replace ``torch.Generator``: one for CUDA is one for the target."""
 
     def make(*args, **kwargs):
-        args = tuple(target.translated(argument) for argument in args)
-        if "device" in kwargs:
-            kwargs["device"] = target.translated(kwargs["device"])
+        args, kwargs = arguments.with_translated_device(target, args, kwargs)
         return original(*args, **kwargs)
 
-    def accepts(value):
-        return isinstance(value, original)
-
-    return proxy("Generator", original.__module__, make, accepts, original, __doc__=original.__doc__)
-
-
-def is_proxy(value, attribute):
-    """Return whether a value is a proxy with this attribute."""
-    return isinstance(value, _ProxyMeta) and hasattr(value, attribute)
+    return proxy("Generator", original.__module__, make, original.__instancecheck__, original, __doc__=original.__doc__)

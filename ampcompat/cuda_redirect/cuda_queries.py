@@ -1,6 +1,6 @@
 """Replacements for functions of ``torch.cuda`` whose results depend on the target: device, memory, random numbers.
 
-Functions that always return the same are rows in ``redirections``. Counters of memory that the target does not have
+Functions that always return the same are rows in ``redirected_names``. Counters of memory that the target does not have
 are 0.
 """
 
@@ -11,7 +11,7 @@ import torch
 
 from ..errors import AmpValueError
 from . import unsupported
-from .redirections import CAPABILITY
+from .redirected_names import CAPABILITY
 
 
 class DeviceProperties(NamedTuple):

@@ -14,7 +14,7 @@ from . import (
     amp_redirect,
     arguments,
     class_proxies,
-    redirections,
+    redirected_names,
     single_device,
     streams,
     tensor_movement,
@@ -30,26 +30,21 @@ _MODULE_NAMED = {module.__name__.rpartition(".")[2]: module for module in _MODUL
 
 
 class Redirection:
-    """CUDA redirected to one device, until ``undo``.
-
-    Args:
-        device: "cpu", "mps" or "xpu".
-    """
+    """CUDA redirected to one device (see ``Target``), until ``undo``."""
 
     def __init__(self, device):
         self.target = Target(device)
         self._queries = CudaQueries(self.target)
         self._patches = PatchStack()
         self._originals = []  # (owner, name, original) of functions that TorchScript must see
-        missing = [name for name in redirections.LAZY_MODULES if name not in sys.modules]
-        self._import_hook = ImportHook(missing, self._apply_after_import)
+        missing = [name for name in redirected_names.LAZY_MODULES if name not in sys.modules]
+        self._import_hook = ImportHook(missing, self._apply)
 
     def begin(self):
         """Apply every row whose owner this torch has."""
         _fill_torch_caches()
-        loaded = [None] + [name for name in redirections.LAZY_MODULES if name in sys.modules]
         try:
-            self._apply([row for row in redirections.rows() if redirections.lazy_module(row) in loaded])
+            self._apply(None, *[name for name in redirected_names.LAZY_MODULES if name in sys.modules])
             jit_script.script_originals(self._originals, self._patches)
             compile.patch_compile(self._patches)
         except BaseException:
@@ -62,16 +57,13 @@ class Redirection:
         self._import_hook.stop()
         self._patches.undo()
 
-    def _apply_after_import(self, module):
-        """Apply the rows of a module after its import."""
-        self._apply([row for row in redirections.rows() if redirections.lazy_module(row) == module])
-
-    def _apply(self, rows):
+    def _apply(self, *lazy_modules):
+        """Apply the rows of lazily imported modules; None stands for all others."""
         replacements = []  # all are made before the first is set, since making one may use another's original
-        for row in rows:
+        for row in [row for row in redirected_names.rows() if redirected_names.lazy_module(row) in lazy_modules]:
             owner = find_owner(row.owner)
             for name in row.names:
-                if owner is not None and (hasattr(owner, name) or row.rule == redirections.ADDED):
+                if owner is not None and (hasattr(owner, name) or row.rule == redirected_names.ADDED):
                     original = getattr(owner, name, _do_nothing)
                     replacements.append((owner, name, original, self._replacement(row, name, original)))
         for owner, name, original, replacement in replacements:
@@ -84,15 +76,15 @@ class Redirection:
                     self._originals.append((owner, name, original))
 
     def _replacement(self, row, name, original):
-        if row.rule == redirections.FACTORY:
+        if row.rule == redirected_names.FACTORY:
             return _with_translated_device(self.target, original)
-        if row.rule == redirections.ARGUMENTS:
+        if row.rule == redirected_names.ARGUMENTS:
             return arguments.with_translated_arguments(self.target, original, row.detail)
-        if row.rule == redirections.QUERY:
+        if row.rule == redirected_names.QUERY:
             return _with_name_of(original, getattr(self._queries, name))
-        if row.rule in (redirections.RETURNS, redirections.ADDED):
+        if row.rule in (redirected_names.RETURNS, redirected_names.ADDED):
             return _with_name_of(original, lambda *args, **kwargs: copy.copy(row.detail))
-        if row.rule == redirections.UNSUPPORTED:
+        if row.rule == redirected_names.UNSUPPORTED:
             return unsupported.raising_replacement(row.owner + "." + name, self.target, original, row.detail)
         module, function = row.detail.split(".")
         return getattr(_MODULE_NAMED[module], function)(self.target, original)

@@ -8,6 +8,8 @@ import functools
 
 import torch
 
+from ..torch_compat.thread_context import in_process_group
+
 
 def data_parallel_init(target, original):
     """Replace ``DataParallel.__init__``: it calls the module itself, as torch's does without a GPU."""
@@ -79,9 +81,8 @@ def _reduce_add_coalesced(target, inputs, destination=None, buffer_size=10485760
 
 
 def _scatter(target, tensor, devices=None, chunk_sizes=None, dim=0, streams=None, *, out=None):
-    count = len(devices) if out is None else len(out)
-    sizes = list(chunk_sizes) if chunk_sizes is not None else None
-    chunks = _moved(target, tensor).chunk(count, dim) if sizes is None else _moved(target, tensor).split(sizes, dim)
+    tensor, count = _moved(target, tensor), len(devices if out is None else out)
+    chunks = tensor.chunk(count, dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
     if out is None:
         return tuple(chunks)
     return tuple(each.copy_(chunk) for each, chunk in zip(out, chunks))
@@ -128,8 +129,7 @@ def sync_batch_norm_forward(target, original):
 
     @functools.wraps(original)
     def forward(self, input):
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if not (self.training and distributed and target.is_on_target(input)):
+        if not (self.training and in_process_group() and target.is_on_target(input)):
             return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
         from ..apex.parallel.sync_batchnorm import SyncBatchNorm
 

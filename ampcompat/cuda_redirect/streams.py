@@ -4,6 +4,7 @@ Events have real times of the host; a device that works asynchronously is synchr
 ``elapsed_time`` is the time of the work in between. Waiting for an event or a stream does nothing.
 """
 
+import contextlib
 import functools
 import threading
 import time
@@ -198,19 +199,13 @@ def nvtx(target, original):
     return mark
 
 
-class _NullContext:
+class _NullContext(contextlib.nullcontext):
     """A context that does nothing."""
 
     def __init__(self, enabled=True, record_shapes=False):
-        self.enabled = enabled
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        return False
+        super().__init__(self)
 
 
 def emit_nvtx(target, original):
-    """Replace ``torch.autograd.profiler.emit_nvtx`` by a context that does nothing."""
+    """Replace ``torch.autograd.profiler.emit_nvtx`` by a class of contexts that do nothing."""
     return type("emit_nvtx", (_NullContext,), {"__module__": original.__module__, "__doc__": original.__doc__})

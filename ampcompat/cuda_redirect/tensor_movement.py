@@ -7,14 +7,7 @@ change with the weights.
 
 import functools
 
-
-def _translated(target, args, kwargs):
-    """Return the arguments of ``to``: only the first positional one can be a device."""
-    if args:
-        args = (target.translated(args[0]),) + args[1:]
-    if "device" in kwargs:
-        kwargs = dict(kwargs, device=target.translated(kwargs["device"]))
-    return args, kwargs
+from .arguments import with_translated_device
 
 
 def tensor_to(target, original):
@@ -24,7 +17,7 @@ def tensor_to(target, original):
     def to(self, *args, **kwargs):
         device = args[0] if args else kwargs.get("device")
         to_host = isinstance(device, str) and device == target.type == "cpu"
-        args, kwargs = _translated(target, args, kwargs)
+        args, kwargs = with_translated_device(target, args, kwargs)
         moved = original(self, *args, **kwargs)
         return moved.clone() if to_host and moved is self else moved
 
@@ -36,7 +29,7 @@ def module_to(target, original):
 
     @functools.wraps(original)
     def to(self, *args, **kwargs):
-        args, kwargs = _translated(target, args, kwargs)
+        args, kwargs = with_translated_device(target, args, kwargs)
         return original(self, *args, **kwargs)
 
     return to

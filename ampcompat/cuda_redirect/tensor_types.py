@@ -43,7 +43,7 @@ def _dtype_of(tensor_type):
     """Return the dtype of a CUDA tensor type, given as a class or a string; None for anything else."""
     if isinstance(tensor_type, str) and tensor_type.startswith(_PREFIX):
         return getattr(torch, _DTYPES.get(tensor_type[len(_PREFIX) :], ""), None)
-    return tensor_type.cuda_dtype if class_proxies.is_proxy(tensor_type, "cuda_dtype") else None
+    return getattr(tensor_type, "cuda_dtype", None)
 
 
 def tensor_type(target, original):

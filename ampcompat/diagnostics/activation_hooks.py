@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 
 from ..casting import compile
-from ..nested import tensors_in
+from ..module_hook import ModuleHook
+from ..nested import floating_tensors
 from ..patching import PatchStack
 from ..torch_compat.thread_context import functorch_level, jit_tracing_state
 from .tensor_stats import max_abs
@@ -36,7 +37,9 @@ class ActivationHooks:
     def __init__(self):
         self.outputs = deque(maxlen=MAX_ENTRIES)
         self.gradients = deque(maxlen=MAX_ENTRIES)
-        self.is_in_backward = self.is_paused = bool  # False until they are replaced
+        self.is_in_backward = bool  # False until it is replaced
+        self._models = []  # (weak reference to a model, name_of)
+        self._is_paused = False
         self._is_removed = False
         self._is_stale = False
         self._is_training_forward = False  # inside the forward of a whole model with gradients enabled
@@ -50,12 +53,32 @@ class ActivationHooks:
         Args:
             name_of: a function: a module's name in the model, "" for the model itself -> its name in the entries.
         """
+        self._models = [each for each in self._models if each[0]() is not None] + [(weakref.ref(model), name_of)]
+        if not self._is_paused:
+            self._register(model, name_of)
+
+    def pause(self, pauses):
+        """Remove the hooks of modules, so that forward passes cost what they cost without any; or register them again.
+
+        Traced hooks do nothing: torch.compile makes the same code once with hooks and once without.
+        """
+        if pauses == self._is_paused:
+            return
+        self._is_paused = pauses
+        self._patches.undo()
+        self._hooked.clear()
+        for model, name_of in [] if pauses else self._models:
+            if model() is not None:
+                self._register(model(), name_of)
+
+    def _register(self, model, name_of):
         with PatchStack() as patches:
             for name, module in model.named_modules():
                 if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):
                     self._hooked.add(module)
                     record_input = self._model_input if module is model else self._input
-                    before, after = _Hook(record_input, INPUT + name_of(name)), _Hook(self._output, name_of(name))
+                    before = ModuleHook(record_input, INPUT + name_of(name))
+                    after = ModuleHook(self._output, name_of(name))
                     patches.defer_for(module, module.register_forward_pre_hook(before).remove)
                     patches.defer_for(module, module.register_forward_hook(after).remove)
             self._patches.absorb(patches)
@@ -71,23 +94,19 @@ class ActivationHooks:
 
     # -- what the hooks call -------------------------------------------------------------------------------------------
 
-    def _is_off(self):
-        # What is traced is asked first: a compiled graph must not depend on whether this is paused.
-        return self._is_traced() or self.is_paused()
-
     def _is_traced(self):
         return compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
 
     def _model_input(self, name, module, args):
-        if not self._is_off() and not self.is_in_backward():
+        if not self._is_traced() and not self.is_in_backward():
             self._is_training_forward = torch.is_grad_enabled()
         self._input(name, module, args)
 
     def _input(self, name, module, args):
-        if self._is_off() or self.is_in_backward() or not self._is_training():
+        if self._is_traced() or self.is_in_backward() or not self._is_training():
             return
         self._clear_if_stale()
-        for tensor in _floating(args):
+        for tensor in floating_tensors(args, []):
             if not self._is_last(tensor):  # the last module's output is recorded already, results of functions are not
                 _append(self.outputs, name, tensor)
                 self._last = weakref.ref(tensor), _version(tensor)
@@ -96,13 +115,13 @@ class ActivationHooks:
         return self._is_training_forward or torch.is_grad_enabled()  # reentrant checkpoints disable gradients
 
     def _output(self, name, module, args, output):
-        if self._is_off():
+        if self._is_traced():
             return
         if self.is_in_backward():
             self._hook_gradients(name, output)
         elif self._is_training():
             self._clear_if_stale()
-            for tensor in _floating(output):
+            for tensor in floating_tensors(output, []):
                 if not self._is_last(tensor):  # a container returns what its last child returned
                     _append(self.outputs, name, tensor)
             self._hook_gradients(name, output)
@@ -114,7 +133,7 @@ class ActivationHooks:
             self.gradients.clear()
 
     def _hook_gradients(self, name, output):
-        for tensor in _floating(output):
+        for tensor in floating_tensors(output, []):
             if tensor.grad_fn is not None and not self._is_last(tensor):
                 tensor.register_hook(lambda gradient: self._gradient(name, gradient))
             self._last = weakref.ref(tensor), _version(tensor)
@@ -137,25 +156,3 @@ def _append(entries, name, tensor):
     value = max_abs(tensor)
     if value is not None:
         entries.append(Entry(name, value, tensor.dtype))
-
-
-def _floating(value):
-    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
-
-
-class _Hook:
-    """A forward hook or pre-hook. A copy or pickle of its module gets one that does nothing."""
-
-    def __init__(self, record=None, name=""):
-        self._record = record
-        self._name = name
-
-    def __call__(self, module, *values):
-        if self._record is not None:
-            self._record(self._name, module, *values)
-
-    def __deepcopy__(self, memo):
-        return _Hook()
-
-    def __reduce__(self):
-        return _Hook, ()

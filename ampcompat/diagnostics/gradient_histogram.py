@@ -50,13 +50,8 @@ class Histogram(NamedTuple):
         return sum(self.counts.values())
 
     def underflow_fraction(self, scale: float = 1.0) -> float:
-        """Return the fraction of nonzero values under 2**-24, which float16 flushes to 0, after scaling.
-
-        Args:
-            scale: a loss scale, a power of two.
-        """
-        shift = math.floor(math.log2(scale))
-        return self._fraction(-math.inf, SUBNORMAL - shift)
+        """Return the fraction of nonzero values under 2**-24, which float16 flushes to 0, after scaling by 2**n."""
+        return self._fraction(-math.inf, SUBNORMAL - math.floor(math.log2(scale)))
 
     def subnormal_fraction(self) -> float:
         """Return the fraction of nonzero values from 2**-24 up to 2**-14, which float16 represents with fewer bits."""
@@ -113,15 +108,12 @@ class Histogram(NamedTuple):
         for start, end, count in rows:
             if zone != _zone(start):
                 zone = _zone(start)
-                lines.append("  {}".format(self._heading(zone)))
+                first, last, text = _ZONES[zone]
+                lines.append("  {}: {}".format(text, _percent(self._fraction(first, last))))
             bar = "#" * max(round(count / most * BAR_LENGTH), 1 if count else 0)
             span = "2^{:<4} to".format(start) if start > -math.inf else " " * 4 + "under"
             lines.append("    {:<9} 2^{:<4} {:>7}  {}".format(span, end, _percent(count / self.nonzero), bar).rstrip())
         return "\n".join(lines + [self.summary()])
-
-    def _heading(self, zone):
-        start, end, text = _ZONES[zone]
-        return "{}: {}".format(text, _percent(self._fraction(start, end)))
 
     def _rows(self):
         """Return (first exponent, end, count) without gaps; no row contains a limit of float16."""

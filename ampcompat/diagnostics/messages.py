@@ -2,7 +2,7 @@
 
 import math
 
-from .overflow_facts import LOSS, WHOLE
+from .overflow_facts import LOSS, WHOLE, module_of
 
 #: A loss scale that cannot be the cause of an overflow any more, and as many skipped steps in a row.
 LOW_SCALE, MANY_SKIPS = 16.0, 8
@@ -123,18 +123,15 @@ def _in_backward(facts):
         subject = "gradient of {}".format(value.name)
     else:
         subject = "gradient at the output of {}".format(value.name)
+    at_scale = "" if facts.scale == 1.0 else ", at scale {}".format(number(facts.scale))
     text = "The loss was finite. In the backward pass {} came first in the {}{}{}{}.".format(
-        value.kind, subject, _at_scale(facts), _previous_output(facts), _max_before(facts, value)
+        value.kind, subject, at_scale, _previous_output(facts), _max_before(facts, value)
     )
     if facts.output:
         text += " The output of {} held {}, which did not reach the loss.".format(facts.output.name, facts.output.kind)
     if facts.world_size > 1 and facts.output_gradient is None:
         text += " It may come from another rank, through the all-reduce."
     return "{} in the {}".format(value.kind, subject), text, _advice_on_gradient(facts, value)
-
-
-def _at_scale(facts):
-    return "" if facts.scale == 1.0 else ", at scale {}".format(number(facts.scale))
 
 
 def _previous_output(facts):
@@ -200,7 +197,7 @@ def _why_not_the_scale(facts):
 def _origin(facts, value):
     """Return the name of the module whose backward pass produced the value."""
     if facts.output_gradient is None:
-        return _module(value.name)
+        return module_of(value.name)
     if facts.last_finite is None:
         return LOSS
     return value.name if facts.last_finite.startswith(WHOLE) else facts.last_finite
@@ -242,12 +239,6 @@ def _not_found(facts):
         "look for a second backward pass, or for code that changes gradients between backward() and the end of the "
         "scale_loss block.",
     )
-
-
-def _module(param):
-    """Return the module of a param: "layer3 of G" for "layer3.weight of G"."""
-    name, of, model = param.partition(" of ")
-    return (name.rpartition(".")[0] or name) + of + model
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
 
 import atexit
 import functools
+import itertools
 import weakref
-from collections import deque
 
 from ..notices import is_first_rank
 from ..observer import Observer
@@ -15,7 +15,7 @@ from .gradient_histogram import GradientCounter
 from .messages import explain, number
 from .overflow_facts import NOT_RECORDED, UNWATCHED, WHOLE
 from .overflow_record import PassRecord, read_record, weight_maxima, zero_eps
-from .tensor_stats import NamedScalars, RunningMax, max_abs
+from .tensor_stats import NamedScalars, RunningMax, named_maxima
 
 #: Every n-th pass is counted in the histogram, with about so many values of each gradient.
 COUNT_EVERY, SAMPLE = 10, 1 << 16
@@ -45,7 +45,7 @@ class OverflowDiagnosis(Observer):
 
     def __init__(self, prints=True, prints_summary=False):
         self.findings = []
-        self.is_paused = False
+        self._is_paused = False
         self._unrecorded = {}  # loss_id -> (loss, scale, weak references to the adapters) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
@@ -57,14 +57,25 @@ class OverflowDiagnosis(Observer):
         self._is_first_rank = True
         self._pass = _none  # a weak reference to the pass that is going on
         self._hooks = None
-        self._models = []  # (weak reference to a model, suffix of the names in it)
+        self._models = weakref.WeakKeyDictionary()  # model -> suffix of the names in it
         self._names = {}  # id(param) -> (weak reference to it, name)
         self._losses = {}  # loss_id -> the losses of passes that were not checked for an overflow yet
-        self._records = deque()
+        self._records = {}  # OverflowCheck -> PassRecord, oldest first
         self._maxima = {kind: RunningMax() for kind in ("outputs", "output_gradients", "param_gradients")}
         self._steps = weakref.WeakKeyDictionary()  # adapter -> count
         self._good_passes = {}
         self._last = {}  # loss_id -> of its last finding (cause, record, facts, first step with that cause)
+
+    @property
+    def is_paused(self):
+        """Whether it is paused."""
+        return self._is_paused
+
+    @is_paused.setter
+    def is_paused(self, value):
+        self._is_paused = value
+        if self._hooks is not None:
+            self._hooks.pause(value)
 
     # -- callbacks of the session --------------------------------------------------------------------------------------
 
@@ -76,13 +87,11 @@ class OverflowDiagnosis(Observer):
             atexit.register(self._finish_run, self._session)
             self._hooks = ActivationHooks()
             self._hooks.is_in_backward = lambda: self._pass() is not None
-            self._hooks.is_paused = lambda: self.is_paused
-        self._models = [each for each in self._models if each[0]() is not None]
-        known = [model for model, _ in self._known_models()]
-        new = [model for model in models if not any(model is each for each in known)]
+            self._hooks.pause(self._is_paused)
+        new = [model for model in models if model not in self._models]
+        has_several = len(self._models) + len(new) > 1
         for model in new:
-            suffix = self._suffix(model) if len(known) + len(new) > 1 else ""
-            self._models.append((weakref.ref(model), suffix))
+            suffix = self._models[model] = self._suffix(model) if has_several else ""
             self._hooks.register(model, functools.partial(_module_name, type(model).__name__, suffix))
             for name, param in model.named_parameters():
                 forget = functools.partial(self._names.pop, id(param))  # given a dead reference: the default of ``pop``
@@ -100,24 +109,22 @@ class OverflowDiagnosis(Observer):
         if self._pass is not _none:  # the pass before ended with an error
             self._losses.pop(backward.loss_id, None)
         self._pass = weakref.ref(backward)
-        value = max_abs(backward.loss)
-        if value is not None:
-            self._losses.setdefault(backward.loss_id, []).append(("loss", value))
+        self._losses.setdefault(backward.loss_id, []).extend(named_maxima([("loss", backward.loss)]))
 
     def after_backward(self, backward):
         """Record a pass whose gradients were checked for an overflow."""
         self._pass = _none
         if backward.overflow_check is None or self._hooks is None or self.is_paused:
             return
-        self._drop_good_records()
+        for check in list(itertools.takewhile(lambda each: each.result is False, self._records)):
+            self._count_good(check)
         record = self._record(backward)
         for kind, maxima in self._maxima.items():
             maxima.update(getattr(record, kind))
         if record.scaler.checks_overflow:
-            self._records.append(record)
-            backward.overflow_check.add_callback(
-                functools.partial(self._drop, record)
-            )  # called after the optimizers' callbacks
+            check = backward.overflow_check
+            self._records[check] = record
+            check.add_callback(functools.partial(self._records.pop, check, None))  # after the optimizers' callbacks
         elif not self._has_nonfinite_weights:
             self._never_skipped.append(record)
             if len(self._never_skipped) >= READ_EVERY:
@@ -167,9 +174,9 @@ class OverflowDiagnosis(Observer):
     def facts_without_record(self, session, loss_id, scaler, loss, scale, adapters):
         """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and its gradients."""
         self.initialized(session, session.models, ())  # for the names of params
-        value, high = max_abs(loss), session.policy.dtypes.high
-        losses = NamedScalars([] if value is None else [("loss", value)], high)
-        gradients = NamedScalars(self._gradient_maxima(adapters), high)
+        high = session.policy.dtypes.high
+        losses = NamedScalars(named_maxima([("loss", loss)]), high)
+        gradients = NamedScalars(named_maxima(self._gradients(adapters)), high)
         record = PassRecord(0, loss_id, scale, scaler, losses, gradients, self._snapshots())
         facts = read_record(record, session.policy, (), good_passes=0, skipped=True)
         return facts._replace(missing_outputs=NOT_RECORDED)
@@ -184,13 +191,12 @@ class OverflowDiagnosis(Observer):
             scale=backward.scale,
             scaler=backward.scaler,
             losses=NamedScalars(self._losses.pop(backward.loss_id, []), high),
-            param_gradients=NamedScalars(self._gradient_maxima(backward.adapters), high),
+            param_gradients=NamedScalars(named_maxima(self._gradients(backward.adapters)), high),
             max_before=self._snapshots(),
             outputs=NamedScalars([each[:2] for each in hooks.outputs], high),
             output_dtypes=[each.dtype for each in hooks.outputs],
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
-            overflow_check=backward.overflow_check,
-            weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._known_models()), high),
+            weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._models.items()), high),
         )
 
     def _snapshots(self):
@@ -207,29 +213,18 @@ class OverflowDiagnosis(Observer):
                         name = "param {} of {}".format(index, type(adapter.optimizer).__name__)
                     yield name, master.grad
 
-    def _gradient_maxima(self, adapters):
-        found = [(name, max_abs(gradient)) for name, gradient in self._gradients(adapters)]
-        return [(name, value) for name, value in found if value is not None]
-
-    def _drop_good_records(self):
-        while self._records and self._records[0].overflow_check.result is False:
-            self._count_good(self._records.popleft())
-
-    def _count_good(self, record):
-        self._good_passes[record.loss_id] = self._good_passes.get(record.loss_id, 0) + 1
-
-    def _drop(self, record):
-        """Drop a record whose overflow was reported to all its optimizers."""
-        self._records = deque(each for each in self._records if each is not record)
+    def _count_good(self, check):
+        """Count a pass without an overflow, and drop its record."""
+        loss_id = self._records.pop(check).loss_id
+        self._good_passes[loss_id] = self._good_passes.get(loss_id, 0) + 1
 
     def _first_overflow(self, loss_id):
         """Return the oldest record of a loss with an overflow."""
-        for record in list(self._records):
+        for check, record in list(self._records.items()):
             if record.loss_id == loss_id:
-                if record.overflow_check.overflowed():
+                if check.overflowed():
                     return record
-                self._drop(record)
-                self._count_good(record)
+                self._count_good(check)
         return None
 
     # -- findings ------------------------------------------------------------------------------------------------------
@@ -247,7 +242,7 @@ class OverflowDiagnosis(Observer):
 
     def _conclude(self, session, record, skipped):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
-        models = self._known_models() if skipped else []
+        models = list(self._models.items()) if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
         if facts.bad_weights:
             optimizers = [adapter.optimizer for adapter in self._steps]
@@ -296,15 +291,10 @@ class OverflowDiagnosis(Observer):
             session().notices.say(text, self._verbosity)
             self._prints_summary = False
 
-    def _known_models(self):
-        """Return (model, suffix) of the models that are still alive."""
-        found = [(reference(), suffix) for reference, suffix in self._models]
-        return [(model, suffix) for model, suffix in found if model is not None]
-
     def _suffix(self, model):
         """Return the suffix of the names in one of several models."""
         kind = type(model).__name__
-        alike = sum(1 for known, _ in self._known_models() if type(known) is type(model))
+        alike = sum(1 for known in list(self._models) if type(known) is type(model))
         return " of {} {}".format(kind, alike + 1) if alike else " of {}".format(kind)
 
 

@@ -48,3 +48,9 @@ class OverflowFacts(NamedTuple):
     last_finite: Optional[str] = None  # the module at whose output the gradient was finite just before
     missing_outputs: str = ""  # why no module's output was recorded
     world_size: int = 1
+
+
+def module_of(param):
+    """Return the module of a param: "layer3 of G" for "layer3.weight of G"."""
+    name, of, model = param.partition(" of ")
+    return (name.rpartition(".")[0] or name) + of + model

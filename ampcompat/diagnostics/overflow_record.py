@@ -5,9 +5,10 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
+from ..torch_compat.thread_context import world_size
 from .activation_hooks import INPUT
-from .overflow_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts
-from .tensor_stats import NamedScalars, max_abs, nonfinite_kind
+from .overflow_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts, module_of
+from .tensor_stats import NamedScalars, named_maxima, nonfinite_kind
 
 
 class PassRecord(NamedTuple):
@@ -23,7 +24,6 @@ class PassRecord(NamedTuple):
     outputs: NamedScalars = NamedScalars(())  # of modules, and inputs that functions made, in the order of the forward
     output_dtypes: Sequence = ()
     output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
-    overflow_check: Any = None
     weights: NamedScalars = NamedScalars(())  # of the forward pass, where the step is not skipped whatever they are
 
 
@@ -47,6 +47,9 @@ def read_record(record, policy, models, good_passes, skipped):
     param_gradient = _first_nonfinite(gradients, record.max_before["param_gradients"], [low] * len(gradients))
     if output_gradient is not None and param_gradient is not None and _is_finite_at(record, param_gradient.name):
         output_gradient = None  # the param's gradient overflowed, though that at its module's output was finite
+    missing_outputs = ""
+    if all(name.startswith(INPUT) for name, _ in outputs):
+        missing_outputs = COMPILED if "torch._dynamo" in sys.modules else NOT_CALLED  # torch.compile loads this module
     return OverflowFacts(
         step=record.step,
         loss_id=record.loss_id,
@@ -67,8 +70,8 @@ def read_record(record, policy, models, good_passes, skipped):
         param_gradient=param_gradient,
         output_gradient=output_gradient,
         last_finite=last_finite,
-        missing_outputs="" if any(not name.startswith(INPUT) for name, _ in outputs) else _why_no_outputs(),
-        world_size=_world_size(),
+        missing_outputs=missing_outputs,
+        world_size=world_size(),
     )
 
 
@@ -92,11 +95,6 @@ def _overflowing_cast(outputs, dtypes, low):
     return None
 
 
-def _why_no_outputs():
-    # torch.compile loads this module when it is first called.
-    return COMPILED if "torch._dynamo" in sys.modules else NOT_CALLED
-
-
 def _first_output_gradient(record, low):
     """Return the first ``NonFinite`` gradient at an output, and the module where it was finite just before."""
     values = record.output_gradients.read()
@@ -111,14 +109,9 @@ def _first_output_gradient(record, low):
 
 def _is_finite_at(record, param):
     """Return whether gradients were recorded at the output of a param's module, all of them finite."""
-    module = _module_of(param)
+    module = module_of(param)
     values = [value for name, value in record.output_gradients.read() if name == module]
     return bool(values) and not any(map(nonfinite_kind, values))
-
-
-def _module_of(param):
-    name, of, model = param.partition(" of ")
-    return name.rpartition(".")[0] + of + model
 
 
 def _in_backward_order(values, calls):
@@ -134,7 +127,7 @@ def _in_backward_order(values, calls):
     keyed, latest = [], -1
     for index, named in enumerate(values):
         # A param of a module that was not recorded stays next to its neighbour.
-        latest = position.get(_module_of(named[0]), latest)
+        latest = position.get(module_of(named[0]), latest)
         keyed.append((latest, index, named))
     return [named for _, _, named in sorted(keyed, key=lambda each: each[:2], reverse=True)]
 
@@ -150,8 +143,8 @@ def _weights_of_module(models, output):
     for model, suffix in models if output is not None else ():
         for name, module in model.named_modules():
             if name and name + suffix == output.name:
-                found += [(name + "." + own + suffix, max_abs(param)) for own, param in module.named_parameters()]
-    return [(name, float(value)) for name, value in found if value is not None]
+                found += [(name + "." + own + suffix, param) for own, param in module.named_parameters()]
+    return NamedScalars(named_maxima(found)).read()
 
 
 def _bad_weights(weights, output):
@@ -170,8 +163,7 @@ def _bad_weights(weights, output):
 
 def weight_maxima(models):
     """Return (name, maximum) of the params of (model, suffix) pairs; the maxima stay on their devices."""
-    found = [(name + suffix, max_abs(param)) for model, suffix in models for name, param in model.named_parameters()]
-    return [(name, value) for name, value in found if value is not None]
+    return named_maxima((name + suffix, param) for model, suffix in models for name, param in model.named_parameters())
 
 
 def zero_eps(optimizers, low):
@@ -182,11 +174,6 @@ def zero_eps(optimizers, low):
             if isinstance(eps, float) and is_low and torch.tensor(eps, dtype=low).item() == 0.0:
                 return "{}'s eps of {}".format(type(optimizer).__name__, eps)
     return ""
-
-
-def _world_size():
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def _dtype_name(dtype):

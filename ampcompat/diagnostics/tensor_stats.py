@@ -38,6 +38,12 @@ def max_abs(tensor):
         return None if values is None else values.abs().max()
 
 
+def named_maxima(named):
+    """Return (name, ``max_abs``) of (name, tensor) pairs, without tensors that have no floating values."""
+    maxima = [(name, max_abs(tensor)) for name, tensor in named]
+    return [(name, value) for name, value in maxima if value is not None]
+
+
 def nonfinite_kind(value):
     """Return "nan", "inf" or None for a number."""
     return "nan" if math.isnan(value) else "inf" if math.isinf(value) else None
@@ -83,7 +89,7 @@ class RunningMax:
     """The largest finite value so far by name; inf and nan leave it unchanged."""
 
     def __init__(self):
-        self._slots = {}  # (device, name) -> index into that device's vector
+        self._slots = {}  # device -> {name: index into that device's vector}
         self._vectors = {}  # device -> vector, never changed in place; -1 where there was no finite value
         self._positions = {}  # (device, names) -> [(positions or None, slots)]
 
@@ -107,7 +113,7 @@ class RunningMax:
         def maximum(name):
             found = []
             for device, vector in vectors.items():
-                slot = self._slots.get((device, name))
+                slot = self._slots[device].get(name)
                 if slot is not None and slot < len(vector):
                     found.append(vector[slot].item())
             return max(found) if found and max(found) >= 0.0 else None
@@ -120,26 +126,23 @@ class RunningMax:
         if key not in self._positions:
             if len(self._positions) >= SEQUENCES:
                 self._positions.clear()
-            rounds, seen = [], {}
+            rounds, seen, device_slots = [], {}, self._slots.setdefault(device, {})
             for position, name in enumerate(names):
                 number = seen[name] = seen.get(name, -1) + 1
                 if number == len(rounds):
                     rounds.append(([], []))
                 rounds[number][0].append(position)
-                rounds[number][1].append(self._slots.setdefault((device, name), self._count(device)))
+                rounds[number][1].append(device_slots.setdefault(name, len(device_slots)))
             self._positions[key] = [
                 (None if len(rounds) == 1 else torch.tensor(chosen, device=device), torch.tensor(slots, device=device))
                 for chosen, slots in rounds
             ]
         return self._positions[key]
 
-    def _count(self, device):
-        return sum(1 for known, _ in self._slots if known == device)
-
     def _enlarged(self, like):
         """Return the vector of a device, enlarged for the names that were added."""
         vector = self._vectors.get(like.device)
-        missing = self._count(like.device) - (0 if vector is None else len(vector))
+        missing = len(self._slots[like.device]) - (0 if vector is None else len(vector))
         if missing:
             new = torch.full((missing,), -1.0, dtype=like.dtype, device=like.device)
             vector = new if vector is None else torch.cat([vector, new])

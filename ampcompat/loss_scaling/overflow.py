@@ -58,13 +58,15 @@ def check_overflow(scaler, loss_id, adapters, groups=()):
         scaler: the ``LossScaler`` of the loss.
         loss_id: its number.
         adapters: of the optimizers whose params the last pass reached. Adapters of deferred checks are added.
-        groups: process groups whose ranks skip the same steps.
+        groups: process groups whose ranks skip the same steps, besides those over which params are split.
 
     Returns:
         The ``OverflowCheck``.
     """
     adapters = _with_deferred(scaler, adapters)
     on_device = all([adapter.skips.takes_found_inf() for adapter in adapters])
+    split_over = [group for adapter in adapters for group in adapter.process_groups if group not in groups]
+    groups = list(groups) + list(dict.fromkeys(split_over))
     check = scaler.check_overflow(on_device, groups if scaler.checks_overflow else ())
     for adapter in adapters:
         adapter.skips.deferred.pop(scaler, None)

@@ -3,6 +3,7 @@
 import torch
 
 from ..errors import AmpError, AmpTypeError
+from ..tensor_lists import is_shard
 from ..torch_compat.thread_context import in_process_group
 
 
@@ -24,14 +25,25 @@ def checked_group(group):
     return group
 
 
+def groups_of(tensors):
+    """Return the process groups over which the DTensors among ``tensors`` are split, each once."""
+    groups = []
+    for tensor in [tensor for tensor in tensors if is_shard(tensor)]:
+        for dimension, placement in enumerate(tensor.placements):
+            group = None if placement.is_replicate() else tensor.device_mesh.get_group(dimension)
+            if group is not None and group not in groups:
+                groups.append(group)
+    return groups
+
+
 def all_reduced(flags, *groups):
     """Return ``[flag]``, which is 1 on every rank of the groups if a flag of any of them was 1.
 
     Args:
         flags: float32 tensors of shape (), any number, on any devices. The number may differ between ranks.
-        groups: what ``checked_group`` returned; None leaves ``flags`` as they are.
+        groups: what ``checked_group`` and ``groups_of`` returned; None leaves ``flags`` as they are.
     """
-    for group in groups:
+    for group in [True] if True in groups else groups:
         if group is not None:
             flags = [_max_over_ranks(flags, group)]
     return flags

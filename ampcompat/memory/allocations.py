@@ -21,6 +21,10 @@ class AllocationTracker(_Mode):
     Args:
         on_growth: called without arguments when the bytes that may be alive exceed ``limit``; it sets a new limit.
         is_weight: a function: key of a storage -> whether it is that of a weight.
+
+    Attributes:
+        made: the ``StorageTable`` of what was made in the context.
+        weight_casts: those of them that are casts of weights, or casts of such casts.
     """
 
     def __init__(self, on_growth, is_weight):
@@ -28,8 +32,8 @@ class AllocationTracker(_Mode):
         self.limit = 0
         self._on_growth = on_growth
         self._is_weight = is_weight
-        self._made = StorageTable()
-        self._weight_casts = StorageTable()  # a subset of _made
+        self.made = StorageTable()
+        self.weight_casts = StorageTable()
         self._made_outside = StorageTable()
         self._process = os.getpid()
         self._cast = torch.ops.aten._to_copy.default
@@ -41,41 +45,28 @@ class AllocationTracker(_Mode):
         # A data loader's worker that was forked inside the context inherits the mode; its tensors are not counted.
         if os.getpid() == self._process:
             self._add_results(function, result, args, kwargs)
-            if self._made.max_bytes > self.limit:
+            if self.made.max_bytes > self.limit:
                 self._on_growth()
         return result
 
     def _add_results(self, function, result, args, kwargs):
         for key, size, storage in storages_in(result):
-            if key in self._made or key in self._made_outside:
+            if key in self.made or key in self._made_outside:
                 continue
             sources = [other for other, _, _ in storages_in((args, kwargs))]
             if key in sources:  # a view, or a change in place, of a tensor from outside
                 self._made_outside.add(key, size, storage)
                 continue
-            self._made.add(key, size, storage)
-            if function is self._cast and (sources[0] in self._weight_casts or self._is_weight(sources[0])):
-                self._weight_casts.add(key, size, storage)
+            self.made.add(key, size, storage)
+            if function is self._cast and (sources[0] in self.weight_casts or self._is_weight(sources[0])):
+                self.weight_casts.add(key, size, storage)
 
     def sizes(self):
         """Return ``{key: bytes}`` of the storages that were made in the context and are still alive."""
         self._made_outside.sizes()
-        return self._made.sizes()
-
-    def weight_casts(self):
-        """Return ``{key: bytes}`` of those of them that are casts of weights, or casts of such casts."""
-        return self._weight_casts.sizes()
-
-    def weak_references(self, keys):
-        """Return ``{key: weak reference}``; no other storage can get a key while its reference is held."""
-        return self._made.weak_references(keys)
+        return self.made.sizes()
 
     def reset(self):
         """Count what has been made so far as made outside."""
-        for table in (self._made, self._weight_casts, self._made_outside):
+        for table in (self.made, self.weight_casts, self._made_outside):
             table.clear()
-
-    @property
-    def max_bytes(self):
-        """An upper bound of the bytes that were made in the context and are still alive."""
-        return self._made.max_bytes

@@ -13,6 +13,7 @@ import torch
 from ..casting import half_emulation
 from ..models import weights as model_parts
 from ..optimizers.adapter import SLOT
+from ..tensor_lists import is_shard
 from . import report
 from .bytes_by_kind import KINDS, BytesByKind, format_bytes
 from .optimizer_state import StateSizes, same_optimizer_factory
@@ -39,12 +40,16 @@ class Estimate:
         additions: (kind, bytes, reason) of what is held beyond the formula.
         by_kind: the sum of both.
         formula, total: the sums of ``formula_by_kind`` and ``by_kind``; for Adam at O2 the first is 16 bytes per param.
+        world_size: the number of ranks; all of the above is of one rank.
+        sent: the bytes that a rank sends to others per step.
     """
 
     level: str
     num_params: int
     formula_by_kind: BytesByKind
     additions: List[Tuple[str, int, str]] = field(default_factory=list)
+    world_size: int = 1
+    sent: int = 0
 
     def __post_init__(self):
         self.by_kind = self.formula_by_kind
@@ -71,7 +76,11 @@ class Estimate:
         """Return a table of the kinds, and a sentence on each difference from the formula."""
         columns = [("formula", self.formula_by_kind, True), ("predicted", self.by_kind, True)]
         title = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
-        return "\n".join([title, report.table(columns, self.num_params)] + self.explanations)
+        lines = [report.table(columns, self.num_params)] + self.explanations
+        if self.world_size > 1:
+            title += ", on each of {:,} ranks".format(self.world_size)
+            lines.append("Each rank sends {} per step.".format(format_bytes(self.sent)))
+        return "\n".join([title] + lines)
 
     __str__ = table
 
@@ -84,7 +93,7 @@ class _ParamPlan(NamedTuple):
     is_trained: bool
     master: Optional[torch.dtype]  # None without a master
     state: Any  # the StateSizes of its optimizer
-    cast_size: int  # bytes per element of the cast that O1 and O4 cache
+    cast_bytes: int  # of the cast that O1 and O4 cache
 
     @property
     def numel(self):
@@ -92,26 +101,34 @@ class _ParamPlan(NamedTuple):
         return torch.Size(self.shape).numel()
 
 
-def before_initialize(model, make_optimizer, policy, keep_fp32=()):
+def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None, world_size=1):
     """Return the ``Estimate`` of a float32 model after an ``initialize`` with ``policy``.
 
     Args:
         make_optimizer: a function: list of params -> optimizer.
         keep_fp32: as in ``initialize``.
+        sharding: the ``Sharding`` of a model that goes through ``fully_shard``: its shards stay float32.
+        world_size: the number of ranks. Without ``sharding`` they all-reduce gradients.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
     casts = _cast_sizes(model, policy)
     devices = {param.device for param in model.parameters() if param.device.type != "meta"}
     state = StateSizes(make_optimizer, sorted(devices, key=str)[0] if devices else "cpu")
     high = policy.dtypes.high
-    plans = []
+    plans, sent = [], 0
     for param in model.parameters():
-        dtype = dtypes[id(param)]
+        dtype, shape = dtypes[id(param)], tuple(param.shape)
         has_master = policy.master_weights and dtype.is_floating_point and element_size(dtype) < element_size(high)
         master = high if has_master else None
-        plans.append(_ParamPlan(tuple(param.shape), dtype, param.requires_grad, master, state, casts.get(id(param), 0)))
+        if sharding is not None:
+            sent += sharding.bytes_sent(param, element_size(dtype), element_size(high))
+            shape, dtype, master = sharding.local_shape(shape), param.dtype, None
+        elif param.requires_grad:
+            sent += 2 * (world_size - 1) * param.numel() * element_size(dtype) // world_size
+        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, casts.get(id(param), 0)))
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
-    return _estimate(policy.opt_level, plans, buffers)
+    num_params = sum(param.numel() for param in model.parameters())
+    return _estimate(policy.opt_level, plans, buffers, num_params, world_size, sent)
 
 
 def during_training(models, optimizers, policy=None):
@@ -137,13 +154,15 @@ def during_training(models, optimizers, policy=None):
     for param in params:
         _, master, state = grouped.get(id(param), (None, None, None))
         is_trained = param.requires_grad and state is not None
-        plans.append(_ParamPlan(tuple(param.shape), param.dtype, is_trained, master, state, casts.get(id(param), 0)))
+        shape = tuple((param.to_local() if is_shard(param) else param).shape)
+        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, casts.get(id(param), 0)))
     buffers = _unique(buffer for model in models for buffer in model.buffers())
     level = WITHOUT_AMP if policy is None else policy.opt_level
-    return _estimate(level, plans, sum(buffer.numel() * buffer.element_size() for buffer in buffers))
+    num_params = sum(param.numel() for param in params)
+    return _estimate(level, plans, sum(buffer.numel() * buffer.element_size() for buffer in buffers), num_params)
 
 
-def _estimate(level, plans, buffers):
+def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
     trained = [plan for plan in plans if plan.is_trained]
     with_masters = [plan for plan in plans if plan.master is not None]
     kinds = BytesByKind(
@@ -154,12 +173,12 @@ def _estimate(level, plans, buffers):
         model_buffers=buffers,
     )
     wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in trained if plan.master)
-    casts = sum(plan.numel * plan.cast_size for plan in plans)
+    casts = sum(plan.cast_bytes for plan in plans)
     additions = [
         ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
         ("casts", casts, "the cast of each weight of a matrix product is cached until scale_loss exits"),
     ]
-    return Estimate(level, sum(plan.numel for plan in plans), kinds, [each for each in additions if each[1]])
+    return Estimate(level, num_params, kinds, [each for each in additions if each[1]], world_size, sent)
 
 
 def _planned_dtypes(model, policy, keep_fp32):
@@ -180,7 +199,7 @@ def _planned_dtypes(model, policy, keep_fp32):
 
 
 def _cast_sizes(model, policy):
-    """Return ``{id(param): bytes per element of its cast}`` at levels that cast by function."""
+    """Return ``{id(param): bytes of its cast}`` at levels that cast by function."""
     if not policy.patch_torch_functions:
         return {}
     low, high = policy.dtypes
@@ -192,7 +211,7 @@ def _cast_sizes(model, policy):
         for param in own:
             # Emulated half: the rounded weight is cached in the wide dtype that is computed in.
             is_wide = param.device.type == "cpu" and half_emulation.is_wanted(low)
-            sizes[id(param)] = element_size(high if is_wide else low)
+            sizes[id(param)] = param.numel() * element_size(high if is_wide else low)
     return sizes
 
 

@@ -10,8 +10,10 @@ from contextlib import ExitStack
 
 import torch
 
+from ..module_hook import ModuleHook
 from ..optimizers.adapter import SLOT
 from ..torch_compat import features, thread_context
+from ..weak_list import WeakList
 from .allocations import AllocationTracker
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage
 from .saved_tensors import RESOLUTION, SavedTensors
@@ -31,24 +33,26 @@ class MemoryMeter:
 
     def __init__(self):
         self._models = weakref.WeakSet()
-        self._optimizers = []  # weak references: some optimizers have no hash
-        self._is_measuring = False
+        self._optimizers = WeakList()  # some optimizers have no hash
+        self._usage = None  # of the step that is being measured
+
+    @property
+    def is_measuring(self):
+        """Whether a step is being measured."""
+        return self._usage is not None
 
     def track(self, models=(), optimizers=()):
         """Count these too; they are held by weak references."""
         self._models.update(models)
-        known = [reference() for reference in self._optimizers]
-        new = [each for each in optimizers if all(each is not other for other in known)]
-        self._optimizers += [weakref.ref(each) for each in new]
+        for optimizer in optimizers:
+            self._optimizers.add(optimizer)
 
     def tracked(self):
         """Return (models, optimizers): those that are still alive."""
-        optimizers = [reference() for reference in self._optimizers]
-        return list(self._models), [optimizer for optimizer in optimizers if optimizer is not None]
+        return list(self._models), list(self._optimizers)
 
     def start(self):
         """Start to measure, before the forward pass of a step."""
-        self._is_measuring = True
         self._forward_has_begun = self._is_in_step = False
         self._usage = MemoryUsage()
         self._temporaries_at_peak = None  # weak references by key
@@ -61,7 +65,7 @@ class MemoryMeter:
         self._sample_kinds()
         with ExitStack() as contexts:
             for model in self._models:
-                contexts.callback(model.register_forward_pre_hook(_ForwardPreHook(self)).remove)
+                contexts.callback(model.register_forward_pre_hook(ModuleHook(self._before_forward)).remove)
             for context in (self._saved, self._allocations):
                 if context is not None:
                     contexts.enter_context(context)
@@ -69,7 +73,6 @@ class MemoryMeter:
 
     def stop(self):
         """Stop to measure, and return the ``MemoryUsage``."""
-        self._is_measuring = False
         self._contexts.close()
         self.sample()
         usage = self._usage
@@ -78,17 +81,12 @@ class MemoryMeter:
         self._contexts = self._inputs = None
         return usage
 
-    @property
-    def is_measuring(self):
-        """Whether a step is being measured."""
-        return self._is_measuring
-
-    def before_forward(self, model, inputs):
+    def _before_forward(self, model, inputs):
         """Start over at the first forward pass in training mode.
 
         What was made since ``start`` is the next batch, or an evaluation, and is not counted.
         """
-        if self._forward_has_begun or not self._is_measuring or not (model.training and torch.is_grad_enabled()):
+        if self._forward_has_begun or not (model.training and torch.is_grad_enabled()):
             return
         self._forward_has_begun = True
         for key, size, storage in storages_in(inputs):
@@ -108,14 +106,16 @@ class MemoryMeter:
 
     def after_step(self):
         """Sample after an optimizer has stepped."""
-        self._find_static_tensors()
+        if self.is_measuring:
+            self._find_static_tensors()
         self.sample()
         self._is_in_step = False
 
     def sample(self):
-        """Count what is held now, by the CUDA allocator too."""
-        self._sample_kinds()
-        self._sample_cuda()
+        """Count what is held now, by the CUDA allocator too, if a step is being measured."""
+        if self.is_measuring:
+            self._sample_kinds()
+            self._sample_cuda()
 
     def _sample_kinds(self):
         """Count what is held now, and keep it if it is the peak so far."""
@@ -129,11 +129,11 @@ class MemoryMeter:
         usage.peak_by_kind = usage.peak_by_kind.maximum(kinds)
         if total > usage.at_peak.total:
             usage.at_peak = kinds
-            self._temporaries_at_peak = self._allocations and self._allocations.weak_references(temporaries)
+            self._temporaries_at_peak = self._allocations and self._allocations.made.weak_references(temporaries)
         elif self._temporaries_at_peak:
             self._recount_as_gradients(gradients)
         if self._allocations is not None:
-            others = total - self._allocations.max_bytes
+            others = total - self._allocations.made.max_bytes
             self._allocations.limit = usage.at_peak.total * (1 + RESOLUTION) - others
 
     def _recount_as_gradients(self, gradients):
@@ -179,7 +179,7 @@ class MemoryMeter:
         kinds["gradients"] = _count_new(counted, gradients)
         made = self._allocations and self._allocations.sizes()
         if made is not None:
-            kinds["casts"] = _count_new(counted, self._allocations.weight_casts())
+            kinds["casts"] = _count_new(counted, self._allocations.weight_casts.sizes())
         if self._saved is not None:
             saved = self._saved.sizes()
             known = {key: saved[key] for key in saved if (key not in self._inputs if made is None else key in made)}
@@ -200,20 +200,6 @@ class MemoryMeter:
         usage.cuda_allocated, usage.cuda_reserved, fragmentation = cuda_allocator_stats(devices)
         if fragmentation is not None:
             usage.fragmentation = max(usage.fragmentation or 0.0, fragmentation)
-
-
-class _ForwardPreHook:
-    """The hook on a model. A copy or pickle of the model, made meanwhile, gets one that does nothing."""
-
-    def __init__(self, meter=None):
-        self._meter = meter
-
-    def __call__(self, model, inputs):
-        if self._meter is not None:
-            self._meter.before_forward(model, inputs)
-
-    def __reduce__(self):
-        return _ForwardPreHook, ()
 
 
 def cuda_allocator_stats(devices):

@@ -38,9 +38,9 @@ class StateSizes:
         if key not in self._state_shapes:
             self._state_shapes[key] = self._trial_step(*key)
         sizes = dict(zip(_PRIMES, shape))
-        sizes.setdefault(_product(_PRIMES[: len(shape)]), _product(shape))  # flattened
+        sizes.setdefault(torch.Size(_PRIMES[: len(shape)]).numel(), torch.Size(shape).numel())  # flattened
         states = self._state_shapes[key]
-        return sum(size * _product([sizes.get(each, each) for each in state]) for state, size in states)
+        return sum(size * torch.Size([sizes.get(each, each) for each in state]).numel() for state, size in states)
 
     def _trial_step(self, dimensions, dtype):
         if dimensions > len(_PRIMES):
@@ -101,10 +101,3 @@ def same_optimizer_factory(optimizer, group):
     options = {name: value for name, value in defaults.items() if accepts_any or name in accepted}
     group_options = {name: group[name] for name in defaults if name in group}
     return lambda params: kind([dict(group_options, params=params)], **options)
-
-
-def _product(sizes):
-    result = 1
-    for size in sizes:
-        result *= size
-    return result

@@ -31,12 +31,7 @@ def table(columns, num_params):
 
 
 def differences(usage, estimate):
-    """Return sentences on what was measured but not predicted, and on what was predicted but not measured.
-
-    Args:
-        usage: a ``MemoryUsage``.
-        estimate: the ``Estimate``, or None.
-    """
+    """Return sentences on what was measured but not predicted, and on what was predicted but not measured."""
     most, peak = usage.peak_by_kind, usage.at_peak
     predicted = BytesByKind() if estimate is None else estimate.by_kind
     found = [] if estimate is None else list(estimate.explanations)

@@ -73,25 +73,19 @@ class MemoryObserver(Observer):
     def before_backward(self, backward):
         """Sample: all activations exist."""
         self._meter.track((), [adapter.optimizer for adapter in backward.adapters])
-        self._sample()
+        self._meter.sample()
 
     def after_backward(self, backward):
         """Sample: all gradients exist."""
-        self._sample()
-
-    def _sample(self):
-        if self._meter.is_measuring:
-            self._meter.sample()
+        self._meter.sample()
 
     def before_step(self, adapter):
         """Sample: gradients and masters exist."""
-        if self._meter.is_measuring:
-            self._meter.before_step()
+        self._meter.before_step()
 
     def after_step(self, adapter):
         """Sample: optimizer state exists."""
-        if self._meter.is_measuring:
-            self._meter.after_step()
+        self._meter.after_step()
 
     def closed(self, session):
         """Keep what was measured of a step that has not ended."""

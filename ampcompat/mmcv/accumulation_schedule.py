@@ -25,11 +25,7 @@ NO_ACCUMULATION = GroupPosition(size=1, is_last=True, starts_run=True, num_missi
 
 
 class AccumulationSchedule:
-    """Groups of ``length`` iterations, the first of them beginning at iteration 0.
-
-    Args:
-        length: a whole number from 1 up.
-    """
+    """Groups of ``length`` iterations, the first of them beginning at iteration 0."""
 
     def __init__(self, length):
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:

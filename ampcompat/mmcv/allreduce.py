@@ -4,6 +4,7 @@ import torch.distributed as dist
 
 from ..apex.parallel import collectives
 from ..errors import AmpError
+from ..torch_compat.thread_context import world_size
 
 _AVERAGING_WRAPPERS = frozenset(["DistributedDataParallel", "FullyShardedDataParallel"])
 
@@ -42,11 +43,6 @@ def _buckets(grads, size_mb):
         buckets[-1].append(grad)
         size += grad.numel() * grad.element_size()
     return buckets
-
-
-def world_size():
-    """Return the number of processes: 1 without a process group."""
-    return dist.get_world_size() if collectives.is_distributed() else 1
 
 
 def averages_gradients(model):

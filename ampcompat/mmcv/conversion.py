@@ -15,12 +15,9 @@ from . import session_access
 
 
 def cast_tensor_type(inputs, src_type, dst_type):
-    """Return ``inputs`` with the tensors of one dtype cast to another; containers keep their types.
+    """Return a tensor, or nested containers of any depth and type, with the tensors of one dtype cast to another.
 
-    Args:
-        inputs: a tensor or nested containers, of any depth. Modules, strings, arrays and tensors of other dtypes are
-            returned as they are.
-        src_type, dst_type: the dtypes.
+    Modules, strings, arrays and tensors of other dtypes are returned as they are.
     """
     return cast_floating(inputs, dst_type, (src_type,))
 
@@ -28,16 +25,12 @@ def cast_tensor_type(inputs, src_type, dst_type):
 def patch_forward_method(func, src_type, dst_type, convert_output=True):
     """Return ``func`` with its ``src_type`` arguments cast to ``dst_type``, and its output cast back.
 
-    Args:
-        func: any function, such as the ``forward`` of a module.
-        src_type, dst_type: the dtypes.
-        convert_output: False leaves the output as it is.
+    ``convert_output=False`` leaves the output as it is.
     """
 
     @functools.wraps(func)
     def converted(*args, **kwargs):
-        args = [cast_tensor_type(value, src_type, dst_type) for value in args]
-        kwargs = {name: cast_tensor_type(value, src_type, dst_type) for name, value in kwargs.items()}
+        args, kwargs = cast_tensor_type((args, kwargs), src_type, dst_type)
         output = func(*args, **kwargs)
         return cast_tensor_type(output, dst_type, src_type) if convert_output else output
 
@@ -59,11 +52,7 @@ def wrap_fp16_model(model):
 def patch_norm_fp32(module):
     """Convert the batch norms and group norms of a half model back to float32; their inputs and outputs stay half.
 
-    Args:
-        module: a module, usually one that ``.half()`` was called on; it is changed in place.
-
-    Returns:
-        The module.
+    The module, usually one that ``.half()`` was called on, is changed in place and returned.
     """
     _check_module("patch_norm_fp32", module)
     session = session_access.session()

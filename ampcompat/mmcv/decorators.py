@@ -5,11 +5,13 @@ A decorated method reads ``fp16_enabled`` of its module at each call; where that
 
 import functools
 import inspect
+from itertools import zip_longest
 
 import torch
 
 from ..errors import AmpTypeError
 from ..nested import BYTES, cast_floating
+from ..training.process_casts import ProcessCasts
 from . import session_access
 
 
@@ -25,18 +27,8 @@ def auto_fp16(apply_to=None, out_fp32=False, supported_types=(torch.nn.Module,))
     Raises:
         TypeError: at a call, if the first argument is of none of these types.
     """
-
-    def decorate(method):
-        def run(session, dtypes, args, kwargs):
-            args, kwargs = arguments.cast(args, kwargs, dtypes.low, (dtypes.high,))
-            with session.process_casts.region():
-                output = method(*args, **kwargs)
-            return cast_floating(output, dtypes.high, _narrower(dtypes.high)) if out_fp32 else output
-
-        arguments = _CastArguments(method, apply_to)
-        return _decorated("auto_fp16", method, _types(supported_types), run)
-
-    return decorate
+    types, back = _types(supported_types), _to_float if out_fp32 else None
+    return lambda method: _decorated("auto_fp16", method, types, apply_to, ProcessCasts.region, _to_half, back)
 
 
 def force_fp32(apply_to=None, out_fp16=False):
@@ -49,21 +41,24 @@ def force_fp32(apply_to=None, out_fp16=False):
     Raises:
         TypeError: at a call, if the first argument is no module.
     """
-
-    def decorate(method):
-        def run(session, dtypes, args, kwargs):
-            args, kwargs = arguments.cast(args, kwargs, dtypes.high, _narrower(dtypes.high))
-            with session.process_casts.paused():
-                output = method(*args, **kwargs)
-            return cast_floating(output, dtypes.low, (dtypes.high,)) if out_fp16 else output
-
-        arguments = _CastArguments(method, apply_to)
-        return _decorated("force_fp32", method, (torch.nn.Module,), run)
-
-    return decorate
+    types, back = (torch.nn.Module,), _to_half if out_fp16 else None
+    return lambda method: _decorated("force_fp32", method, types, apply_to, ProcessCasts.paused, _to_float, back)
 
 
-def _decorated(decorator, method, types, run):
+def _to_half(dtypes):
+    """Return the arguments of ``cast_floating`` after the value."""
+    return dtypes.low, (dtypes.high,)
+
+
+def _to_float(dtypes):
+    return dtypes.high, _narrower(dtypes.high)
+
+
+def _decorated(decorator, method, types, apply_to, region, cast, cast_back):
+    """Return ``method`` with its arguments cast, its functions called in ``region``, and its output cast back."""
+    names = inspect.getfullargspec(method).args
+    apply_to = apply_to if apply_to is None else frozenset(_names(apply_to))
+
     @functools.wraps(method)
     def decorated(*args, **kwargs):
         if not args or not isinstance(args[0], types):
@@ -75,38 +70,25 @@ def _decorated(decorator, method, types, run):
                     "a {}".format(type(args[0]).__name__) if args else "nothing",
                 )
             )
-        if not getattr(args[0], "fp16_enabled", False):
+        session = session_access.session() if getattr(args[0], "fp16_enabled", False) else None
+        dtypes = None if session is None else session_access.dtypes(session)
+        if dtypes is None:
             return method(*args, **kwargs)
-        session = session_access.session()
-        dtypes = session_access.dtypes(session)
-        return method(*args, **kwargs) if dtypes is None else run(session, dtypes, args, kwargs)
+
+        dtype, sources = cast(dtypes)
+
+        def converted(name, value):
+            return cast_floating(value, dtype, sources) if apply_to is None or name in apply_to else value
+
+        # Arguments in *args have no names: they are cast where all are.
+        named = zip_longest(names[1 : len(args)], args[1:])
+        args = args[:1] + tuple(converted(name, value) for name, value in named)
+        kwargs = {name: converted(name, value) for name, value in kwargs.items()}
+        with region(session.process_casts):
+            output = method(*args, **kwargs)
+        return output if cast_back is None else cast_floating(output, *cast_back(dtypes))
 
     return decorated
-
-
-class _CastArguments:
-    """Casts the arguments of a method that ``apply_to`` names."""
-
-    def __init__(self, method, apply_to):
-        self._names = inspect.getfullargspec(method).args
-        self._apply_to = apply_to if apply_to is None else frozenset(_names(apply_to))
-
-    def cast(self, args, kwargs, dtype, sources):
-        """Return positional arguments (the module first) and keyword arguments, those in ``apply_to`` cast."""
-        # Arguments in *args have no names: they are cast where all are.
-        names = self._names + [None] * (len(args) - len(self._names))
-        cast = [
-            cast_floating(value, dtype, sources) if self._applies_to(name) else value
-            for name, value in zip(names[1:], args[1:])
-        ]
-        named = {
-            name: cast_floating(value, dtype, sources) if self._applies_to(name) else value
-            for name, value in kwargs.items()
-        }
-        return (args[0],) + tuple(cast), named
-
-    def _applies_to(self, name):
-        return self._apply_to is None or name in self._apply_to
 
 
 def _names(apply_to):

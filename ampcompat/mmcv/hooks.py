@@ -12,15 +12,16 @@ import torch
 from .. import amp, opt_levels
 from ..errors import AmpError, AmpTypeError
 from ..optimizers.adapter import SLOT
+from ..optimizers.untracked_gradients import leaves_of
+from ..torch_compat.thread_context import world_size
 from ..training import state
 from ..training.backward_pass import WHERE_EQUAL
 from . import session_access
 from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
-from .allreduce import allreduce_grads, averages_gradients, unwrap, world_size
+from .allreduce import allreduce_grads, averages_gradients, unwrap
 from .conversion import wrap_fp16_model
 from .hook_base import Hook
 from .loss_scaler import parse_loss_scale
-from .unused_params import params_not_in_graph
 
 
 class OptimizerHook(Hook):
@@ -47,8 +48,10 @@ class OptimizerHook(Hook):
         if position.starts_run:
             self._zero_grad(runner, optimizer)
         if self.detect_anomalous_params:
-            for name, param in params_not_in_graph(runner.model, loss):
-                _logger(runner).error("%s, of shape %s, is not in the graph of the loss", name, tuple(param.shape))
+            in_graph = leaves_of(loss)
+            for name, param in runner.model.named_parameters():
+                if param.requires_grad and id(param) not in in_graph:
+                    _logger(runner).error("%s, of shape %s, is not in the graph of the loss", name, tuple(param.shape))
         with self._scaled_loss(optimizer, loss, position) as scaled_loss:
             scaled_loss.backward()
         if position.is_last:
@@ -89,11 +92,7 @@ class GradientCumulativeOptimizerHook(OptimizerHook):
     """Gradient accumulation: one step for ``cumulative_iters`` iterations, as if their batches were one.
 
     Each loss is divided by the number of iterations that its step really accumulates. The last step of a run, and the
-    first of a run that was resumed in the middle of a group, accumulate fewer.
-
-    Args:
-        cumulative_iters: iterations per step.
-        **kwargs: those of ``OptimizerHook``.
+    first of a run that was resumed in the middle of a group, accumulate fewer. ``kwargs``: as for ``OptimizerHook``.
     """
 
     def __init__(self, cumulative_iters=1, **kwargs):
@@ -222,12 +221,7 @@ class Fp16OptimizerHook(OptimizerHook):
 
 
 class GradientCumulativeFp16OptimizerHook(GradientCumulativeOptimizerHook, Fp16OptimizerHook):
-    """Gradient accumulation in mixed precision.
-
-    Args:
-        cumulative_iters: as for ``GradientCumulativeOptimizerHook``.
-        **kwargs: those of ``Fp16OptimizerHook``.
-    """
+    """Gradient accumulation in mixed precision, with the arguments of both hooks."""
 
 
 def _divide_loss(loss, position):

@@ -35,12 +35,10 @@ class LossScaler:
     """A static loss scale, or a dynamic one that overflows reduce and iterations without overflow increase.
 
     Args:
-        init_scale: the initial scale.
         mode: "dynamic" or "static".
         scale_factor: the scale is multiplied by it after ``scale_window`` iterations, and divided by it at an overflow.
         scale_window: iterations in a row without overflow before the scale grows.
         backoff_factor: the scale is multiplied by it at an overflow, instead of divided by ``scale_factor``.
-        min_scale: the smallest scale.
 
     Raises:
         ValueError, TypeError: an argument has a wrong value; the message names it.
@@ -64,24 +62,17 @@ class LossScaler:
                     self.scale_factor, self.backoff_factor
                 )
             )
-        self.scaler = self._make_scaler(parse_scale("init_scale", init_scale))
-
-    def _make_scaler(self, scale):
-        return _CountingScaler(
-            DYNAMIC if self.mode == DYNAMIC else scale,
+        scale = parse_scale("init_scale", init_scale)
+        self.scaler = _CountingScaler(
+            DYNAMIC if mode == DYNAMIC else scale,
             init_scale=scale,
-            scale_window=self.scale_window,
-            min_loss_scale=self.min_scale,
+            scale_window=scale_window,
+            min_loss_scale=min_scale,
             max_loss_scale=LARGEST_SCALE,
             growth_factor=self.scale_factor,
             backoff_factor=self.backoff_factor,
             checks_static=True,
         )
-
-    @property
-    def loss_scale(self):
-        """The current scale."""
-        return self.scaler.loss_scale()
 
     @property
     def cur_scale(self):
@@ -91,6 +82,8 @@ class LossScaler:
     @cur_scale.setter
     def cur_scale(self, value):
         self.scaler._loss_scale = value
+
+    loss_scale = cur_scale
 
     def get_scale(self):
         """Return the current scale, as torch's GradScaler does."""

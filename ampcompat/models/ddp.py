@@ -48,9 +48,7 @@ class DDPWrappers:
     def __init__(self, find_master, refresh_masters):
         self._find_master = find_master
         self._refresh_masters = refresh_masters
-        self._unreduced = (
-            weakref.WeakKeyDictionary()
-        )  # wrapper -> NONE, IN_PLACE or IN_MASTERS, in the order of wrapping
+        self._unreduced = weakref.WeakKeyDictionary()  # wrapper -> NONE, IN_PLACE or IN_MASTERS; in order of wrapping
         self._hooks = weakref.WeakKeyDictionary()  # torch's wrapper -> (ReductionHook, its handle)
         self._casts_weights = False
         self._is_patched = False
@@ -165,9 +163,7 @@ class DDPWrappers:
 
     def _of(self, adapters, least, accepts=lambda wrapper: True):
         """Return the wrappers whose state is at least ``least`` and that share params with adapters."""
-        known = [
-            reference() for reference in self._unreduced.keyrefs()
-        ]  # a list: another thread may be wrapping a model
+        known = [reference() for reference in self._unreduced.keyrefs()]  # another thread may be wrapping a model
         wrappers = [each for each in known if each is not None and self._unreduced[each] >= least and accepts(each)]
         if not wrappers:
             return []

@@ -38,10 +38,7 @@ class MasterTable:
         """Forget all pairs."""
         self._masters.clear()
 
-    def __deepcopy__(self, memo):
-        return MasterTable()
-
-    def __reduce__(self):
+    def __reduce__(self):  # copies and pickles are empty
         return MasterTable, ()
 
 
@@ -83,9 +80,6 @@ class O2StateDictHook:
             return value.to(self.dtype)
         return kept_where_equal(master.detach(), value)
 
-    def __deepcopy__(self, memo):
-        return O2StateDictHook(self.dtype, MasterTable())
-
     def __reduce__(self):
         return O2StateDictHook, (self.dtype, MasterTable())
 
@@ -94,36 +88,24 @@ class RefreshMasters:
     """Copies what is loaded into a module's half params to their masters first, before it is rounded to half.
 
     Args:
-        module: whose params.
+        module: whose params; None in copies of a model, whose params have no masters.
         masters: a ``MasterTable``.
     """
 
     def __init__(self, module, masters):
-        self.module = weakref.ref(module)
-        self.masters = masters
+        self._params = {} if module is None else module._parameters
+        self._masters = masters
 
     def __call__(self, state_dict, prefix, *rest):
         """Run as a pre-hook of ``_load_from_state_dict``."""
-        module = self.module()
-        for name, param in module._parameters.items() if module is not None else ():
-            value, master = state_dict.get(prefix + name), self.masters.find(param)
+        for name, param in self._params.items():
+            value, master = state_dict.get(prefix + name), self._masters.find(param)
             if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
                 with torch.no_grad():
                     master.copy_(value)
 
-    def __deepcopy__(self, memo):
-        return _nothing
-
     def __reduce__(self):
-        return _get_nothing, ()
-
-
-def _nothing(*args):
-    """Replace ``RefreshMasters`` in copies of a model, whose params have no masters."""
-
-
-def _get_nothing():
-    return _nothing
+        return RefreshMasters, (None, MasterTable())
 
 
 def new_modules(model, masters):

@@ -14,7 +14,7 @@ from ..errors import AmpError, AmpTypeError
 from ..patching import run_all
 from ..torch_compat import features
 
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+_WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
 
 def check_model(model, allow_half):
@@ -24,6 +24,11 @@ def check_model(model, allow_half):
         AmpError: it is wrapped for data parallelism already, has half params or buffers, or lazy ones.
     """
     names = [base.__name__ for base in type(model).__mro__]
+    if "FullyShardedDataParallel" in names:
+        raise AmpError(
+            "The model is wrapped in FullyShardedDataParallel (FSDP1). Use torch.distributed.fsdp.fully_shard instead: "
+            "amp.initialize takes the model that it has sharded, at every opt level."
+        )
     for wrapper in _WRAPPERS:
         if wrapper in names:
             raise AmpError(
@@ -59,15 +64,19 @@ class ModelCast:
         self._seen = set()
 
     def cast(self, modules, kept):
-        """Cast the floating params and buffers of ``modules``, except those that a module in ``kept`` (a list) owns."""
+        """Cast the floating params and buffers of ``modules``, except those that a module in ``kept`` (a list) owns.
+
+        DTensors stay as they are (see ``models.fsdp``).
+        """
         protected = {id(tensor) for module in kept for tensor in _own_tensors(module)}
         for module in modules:
-            for tensor in _own_tensors(module):
+            own = [tensor for tensor in _own_tensors(module) if not tensor_lists.is_shard(tensor)]
+            for tensor in own:
                 if id(tensor) not in protected:
                     self._cast_tensor(tensor, self.dtype)
                 elif tensor_lists.is_narrower(tensor, self.high):
                     self._cast_tensor(tensor, self.high)
-            if isinstance(module, torch.nn.RNNBase):
+            if own and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
     def _cast_tensor(self, tensor, dtype):

@@ -25,7 +25,6 @@ from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
 from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
-from .masters import add_gradients
 from .session_callbacks import Stage
 
 SLOT = "_amp_stash"
@@ -171,13 +170,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
     def _move_to_masters(self, scaler, scale):
         """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved."""
         for chunk in self._chunks:
-            taken = chunk.take_gradients()
-            if taken is not None:
-                masters, copies, groups = taken
-                del taken
-                if scaler is not None:
-                    scaler.unscale_(groups, scale)
-                add_gradients(masters, copies)
+            chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale))
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -190,7 +183,8 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         if self.stage is Stage.SCALED:
             raise AmpError(
                 "optimizer.step() would use gradients that are still scaled by {:g}: the last amp.scale_loss had "
-                "delay_unscale=True. Leave it out in the last backward pass before step().".format(self.pending_scale)
+                "delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, and let them be "
+                "reduced, in the last backward pass before step().".format(self.pending_scale)
             )
         if self.untracked_scale is not None:
             self.callbacks.scaled_gradients_used(self)

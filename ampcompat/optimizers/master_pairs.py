@@ -7,6 +7,8 @@ import torch
 
 from .. import tensor_lists
 from ..errors import AmpValueError
+from ..loss_scaling.process_group import groups_of
+from . import zero_redundancy
 from .gradient_buffers import chunks_of
 from .masters import Snapshot, make_master, recast
 
@@ -63,9 +65,12 @@ class MasterPairs:
                 elif id(param) in originals:
                     recast(state.get(param), param.shape, param.dtype)
         self._pairs.update((id(pair.master), pair) for pair in pairs)
+        zero_redundancy.replace_params(self.optimizer, dict(pairs))
         self._chunks += chunks_of(pairs)
         for pair in pairs:
             self.callbacks.writes.watch(pair)
+        params = [param for group in self.optimizer.param_groups for param in group["params"]]
+        self.process_groups = groups_of(params)  # ranks of these groups hold parts of the same gradients
 
     def commit(self):
         """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
@@ -73,8 +78,12 @@ class MasterPairs:
 
     def rollback(self):
         """Restore the optimizer as it was: ``initialize`` has failed."""
+        made = {pair.master: pair.model for pair in self._pairs.values()}
         snapshot, self._pairs, self._chunks = self._before
+        for pair in self._pairs.values():
+            del made[pair.master]
         snapshot.restore(self.optimizer)
+        zero_redundancy.replace_params(self.optimizer, made)
 
     def release(self):
         """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32."""
@@ -88,6 +97,7 @@ class MasterPairs:
                     group["params"][index] = pair.model
                     if param in state:
                         state[pair.model] = state.pop(param)
+        zero_redundancy.replace_params(self.optimizer, {master: model for model, master in self._pairs.values()})
         for model, master in self._pairs.values():
             model.grad = None
             model.data = master.data

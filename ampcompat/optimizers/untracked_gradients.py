@@ -23,14 +23,14 @@ def record_pass(loss, scale, adapters):
         scale: its scale: a float, or a tensor of shape ().
         adapters: of the optimizers that were not passed to ``scale_loss``.
     """
-    leaves = _leaves_of(loss)
+    leaves = leaves_of(loss)
     for adapter in adapters:
         adapter.watched_passes += 1
         if any(id(param) in leaves for param in adapter.leaf_params()):
             adapter.untracked_scale = scale
 
 
-def _leaves_of(tensor):
+def leaves_of(tensor):
     """Return the ids of the tensors that ``tensor.backward()`` accumulates gradients in."""
     leaves, nodes, waiting = set(), set(), [tensor.grad_fn]
     while waiting:

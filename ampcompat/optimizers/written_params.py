@@ -10,6 +10,8 @@ from threading import get_ident
 
 import torch
 
+from ..casting.memory_aliases import watch_data
+
 
 class Writes:
     """The watched params, and those that may have been written since the last ``clear``."""
@@ -22,35 +24,25 @@ class Writes:
 
     def open(self, patches):
         """Watch ``torch.nn.Parameter.data`` from now on; undone by ``patches``."""
-        if self._is_open:
-            return
-        self._is_open = True
-        patches.defer(self._close)
-
-        # On Parameter, not on Tensor: activations and gradients have no overhead, and a property that another library
-        # sets on Tensor.data, or removes, keeps working.
-        def get_data(param):
-            alias = torch.Tensor.data.__get__(param, type(param))
-            self._record(param, alias)
-            return alias
-
-        def set_data(param, value):
-            torch.Tensor.data.__set__(param, value)
-            self._record(param, value, value._base)
-
-        def delete_data(param):
-            torch.Tensor.data.__delete__(param)
-
-        patches.set(torch.nn.Parameter, "data", property(get_data, set_data, delete_data, torch.Tensor.data.__doc__))
+        if not self._is_open:
+            self._is_open = True
+            patches.defer(self._close)
+            # On Parameter, not on Tensor: activations and gradients have no overhead.
+            watch_data(torch.nn.Parameter, self._record, self._record_assigned, patches)
 
     def _close(self):
         self._is_open = False
 
-    def _record(self, param, *aliases):
+    def _record(self, param, alias):
         key = id(param)
         if self._watched.get(key) is param and get_ident() not in self._paused_threads:
-            alive = [alias for alias in self._recorded.get(key, ()) if alias() is not None]
-            self._recorded[key] = alive + [weakref.ref(alias) for alias in aliases if alias is not None]
+            alive = [each for each in self._recorded.get(key, ()) if each() is not None]
+            self._recorded[key] = alive + [weakref.ref(alias)]
+
+    def _record_assigned(self, param, value, device):
+        for alias in (value, value._base):
+            if alias is not None:
+                self._record(param, alias)
 
     def watch(self, params):
         """Watch these params too."""

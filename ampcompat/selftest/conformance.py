@@ -9,12 +9,12 @@ import torch
 
 from ..casting import patch_targets
 from ..errors import AmpNotImplementedError
+from ..nested import BYTES, floating_tensors, tensors_in
 from ..op_table import rules
-from .inputs import CPU, KINDS, Inputs, floats_in, tensors_in
+from .inputs import CPU, KINDS, Inputs
 from .sample_arguments import case_of
 
 EPS = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-22, torch.float64: 2.0**-50}
-SIZES = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
 
 #: The outcomes of a form.
 AGREES, DIFFERS, NOT_A_FORM = "agrees", "differs", "not a form"
@@ -39,7 +39,7 @@ def dtype_by_rule(row, inputs, pair):
         return pair.high
     if row.rule in (rules.PASSTHROUGH, rules.FLOAT32_INSIDE):
         return dtypes[0]
-    return max(dtypes, key=SIZES.get) if dtypes else pair.high
+    return max(dtypes, key=BYTES.get) if dtypes else pair.high
 
 
 def called(function, row, inputs):
@@ -91,7 +91,9 @@ def compare_plain(function, kind, pair, device=CPU):
         return NOT_A_FORM, ""
     expected = dtype_by_rule(function.row, inputs, pair)
     wrong = [
-        got.dtype for got in floats_in(called(function.original, function.row, inputs)) if got.dtype is not expected
+        got.dtype
+        for got in floating_tensors(called(function.original, function.row, inputs), [])
+        if got.dtype is not expected
     ]
     return (DIFFERS, "result {} instead of {}".format(wrong[0], expected)) if wrong else (AGREES, "")
 
@@ -119,7 +121,7 @@ def _rounding_points(row, inputs, pair):
 
 
 def _dtype_problem(result, reference, dtype):
-    results, references = tensors_in(result), tensors_in(reference)
+    results, references = list(tensors_in(result)), list(tensors_in(reference))
     if len(results) != len(references):
         return "{} results instead of {}".format(len(results), len(references))
     for got, wanted in zip(results, references):
@@ -131,7 +133,7 @@ def _dtype_problem(result, reference, dtype):
 
 
 def _value_problem(inputs, exact, result, reference):
-    floating, expected = floats_in(result), floats_in(reference)
+    floating, expected = floating_tensors(result, []), floating_tensors(reference, [])
     for got, wanted in zip(floating, expected):
         # Without half kernels Apex's own rows also round inside: one epsilon for each of a few operations.
         if got.shape != wanted.shape or not _close(got, wanted, got.dtype, 8):
@@ -159,7 +161,7 @@ def _gradient_problem(inputs, exact, floating, expected):
     wanted = _gradients([expected[i] for i in sources], exact.leaves, weights)
     weights = [weight.to(floating[i].dtype).to(floating[i].device) for i, weight in zip(sources, weights)]
     got = _gradients([floating[i] for i in sources], inputs.leaves, weights)
-    narrowest = min([leaf.dtype for leaf in inputs.leaves + floating], key=SIZES.get)
+    narrowest = min([leaf.dtype for leaf in inputs.leaves + floating], key=BYTES.get)
     for leaf, mine, reference in zip(inputs.leaves, got, wanted):
         if mine is None or reference is None:
             continue
@@ -230,7 +232,7 @@ def _works_without_casts(backend, function, kind, pair, device):
         with backend.paused():
             for each in kinds:
                 inputs = Inputs(case_of(function.row), each, pair, device)
-                results = floats_in(called(function.original, function.row, inputs))
+                results = floating_tensors(called(function.original, function.row, inputs), [])
                 results = [result for result in results if result.requires_grad]
                 if results:
                     torch.autograd.backward(results, [torch.ones_like(result) for result in results])

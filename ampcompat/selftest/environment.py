@@ -42,27 +42,16 @@ def environment(device):
 
 def _cuda(device):
     properties = torch.cuda.get_device_properties(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch >= 2.9 recommends other names
+        flags = [getattr(each, "allow_tf32", False) for each in (torch.backends.cuda.matmul, torch.backends.cudnn)]
     return [
         ("GPU", "{}, {:.0f} GB".format(properties.name, properties.total_memory / 1e9)),
         ("compute capability", "{}.{}".format(properties.major, properties.minor)),
         ("CUDA", str(torch.version.cuda or getattr(torch.version, "hip", None))),
         ("cuDNN", str(torch.backends.cudnn.version())),
-        ("TF32 in products, convolutions", "{}, {}".format(*map(_on_or_off, _tf32_flags()))),
+        ("TF32 in products, convolutions", ", ".join("on" if flag else "off" for flag in flags)),
     ]
-
-
-def _tf32_flags():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch >= 2.9 recommends other names
-        return _read_tf32_flags()
-
-
-def _read_tf32_flags():
-    return getattr(torch.backends.cuda.matmul, "allow_tf32", False), getattr(torch.backends.cudnn, "allow_tf32", False)
-
-
-def _on_or_off(flag):
-    return "on" if flag else "off"
 
 
 def check_version():

@@ -1,4 +1,4 @@
-"""The arguments of one call of a function of the op table, on a device, and walks over nested results."""
+"""The arguments of one call of a function of the op table, on a device."""
 
 import torch
 
@@ -82,19 +82,3 @@ def mapped(function, value):
     if isinstance(value, (tuple, list)):
         return type(value)([mapped(function, item) for item in value])
     return value
-
-
-def tensors_in(value):
-    """Return the tensors of nested tuples, lists and dicts as a list."""
-    found = []
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, (dict, tuple, list)):
-        for item in value.values() if isinstance(value, dict) else value:
-            found += tensors_in(item)
-    return found
-
-
-def floats_in(value):
-    """Return the floating tensors among ``tensors_in``."""
-    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]

@@ -165,12 +165,6 @@ def has_complex_views():
 
 
 @functools.lru_cache(maxsize=None)
-def has_foreach_zero():
-    """Return whether torch sets a list of tensors to 0 in one operation."""
-    return hasattr(torch, "_foreach_zero_")
-
-
-@functools.lru_cache(maxsize=None)
 def foreach_norm_takes(order, wide):
     """Return whether torch computes the norms of a list of tensors of this order in one operation.
 

@@ -2,6 +2,8 @@
 
 import importlib
 import sys
+import types
+import warnings
 from typing import NamedTuple, Optional
 
 import torch
@@ -160,14 +162,60 @@ _DEVICES = (
     + _rows("torch.utils._device", "DeviceContext _device_constructors", "`with torch.device`", SKIPPED, "2.13.0")
 )
 
+_SHARDING = (
+    _rows(
+        "a ZeroRedundancyOptimizer",
+        "_all_params _clear_cache _overlap_with_ddp",
+        "master weights at O2 and O5",
+        "initialize fails with this optimizer at these levels",
+        "2.13.0",
+    )
+    + _rows(
+        "torch.distributed.fsdp.FSDPModule",
+        "_get_fsdp_state",
+        "which modules went through fully_shard",
+        "O2, O3 and O5 do not see that a model is sharded, and cast its shards",
+        "2.13.0",
+    )
+    + _rows(
+        "a state of fully_shard",
+        "_mp_policy _fsdp_param_groups _is_root",
+        "O2, O3 and O5 set the dtype in which torch gathers weights",
+        "these levels fail on sharded models",
+        "2.13.0",
+    )
+    + _rows(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup",
+        "_init_mp_dtypes",
+        "that dtype changes after the first pass too",
+        "initialize and reset fail after the first pass of a sharded model",
+        "2.13.0",
+    )
+)
+
 #: All of them.
-NAMES = _TENSORS + _LISTS + _AUTOGRAD + _MODES + _MODULES + _DATA_LOADING + _OPTIMIZERS + _DEVICES
+NAMES = _TENSORS + _LISTS + _AUTOGRAD + _MODES + _MODULES + _DATA_LOADING + _OPTIMIZERS + _DEVICES + _SHARDING
 
 
 def _stepped():
     optimizer = _scheduled()
     optimizer.step()
     return optimizer
+
+
+def _zero_redundancy():
+    """Return an object with the names in the constructor: to make an optimizer takes a process group."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
+        kind = _resolved("torch.distributed.optim.ZeroRedundancyOptimizer")
+    names = kind.__init__.__code__.co_names + kind._verify_and_init_params.__code__.co_names + tuple(vars(kind))
+    return types.SimpleNamespace(**dict.fromkeys(names))
+
+
+def _sharding_state():
+    state = _resolved("torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState")()
+    state.init((torch.nn.Module(),), torch.device("cpu"), torch.distributed.fsdp.MixedPrecisionPolicy(), True)
+    return state
 
 
 def _scheduled():
@@ -180,6 +228,8 @@ def _scheduled():
 _SAMPLES = {
     "torch.nn.Module()": torch.nn.Module,
     "torch.autocast('cpu')": lambda: torch.autocast("cpu"),
+    "a state of fully_shard": _sharding_state,
+    "a ZeroRedundancyOptimizer": _zero_redundancy,
     "an optimizer under a scheduler": _scheduled,
     "an optimizer under a scheduler.step": lambda: _scheduled().step,
     "an optimizer under a scheduler.step()": _stepped,

@@ -58,3 +58,8 @@ def in_selective_checkpoint():
 def in_process_group():
     """Return whether torch.distributed is initialized."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def world_size():
+    """Return the number of processes: 1 without a process group."""
+    return torch.distributed.get_world_size() if in_process_group() else 1

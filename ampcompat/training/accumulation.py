@@ -92,12 +92,17 @@ class Accumulation:
         """Return a context for forward and backward in which gradients are all-reduced only when a step is due.
 
         Args:
-            models: DistributedDataParallel of torch or of ``apex.parallel``. Modules without ``no_sync`` are ignored.
+            models: DistributedDataParallel of torch or of ``apex.parallel``, or models that went through
+                ``fully_shard``. Other modules are ignored.
         """
         contexts = ExitStack()
         for model in models if not self.is_due() else ():
             if hasattr(model, "no_sync"):
                 contexts.enter_context(model.no_sync())
+                self._is_local = True
+            elif hasattr(model, "set_requires_gradient_sync"):
+                model.set_requires_gradient_sync(False)
+                contexts.callback(model.set_requires_gradient_sync, True)
                 self._is_local = True
         return contexts
 

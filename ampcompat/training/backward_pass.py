@@ -21,7 +21,7 @@ class BackwardPass:
 
     If the body raises, gradients are unscaled, but not checked. Nor is there a check after a pass that
     DistributedDataParallel did not reduce, since ranks would differ: the next pass that is reduced, or the step, checks
-    both.
+    both. Gradients that ``fully_shard`` did not reduce stay scaled until then.
 
     Args:
         session: the ``Session``.
@@ -44,6 +44,7 @@ class BackwardPass:
         self.high = session.policy.dtypes.high
         self._casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
+        self._sharded_models = session.sharded_models
         self._other_adapters = ()  # to find out whether the pass leaves scaled gradients in their params
         if len(session.adapters) > len(adapters):
             self._other_adapters = [each for each in session.adapters if is_watched(each) and each not in adapters]
@@ -91,6 +92,7 @@ class BackwardPass:
 
     def _scale_within(self, around):
         scales = [block.scale for block in around if block.scaler is self.scaler]
+        scales += self._sharded_models.scales(self.adapters)
         return scales[0] if scales else self.scaler.scale_now()
 
     def __exit__(self, kind, error, trace):
@@ -103,11 +105,12 @@ class BackwardPass:
             self.adapters[0].callbacks.passes.add(self.scale)
         if self._other_adapters and not is_one(self.scale):
             record_pass(self.loss, self.scale, self._other_adapters)
+        is_unreduced = self._sharded_models.keep_gradients(adapters)
         if kind is not None:
             earlier = self.scaler.overflow_state()
             self._unscale(adapters)
             self.scaler.clear_overflow_state(earlier)
-        elif self.delay_unscale:
+        elif self.delay_unscale or is_unreduced:
             for adapter in adapters:
                 adapter.leave_scaled(self.scale)
             self._ddp_wrappers.record_unreduced(self.adapters, stay=True)

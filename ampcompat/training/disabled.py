@@ -10,6 +10,17 @@ from . import state
 from .handle import Handle
 
 
+def disable(verbosity):
+    """Make a ``DisabledSession`` the current one, unless a session is open."""
+    session = state.current()
+    if session is None:
+        state.sessions.append(DisabledSession(verbosity))
+    elif session.enabled:
+        session.notices.say(
+            "ampcompat: initialize(enabled=False) leaves its models alone; what was initialized before stays enabled."
+        )
+
+
 class DisabledSession:
     """A session that does nothing; ``enabled`` is False."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..errors import AmpError, AmpValueError
 from ..models import forward, fsdp, state_dict, weights
-from ..optimizers import step
+from ..optimizers import step, zero_redundancy
 from ..optimizers.adapter import SLOT, OptimizerAdapter
 from ..optimizers.masters import kept_where_equal
 from ..patching import PatchStack
@@ -45,7 +45,7 @@ def make_plan(request, session):
     new = _params(models)
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
     _check_models(models, policies, policy)
-    _check_optimizers(optimizers)
+    _check_optimizers(optimizers, policy)
     return Plan(models, grown, optimizers)
 
 
@@ -76,12 +76,14 @@ def _check_models(models, policies, policy):
                 )
             )
     for model in models:
-        fsdp.check_whole(model, policy)
+        fsdp.check(model, policy)
         weights.check_model(model, state.allow_incoming_model_not_fp32)
 
 
-def _check_optimizers(optimizers):
+def _check_optimizers(optimizers, policy):
     for optimizer in optimizers:
+        if policy.master_weights:
+            zero_redundancy.check(optimizer)
         if "FP16_Optimizer" in [base.__name__ for base in type(optimizer).__mro__]:
             raise AmpError(
                 "An optimizer is wrapped in FP16_Optimizer, which does by itself what amp.initialize does. Pass the "
@@ -147,6 +149,8 @@ class Preparation:
             norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
             norms = [norm for norm in norms if norm not in inner]
             self._cast.cast(modules, inner + norms)
+            if policy.casts_model:
+                fsdp.gather_in(policy, model, inner + norms, self._patches)
             kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
         if policy.casts_model:
             state_dict.hook(modules, high, masters, self._patches)

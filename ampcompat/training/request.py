@@ -38,7 +38,7 @@ class Request(NamedTuple):
         return self.policy.dtypes.high
 
 
-#: Keywords of ``initialize`` that override the opt level, and (``_SCALING``) those of the loss scalers.
+#: Keywords of ``initialize`` that override the opt level.
 _LEVEL_OPTIONS = (
     "cast_model_type",
     "patch_torch_functions",
@@ -46,17 +46,6 @@ _LEVEL_OPTIONS = (
     "keep_batchnorm_fp32",
     "master_weights",
     "loss_scale",
-)
-_SCALING = (
-    "min_loss_scale",
-    "max_loss_scale",
-    "init_scale",
-    "growth_factor",
-    "backoff_factor",
-    "growth_interval",
-    "hysteresis",
-    "skip_static_overflow",
-    "process_group",
 )
 
 
@@ -71,10 +60,17 @@ def make_request(stated, command_line, dtypes=None):
     Raises:
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
     """
+    forced = state.initialize_options
+    layers = _entries(stated["keep_fp32"]) + _entries(forced.get("keep_fp32"))
+    stated = dict(stated, **dict(forced, keep_fp32=layers))
     models, optimizers = stated["models"], stated["optimizers"]
-    model_list = _listed(models, "models", "a torch.nn.Module or a list of them", _is_module)
-    optimizer_list = [] if optimizers is None else _listed(optimizers, "optimizers", _OPTIMIZERS, is_optimizer)
+    model_list = checked_list(models, "amp.initialize", "models", "a torch.nn.Module or a list of them", is_module)
+    optimizer_list = []
+    if optimizers is not None:
+        expected = "an optimizer, a list of them, or None"
+        optimizer_list = checked_list(optimizers, "amp.initialize", "optimizers", expected, is_optimizer)
     options = {name: stated[name] for name in _LEVEL_OPTIONS}
+    command_line = dict({name: forced[name] for name in _LEVEL_OPTIONS if name in forced}, **command_line)
     defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
     return Request(
         models=model_list,
@@ -82,8 +78,8 @@ def make_request(stated, command_line, dtypes=None):
         defaults=defaults,
         policy=policy,
         cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
-        keep_fp32=_entries(stated["keep_fp32"]) + state.keep_fp32,
-        scaler_options=_scaler_options(**{name: stated[name] for name in _SCALING}),
+        keep_fp32=stated["keep_fp32"],
+        scaler_options=_scaler_options(stated),
         num_losses=_count("num_losses", stated["num_losses"]),
         skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
@@ -91,26 +87,25 @@ def make_request(stated, command_line, dtypes=None):
     )
 
 
-_OPTIMIZERS = "an optimizer, a list of them, or None"
-
-
 def is_optimizer(candidate):
     """Return whether ``candidate`` has what an optimizer needs; LARC and others have it without being a subclass."""
     return all(hasattr(candidate, name) for name in ("param_groups", "state", "step", "zero_grad"))
 
 
-def _is_module(candidate):
+def is_module(candidate):
+    """Return whether ``candidate`` is a module."""
     return isinstance(candidate, torch.nn.Module)
 
 
-def _listed(given, name, expected, accepts):
+def checked_list(given, caller, name, expected, accepts):
+    """Return one object, or a list of them, as a list; raise ``AmpTypeError`` for one that is not accepted."""
     listed = list(given) if isinstance(given, (list, tuple)) else [given]
     for index, item in enumerate(listed):
         if not accepts(item):
             place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
             raise AmpTypeError(
-                "amp.initialize expected {} to be {}, and {} is of type {}.".format(
-                    name, expected, place, type(item).__name__
+                "{} expected {} to be {}, and {} is of type {}.".format(
+                    caller, name, expected, place, type(item).__name__
                 )
             )
     return listed
@@ -134,34 +129,22 @@ def _count(name, number):
     return number
 
 
-def _scaler_options(
-    min_loss_scale,
-    max_loss_scale,
-    init_scale,
-    growth_factor,
-    backoff_factor,
-    growth_interval,
-    hysteresis,
-    skip_static_overflow,
-    process_group,
-):
-    parse = opt_levels.parse_scale
-    options = {"max_loss_scale": parse("max_loss_scale", max_loss_scale), "checks_static": bool(skip_static_overflow)}
-    for name, value in (
-        ("min_loss_scale", min_loss_scale),
-        ("init_scale", init_scale),
-        ("growth_factor", growth_factor),
-        ("backoff_factor", backoff_factor),
-    ):
-        if value is not None:
-            options[name] = parse(name, value)
-    if growth_interval is not None:
-        options["scale_window"] = _count("growth_interval", growth_interval)
-    if hysteresis is not None:
-        options["hysteresis"] = _count("hysteresis", hysteresis)
+#: The keywords of ``LossScaler`` that are given by those of ``initialize``: scales and factors, and whole numbers.
+_FACTORS = ("min_loss_scale", "init_scale", "growth_factor", "backoff_factor")
+_COUNTS = {"growth_interval": "scale_window", "hysteresis": "hysteresis"}
+
+
+def _scaler_options(stated):
+    options = {"max_loss_scale": opt_levels.parse_scale("max_loss_scale", stated["max_loss_scale"])}
+    for name in _FACTORS:
+        if stated[name] is not None:
+            options[name] = opt_levels.parse_scale(name, stated[name])
+    for name, keyword in _COUNTS.items():
+        if stated[name] is not None:
+            options[keyword] = _count(name, stated[name])
     _check_order(options)
-    options["process_group"] = checked_group(process_group)
-    return options
+    group = checked_group(stated["process_group"])
+    return dict(options, checks_static=bool(stated["skip_static_overflow"]), process_group=group)
 
 
 def _check_order(options):

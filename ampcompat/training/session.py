@@ -58,6 +58,7 @@ class Session:
         self.scalers = []
         self.masters = state_dict.MasterTable()
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
+        self.sharded_models = fsdp.ShardedModels()
         self.callbacks = OptimizerCallbacks(self)
         self.patches = PatchStack()
         self.forward_token = forward.Token()
@@ -73,9 +74,8 @@ class Session:
             self.verbosity = verbosity
         plan = make_plan(request, self)
         if plan.is_empty() and request.models:
-            if (
-                request.policy.patch_torch_functions and self.choice is None
-            ):  # ``handle._deactivate()`` stopped the casts
+            has_stopped = self.choice is None  # by ``handle._deactivate()``
+            if request.policy.patch_torch_functions and has_stopped:
                 self.process_casts.open(request.policy.dtypes)
         else:
             self._apply(plan, request)
@@ -149,7 +149,8 @@ class Session:
         listed = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
         adapters = [self._adapter(optimizer) for optimizer in listed]
         for model in self._models_before_backward if self._models_before_backward else ():
-            fsdp.check_whole(model, self.policies[model])
+            fsdp.check_shards(model, self.policies[model])
+            self.sharded_models.add(model)
             fsdp.check_optimizers(model, [adapter.optimizer for adapter in self.adapters], self.notices)
             self._models_before_backward.discard(model)
         if self._never_scales() and not any([adapter.has_state_to_update() for adapter in adapters]):

@@ -23,8 +23,9 @@ sessions = []
 #: ``Observer`` objects that every new session gets, set by recorded runs.
 observers = []
 
-#: Layers that stay float32 besides those of ``initialize``'s keep_fp32, while a search tries them.
-keep_fp32 = []
+#: Keyword arguments of ``amp.initialize`` that replace those of the script, while a run of ``ab`` tries them. Layers of
+#: ``keep_fp32`` are added to the script's.
+initialize_options = {}
 
 #: What users registered with ``amp.register_*_function``: (owner object, name, rule).
 registrations = []
@@ -54,6 +55,33 @@ def __getattr__(name):
 def current() -> Optional[Union[Session, DisabledSession]]:
     """Return the newest open session, or None."""
     return sessions[-1] if sessions else None
+
+
+def initialized_session(caller):
+    """Return the current session.
+
+    Args:
+        caller: the name of the public function that asks, for the message of the error.
+
+    Raises:
+        AmpError: ``amp.initialize`` was not called.
+    """
+    session = current()
+    if session is None or (session.enabled and session.policy is None):
+        raise AmpError(
+            "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
+            "opt_level=...) first.".format(caller)
+        )
+    return session
+
+
+def enter(session):
+    """Make ``session`` the current one; close a disabled one before it."""
+    earlier = current()
+    if earlier is not session:
+        if earlier is not None:
+            earlier.close()
+        sessions.append(session)
 
 
 def leave(session):

@@ -25,7 +25,7 @@ def rows_of(report, name):
 @pytest.mark.parametrize("name", ["good", "broken", "hostile", "one step", "two losses"])
 def test_every_chart_can_be_drawn(library, name):
     for chart in charts.charts([("", MADE[name]())]):
-        assert renderer.image(charts.complete(chart.spec, 300), "svg").startswith(b"<svg")
+        assert renderer.image(charts.complete(chart.spec, 300), "svg").startswith("<svg")
 
 
 @pytest.mark.parametrize("name", ["nothing measured", "no runs"])
@@ -50,10 +50,20 @@ def test_the_difference_is_that_of_equal_steps():
     assert [row["value"] for row in rows_of(report, "difference")] == pytest.approx([0.5] * 15, rel=1e-4)
 
 
-def test_a_level_has_the_same_colour_in_every_report():
-    full = [{"run": level} for level in charts.LEVELS]
-    alone = charts._colour([{"run": "other O4"}])["scale"]["range"]
-    assert alone == [charts._colour(full)["scale"]["range"][4]] and len(set(charts.COLOURS)) == 6
+def colours_of(chart):
+    """Return ``{run: colour}`` of a chart."""
+    scale = chart.spec["layer"][0]["encoding"]["color"]["scale"]
+    return dict(zip(scale["domain"], scale["range"]))
+
+
+def test_a_run_has_the_same_colour_in_every_chart_and_a_level_in_every_report():
+    runs = {name: made_run("O1", 5) for name in ("torch 1", "O1", "torch 2")}
+    drawn = charts.charts([("", Report(runs=runs, baseline="torch 1"))])
+    loss, difference = (colours_of(chart) for chart in drawn if chart.name in ("loss-0", "difference"))
+    assert difference == {name: loss[name] for name in ("O1", "torch 2")} and len(set(loss.values())) == 3
+    both = charts.charts([("one", Report(runs={"O4": runs["O1"]})), ("other", Report(runs=runs))])
+    found = colours_of(both[0])
+    assert found["O1 other"] == loss["O1"] == charts.COLOURS[1] and found["O4 one"] == charts.COLOURS[4]
 
 
 def test_metrics_have_charts_of_their_own():
@@ -65,7 +75,7 @@ def test_metrics_have_charts_of_their_own():
 def test_several_reports_are_drawn_in_the_same_charts():
     reports = [(name, Report(runs={"O0": made_run("O0", 5)})) for name in ("a", "b")]
     rows = charts.charts(reports)[0].spec["data"]["values"]
-    assert {row["run"] for row in rows} == {"a O0", "b O0"} and len({row["report"] for row in rows}) == 2
+    assert {row["run"] for row in rows} == {"O0 a", "O0 b"} and len({row["report"] for row in rows}) == 2
 
 
 def test_an_image_is_as_large_as_its_scale(library, tmp_path):
@@ -92,3 +102,14 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch, tmp_pat
     monkeypatch.setattr(builtins, "__import__", refusing)
     with pytest.raises(AmpError, match="pip install"):
         save_figure(MADE["one level"](), str(tmp_path / "x.png"))
+
+
+def test_the_marks_of_an_image_of_several_charts_have_no_names_that_could_collide():
+    panels = charts.figure(charts.charts([("", MADE["good"]())]))["concat"]
+    assert not [layer for panel in panels for layer in panel.get("layer", ()) if "name" in layer]
+
+
+def test_a_loss_that_explodes_is_shown_on_a_logarithmic_axis_and_its_difference_up_to_100_percent():
+    drawn = {chart.name: chart.spec for chart in charts.charts([("", MADE["broken"]())])}
+    assert {"name": "log", "value": True} in drawn["loss-0"]["params"]
+    assert drawn["difference"]["layer"][-1]["encoding"]["y"]["scale"] == {"domain": [-1, 1]}

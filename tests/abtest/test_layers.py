@@ -74,7 +74,7 @@ def test_planted_layers_rank_first_and_are_found(bad):
     assert judge(report)["O2"].kind != ACCEPTED
 
     def run_candidate(names):
-        return run_at(train, [("O2", 0)], keep_fp32=names).runs["O2"]
+        return run_at(train, [("O2", 0)], initialize={"keep_fp32": names}).runs["O2"]
 
     told = find(report, "O2", run_candidate)
     assert told.startswith("O2 is accepted with keep_fp32=[") and all(name in told for name in planted), told
@@ -123,4 +123,4 @@ def test_the_table_of_layers_has_shares_and_layers_that_were_not_reached_come_la
         ("late", 0.0),
     ]
     text = to_text(Report(runs={"O0": Run(), "O2": run}))
-    assert "layer at O2" in text and "64 %" in text and "gradient at O2" in text
+    assert "each layer at O2" in text and "64 %" in text and "gradients at O2" in text

@@ -1,17 +1,22 @@
-"""Reports as JSON: what is written is read back, and anything else is an error."""
+"""Reports as JSON: what is written is read back, and anything else is an error that names the place."""
 
+import gzip
 import json
 import math
+import pathlib
 
 import pytest
+from altered_reports import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampcompat.abtest import Finding, Memory, Report, Run
+from ampcompat.abtest import Finding, Memory, Report, Run, report_data
 from ampcompat.errors import AmpValueError
 
 STEPS = st.integers(0, 10**6)
-SERIES = st.lists(st.tuples(STEPS, st.integers(0, 3), st.floats(width=32)), max_size=4)
+VALUES = (st.floats(width=32) | st.floats()).map(lambda value: value + 0.0)  # no -0.0, which equals 0.0
+SERIES = st.lists(st.tuples(STEPS, st.integers(0, 3), VALUES), max_size=6)
+SECONDS = st.lists(st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6), min_size=3, max_size=3)
 MEMORY = st.builds(Memory, parameters=st.none() | st.integers(0, 2**60), fragmentation=st.none() | st.floats(0, 1))
 RUNS = st.builds(
     Run,
@@ -20,7 +25,10 @@ RUNS = st.builds(
     loss=SERIES,
     scale=SERIES,
     skipped=st.lists(STEPS, max_size=3),
-    step_seconds=st.lists(st.floats(0, 1e3), max_size=3),
+    step_seconds=SECONDS,
+    samples=st.none() | st.lists(STEPS, min_size=3, max_size=3),
+    watched=st.lists(STEPS, max_size=3),
+    metrics=st.dictionaries(st.text(max_size=3), st.lists(st.tuples(STEPS, VALUES), max_size=3), max_size=2),
     memory=MEMORY,
     predicted=st.none() | MEMORY,
     findings=st.lists(st.builds(Finding, step=STEPS, text=st.text(max_size=5)), max_size=2),
@@ -34,17 +42,61 @@ def test_a_report_survives_json(report):
     assert repr(Report.from_json(text)) == repr(report)  # by repr, since nan is not equal to itself
 
 
-def test_losses_that_are_not_finite_are_strings_in_json():
-    run = Run(loss=[(0, 0, math.nan), (1, 0, math.inf), (2, 0, -math.inf)])
+def test_series_are_packed_and_what_json_lacks_is_text():
+    run = Run(loss=[(0, 0, math.nan), (1, 0, math.inf), (3, 1, -math.inf)], step_seconds=[0.25, 0.5, 0.5, 0.5])
+    run.scale = [(step, 0, 65536.0) for step in range(4)]
+    run.metrics = {"accuracy": [(2, 0.1), (2, 0.3)]}
     tree = json.loads(Report(runs={"O1": run}).to_json())
-    assert [value for _, _, value in tree["runs"]["O1"]["loss"]] == ["nan", "inf", "-inf"]
-    assert tree["schema"] == 1
+    written = tree["runs"]["O1"]
+    assert written["loss"] == {"steps": [1, 1, 2], "losses": [0, 0, 1], "bits": 32, "values": ["nan", "inf", "-inf"]}
+    assert written["scale"] == {"steps": [[1, 4]], "losses": [[0, 4]], "bits": 32, "values": [[65536.0, 4]]}
+    assert written["metrics"]["accuracy"] == {"steps": [3, 0], "losses": None, "bits": 64, "values": [0.1, 0.3]}
+    assert written["step_microseconds"] == [250000, [500000, 3]]
+    assert tree["schema"] == 2
+
+
+def test_floats_of_32_bits_are_written_with_the_digits_that_they_need():
+    third = 0.3333333432674408  # the float32 nearest to 1/3
+    run = Run(loss=[(0, 0, third), (1, 0, 0.5)])
+    text = Report(runs={"O1": run}).to_json()
+    assert '"values":[0.33333334,0.5]' in text
+    assert Report.from_json(text).runs["O1"].loss == [(0, 0, third), (1, 0, 0.5)]
+
+
+@pytest.mark.parametrize("name, is_packed", [("report.json", False), ("report.json.gz", True)])
+def test_a_file_is_compressed_if_its_name_says_so(tmp_path, name, is_packed):
+    report, path = Report(runs={"O0": Run(loss=[(0, 0, 2.0)])}), tmp_path / name
+    report.save(path)
+    content = path.read_bytes()
+    assert (content[:2] == b"\x1f\x8b") == is_packed
+    assert (gzip.decompress(content) if is_packed else content).decode("utf-8") == report.to_json()
+    assert Report.load(path) == report
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+DAMAGED = {
+    "no gzip": b"\x1f\x8b no gzip",
+    "empty": b"",
+    "cut off": gzip.compress(b"{}")[:12],
+    "not UTF-8": gzip.compress(b"\xff"),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_compressed_file_is_an_error_that_names_it(tmp_path, content):
+    path = tmp_path / "report.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(AmpValueError, match="report.json.gz"):
+        Report.load(path)
 
 
 def test_the_losses_of_one_step_are_averaged():
     run = Run(loss=[(0, 0, 1.0), (0, 0, 3.0), (0, 1, 9.0), (1, 0, 4.0)])
     assert run.losses() == {0: 2.0, 1: 4.0}
     assert run.losses(1) == {0: 9.0}
+    run.loss[1] = (0, 0, 5.0)
+    run.loss += [(1, 0, 6.0)]
+    assert run.losses() == {0: 3.0, 1: 5.0}
 
 
 def test_unknown_keys_are_ignored():
@@ -55,7 +107,14 @@ def test_unknown_keys_are_ignored():
 
 @pytest.mark.parametrize(
     "text, says",
-    [("{", "not JSON"), ("[]", "not a report"), ('{"schema": 2, "runs": {}}', "schema 2"), ("{}", "not a report")],
+    [
+        ("{", "not JSON"),
+        ("[" * 100000, "not JSON"),
+        ("[]", "not a report"),
+        ('{"schema": 1, "runs": {}}', "schema 1"),
+        ("{}", "not a report"),
+    ],
+    ids=lambda text: text[:20],
 )
 def test_what_is_not_a_report_is_an_error(text, says):
     with pytest.raises(AmpValueError, match=says):
@@ -63,24 +122,43 @@ def test_what_is_not_a_report_is_an_error(text, says):
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "damage, says",
     [
-        [],
-        {"status": "odd"},
-        {"loss": [[0, 0]]},
-        {"loss": [["a", 0, 1.0]]},
-        {"scale": [[0, 0, "much"]]},
-        {"skipped": "abc"},
-        {"step_seconds": ["long"]},
-        {"samples": [None]},
-        {"memory": {"parameters": "12"}},
-        {"predicted": 3},
-        {"findings": [1]},
-        {"repeats": [{"skipped": 7}]},
-        {"verdict": 1},
+        ([], "O1 is \\[\\], not an object: a Run"),
+        ({"status": "odd"}, "O1.status is 'odd', not one of ok, stopped, failed, interrupted"),
+        ({"loss": {"values": [1.0]}}, "O1.loss has columns of different lengths"),
+        (
+            {"loss": {"steps": [1], "losses": [0], "values": ["much"]}},
+            "O1.loss.values\\[0\\] is 'much', not a value of",
+        ),
+        ({"scale": {"steps": [-1]}}, "O1.scale.steps cannot be read: step -2 is below 0"),
+        ({"watched": [2**31, 1]}, "O1.watched cannot be read: "),
+        ({"skipped": "abc"}, "O1.skipped is 'abc', not a list"),
+        ({"step_microseconds": [[1, 10**9]]}, "O1.step_microseconds is \\[1, 1000000000\\], not a packed list"),
+        ({"samples": [8]}, "O1 has samples of 1 steps and times of 0"),
+        ({"memory": {"parameters": "12"}}, "O1.memory.parameters is '12', not a number of bytes"),
+        ({"findings": [1]}, "O1.findings\\[0\\] is 1, not an object: a Finding"),
+        ({"repeats": [{"skipped": 7}]}, "O1.repeats\\[0\\].skipped is 7, not a list"),
+        ({"repeats": [{"repeats": [{}]}]}, "O1 has repeats of repeats"),
+        ({"verdict": "\ud800"}, "O1.verdict is '\\\\ud800', not text"),
+        ({"error": "x" * 99, "verdict": ["y" * 99]}, "O1.verdict is \\['y{38}\u2026, not text"),
     ],
     ids=str,
 )
-def test_a_damaged_report_is_an_error_in_one_line(damage):
-    with pytest.raises(AmpValueError, match="^This report is damaged, .*$"):
-        Report.from_json(json.dumps({"schema": 1, "runs": {"O1": damage}}))
+def test_a_damaged_report_is_refused_with_the_place(damage, says):
+    with pytest.raises(AmpValueError, match="^This report is damaged: runs." + says):
+        Report.from_json(json.dumps({"schema": 2, "runs": {"O1": damage}}))
+
+
+def test_of_altered_reports_each_is_read_or_refused_with_the_place():
+    counts = count(300)
+    assert set(counts) == {"read", "refused"} and min(counts.values()) > 30
+
+
+def test_the_documentation_of_the_format_is_up_to_date():
+    page = pathlib.Path(__file__).parents[2] / "docs" / "report_format.md"
+    if not page.exists():
+        pytest.skip("the documentation is not in this copy of the tests")
+    introduction, _, tables = page.read_text(encoding="utf-8").partition("\n## Report\n")
+    assert "\n## Report\n" + tables == report_data.documentation()
+    assert "schema {}".format(report_data.SCHEMA) in introduction

@@ -40,6 +40,19 @@ def test_smoothed_points_lie_between_their_neighbours(values, width, most):
             assert math.isnan(value)
 
 
+@given(VALUES, st.integers(9, 60))
+def test_averaged_points_are_few_and_keep_the_mean_and_gaps(values, most):
+    kept = series.averaged(numbered(values), most)
+    assert len(kept) <= max(most, 2)
+    assert [step for step, _ in kept] == sorted(step for step, _ in kept)
+    assert any(not math.isfinite(value) for _, value in kept) == (not all(map(math.isfinite, values)))
+
+
+def test_the_means_of_stretches_are_exact_even_where_a_sum_overflows():
+    points = numbered([1e308] * 4 + [1.0, 3.0, 5.0, 7.0])
+    assert series.averaged(points, 4) == [(0, 1e308), (4, 4.0)]
+
+
 def test_smoothing_is_the_mean_of_the_steps_around():
     points = numbered([0.0, 3.0, 6.0, 9.0, 0.0])
     assert series.smoothed(points, 3, 10) == [(0, 1.5), (1, 3.0), (2, 6.0), (3, 5.0), (4, 4.5)]

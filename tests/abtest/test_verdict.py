@@ -7,6 +7,7 @@ import pytest
 
 from ampcompat.abtest import Memory, Report, Run, advice, curves, to_text
 from ampcompat.abtest.differences import t_quantile
+from ampcompat.abtest.summary import summarize
 from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
 
 
@@ -46,12 +47,12 @@ def kind_of(run, **options):
 
 def test_a_level_within_the_seeds_variation_is_accepted():
     found = judge(report_with(O1=run_with(curve(0, 1.004))))["O1"]
-    assert found.kind == ACCEPTED and found.difference == pytest.approx(0.004, rel=1e-6)
+    assert found.kind == ACCEPTED and found.end.signed == pytest.approx(0.004, rel=1e-6)
 
 
 def test_a_level_that_never_learns_is_rejected_in_spite_of_one_bad_batch():
-    losses = [2.1 * math.exp(random.Random(step).gauss(0, 0.05)) for step in range(100)]
-    losses[0], losses[60] = curve()[0], 1e9
+    losses = [2.1 * own / fallen for own, fallen in zip(curve(), curve(scatter=0.0))]
+    losses[60] = 1e9
     assert kind_of(run_with(losses)) == REJECTED
 
 
@@ -66,7 +67,7 @@ def test_one_spike_at_the_end_rejects_nothing():
 
 def test_without_a_control_the_difference_is_told_and_not_judged():
     found = judge(report_with(control=False, O1=run_with(curve(0, 1.004))))["O1"]
-    assert found.kind == NOT_JUDGED and found.variation is None and "without a control" in found.text
+    assert found.kind == NOT_JUDGED and found.end.variation is None and "without a control" in found.text
 
 
 def test_a_lower_loss_is_no_fault_but_with_two_losses_it_is():
@@ -126,6 +127,18 @@ def test_what_cannot_be_judged_says_why(run, says):
     assert found.kind == NOT_JUDGED and says in found.text
 
 
+def test_runs_with_other_data_are_not_judged_though_their_first_losses_agree():
+    other = curve(0)[:1] + curve(5, 1.001)[1:]
+    found = judge(report_with(O1=run_with(other)))["O1"]
+    assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
+
+
+def test_losses_without_the_scatter_of_batches_need_not_move_together():
+    flat = [run_with([value + 1.0 for value in curve(seed, 0.001, scatter=0.5)]) for seed in (0, 1, 2)]
+    flat[0].repeats = [flat[1]]
+    assert kind_of(flat[2], baseline=flat[0]) == ACCEPTED
+
+
 def test_a_level_that_alone_starts_elsewhere_computes_differently():
     report = report_with(O1=run_with(curve()), O2=run_with(curve(0, 1.5)))
     assert judge(report)["O2"].kind == REJECTED
@@ -169,7 +182,7 @@ def test_metrics_count_like_losses():
 def test_the_fastest_accepted_level_is_recommended_with_what_it_saves():
     report = report_with(O1=run_with(curve(), 0.5, peak=800), O2=run_with(curve(), 0.25, peak=600))
     assert report.advice == (
-        "Take O2: the fastest accepted level, 4.00 times the speed of O0, saves 400 B (40 %) of peak memory."
+        "Take O2: first at the baseline's end (24.2 s; O0: 97 s), 4.00 times the speed, 40 % less memory."
     )
 
 
@@ -180,7 +193,8 @@ def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
 
 def test_where_nothing_is_faster_the_baseline_is_recommended():
     report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
-    assert report.advice.startswith("Take O0: no accepted level is faster here. Where memory is short, O2 saves 750 B")
+    says = "Take O0: no accepted level reaches the baseline's end earlier. Short of memory: O2, 75 % less memory."
+    assert report.advice == says
 
 
 def test_a_report_without_its_baseline_gets_no_advice():
@@ -193,9 +207,36 @@ def test_the_table_has_the_verdicts_in_at_most_100_columns_and_details_on_reques
     report = report_with(O1=run_with(curve(0, 1.004), 0.5, peak=10**12), O2=run_with([math.nan] * 100))
     report.runs["O2"].scale = [(0, 0, 65536.0)]
     lines = to_text(report, 100).splitlines()
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 100 and lines[-1] == "Why O2: see --details."
     assert [line.split()[1] for line in lines[1:4] if line[:1] == "O"][:2] == ["baseline", "accepted"]
     assert "65536" not in "\n".join(lines) and "65536" in to_text(report, 100, details=True)
+
+
+def test_where_the_loss_ends_agrees_with_the_difference_though_seeds_are_far_apart():
+    baseline = run_with(curve())
+    baseline.repeats = [run_with(curve(1, 0.7))]
+    row = summarize(report_with(baseline, O1=run_with(curve(0, 0.996))))
+    assert row["O0"].end == pytest.approx(curves.end_value(baseline))  # the seed that O1 was run with, not the mean
+    assert row["O1"].difference == pytest.approx(-0.004, rel=0.05)
+    assert row["O1"].end == pytest.approx(row["O0"].end * (1 + row["O1"].difference))
+
+
+def test_the_difference_in_the_table_is_that_of_the_loss_whatever_decides():
+    logged = [
+        run_with(curve(), metrics={"accuracy": [(step, last) for step in range(100)]}) for last in (0.9, 0.9, 0.2)
+    ]
+    logged[0].repeats = [logged[1]]
+    row = summarize(report_with(logged[0], O1=logged[2]))["O1"]
+    assert (row.verdict.kind, row.difference) == (REJECTED, 0.0) and "accuracy" in row.verdict.text
+
+
+def test_columns_are_left_out_of_a_table_that_would_be_wider_than_100_columns():
+    wide = {name: run_with([1e-5 * value for value in curve(0, 1.004)], 0.98765, peak=10**12) for name in ("O1", "O2")}
+    for run in wide.values():
+        run.repeats = [run_with([1e-5 * value for value in curve(1, 1.3)], 0.98765)]
+        run.samples, run.status = [10**9] * 100, "interrupted"
+    titles, *rows = [line for line in to_text(report_with(**wide), 100).splitlines() if line[:1] in "lO"][:4]
+    assert max(map(len, [titles] + rows)) <= 100 and "samples/s" not in titles and "to target" in titles
 
 
 def test_widely_varying_times_are_mentioned():

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from ampcompat.apex import install
+from ampcompat.apex import install, nvidia_apex
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +72,9 @@ def test_another_apex_that_is_loaded_is_set_aside_and_comes_back():
 
 
 def test_our_own_alias_is_not_another_apex(tmp_path):
-    assert install.other_apex([install.SITE]) is None
-    assert install.other_apex([str(tmp_path)]) is None
+    assert nvidia_apex.other_apex([install.SITE]) is None
+    assert nvidia_apex.other_apex([str(tmp_path)]) is None
     (tmp_path / "apex").mkdir()
-    assert install.other_apex([str(tmp_path)]) is None  # a folder without __init__ is no package
+    assert nvidia_apex.other_apex([str(tmp_path)]) is None  # a folder without __init__ is no package
     (tmp_path / "apex" / "__init__.py").write_text("")
-    assert install.other_apex([install.SITE, str(tmp_path)]) == str(tmp_path / "apex")
+    assert nvidia_apex.other_apex([install.SITE, str(tmp_path)]) == str(tmp_path / "apex")

@@ -194,6 +194,8 @@ def test_their_optimizer_trains_with_our_amp(installed, level):
 
 
 def test_loaded_first_they_are_set_aside_and_come_back(installed, monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C")]:
+        monkeypatch.delitem(sys.modules, name)  # of an earlier test in this process
     monkeypatch.syspath_prepend(write(tmp_path, FILES))
     nvidia = importlib.import_module("apex.transformer")
     try:

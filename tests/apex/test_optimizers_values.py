@@ -293,13 +293,22 @@ def test_the_number_of_operations_does_not_grow_with_the_number_of_params(make, 
     assert few == many and few < 80
 
 
+def test_sgd_that_loads_no_momentum_starts_with_the_gradient_undampened():
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = optimizers.FusedSGD([weight], lr=0.1, momentum=0.9, dampening=0.5)
+    optimizer.state[weight]["momentum_buffer"] = None  # as torch.optim.SGD saves it without a momentum
+    weight.grad = torch.tensor([4.0, -2.0])
+    optimizer.step()
+    assert torch.allclose(weight.detach(), torch.tensor([0.6, 2.2]))
+
+
 def test_the_alias_names_the_same_classes_and_pickles_by_them():
     install.install()
     try:
         import apex.optimizers
         from apex.optimizers.fused_adam import FusedAdam
 
-        for name in optimizers.__all__:
+        for name in (each for each in dir(optimizers) if each.startswith("Fused")):
             assert getattr(apex.optimizers, name) is getattr(optimizers, name)
         assert FusedAdam is optimizers.FusedAdam
         assert pickle.loads(b"capex.optimizers\nFusedAdam\n.") is FusedAdam

@@ -71,11 +71,15 @@ def test_the_launcher_starts_a_process_per_rank_and_keeps_the_others_output_in_f
     assert (tmp_path / "GPU_1.log").read_text().split() == "1 2 --epochs 3 --world-size 2 --rank 1".split()
 
 
-def test_the_launcher_ends_all_when_one_fails(tmp_path):
+def test_the_launcher_ends_all_when_one_fails(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     source = "import os, sys, time\nsys.exit(3) if os.environ['RANK'] == '1' else time.sleep(50)\n"
-    assert launch(tmp_path, source, "--world-size=2", "--rank=0")[0] == 3
+    (tmp_path / "script.py").write_text(source)
+    assert multiproc.main(["script.py", "--world-size=2", "--rank=0"]) == 3
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="with GPUs it starts one process for each")
-def test_without_gpus_it_starts_one_process(tmp_path):
-    assert launch(tmp_path, SCRIPT) == (0, "0 1 --world-size 1 --rank 0".split())
+def test_without_gpus_it_starts_one_process(tmp_path, capfd):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert multiproc.main([str(tmp_path / "script.py")]) == 0
+    assert capfd.readouterr().out.split() == "0 1 --world-size 1 --rank 0".split()

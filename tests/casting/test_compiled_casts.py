@@ -99,8 +99,16 @@ def test_compiling_afterwards_knows_torchs_own_functions(setting):
     assert torch.compile(work, fullgraph=True, backend="eager")(x).dtype is torch.float32
 
 
+@pytest.fixture
+def without_vector_instructions():
+    """Keep inductor from trying out with the C++ compiler which of them the CPU has: that takes three times as long."""
+    config = pytest.importorskip("torch._inductor.config", reason="this torch has no inductor")
+    with config.patch({"cpp.vec_isa_ok": False} if hasattr(config.cpp, "vec_isa_ok") else {}):
+        yield
+
+
 @pytest.mark.parametrize("setting", NATIVE[-1:], ids=setting_id)  # one is enough: it takes the C++ compiler's time
-def test_compiled_by_inductor(setting):
+def test_compiled_by_inductor(setting, without_vector_instructions):
     linear = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     with opened(setting):
         try:

@@ -146,7 +146,7 @@ import torch, torch.utils.data, ampcompat
 from ampcompat import amp
 from ampcompat.opt_levels import {pair} as PAIR
 
-session = ampcompat.session("O1", backend={backend!r}, dtypes=PAIR, verbosity=0)
+session = ampcompat.session("O1", dtypes=PAIR, verbosity=0)
 session.__enter__()
 model = torch.nn.Linear(1, 1).to(PAIR.high)
 amp.initialize(model, verbosity=0)
@@ -166,9 +166,9 @@ if __name__ == "__main__":
 """
 
 
-def test_spawned_workers_of_a_script_without_a_guard_are_not_cast(tmp_path, backend):
+def test_spawned_workers_of_a_script_without_a_guard_are_not_cast(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(UNGUARDED.format(pair="STAND_IN" if IS_STAND_IN else "HALF", backend=backend))
+    script.write_text(UNGUARDED.format(pair="STAND_IN" if IS_STAND_IN else "HALF"))
     finished = python(script)
     assert finished.stdout.split() == ["True", "100000.0"] * 2, finished.stderr
 

@@ -5,43 +5,38 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 
+import forked
 import pytest
 import torch
 from half_kernels import stand_in
-from processes import ROOT, RUN, environment, python
+from processes import ROOT, environment
 
-STEPS = 400
+STEPS = 200
 EXAMPLE = os.path.join(ROOT, "examples", "resume.py")
 
 
 def arguments(level, path):
-    options = ("--opt-level", level, "--checkpoint", str(path), "--steps", str(STEPS), "--every", "7")
-    return RUN + (EXAMPLE,) + options
+    return EXAMPLE, "--opt-level", level, "--checkpoint", str(path), "--steps", str(STEPS), "--every", "7"
 
 
 def killed(level, path, step):
-    """Start a run, kill it when it prints that ``step`` is done, and return its output."""
-    command = [sys.executable] + list(arguments(level, path))
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, universal_newlines=True, env=environment(**stand_in(level))
-    )
-    said = []
-    with process.stdout:
-        for line in process.stdout:
-            said.append(line)
+    """Start a run, kill it when it prints that ``step`` is done."""
+    pipe = "{}.step{}".format(path, step)
+    os.mkfifo(pipe)
+    process = forked.start(forked.command, *arguments(level, path), stdout=pipe, env=environment(**stand_in(level)))
+    with open(pipe) as printed:
+        for line in printed:
             if line.startswith("step {} ".format(step)):
                 os.kill(process.pid, signal.SIGKILL)
                 break
-    assert process.wait() == -signal.SIGKILL
-    return "".join(said)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def finished(level, path):
     """Run to the end and return the output."""
-    done = python(*arguments(level, path), env=environment(**stand_in(level)))
+    done = forked.run(forked.command, *arguments(level, path), env=environment(**stand_in(level)))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -80,7 +75,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-@pytest.mark.parametrize("each, kills", [("O1", [(60, 200)]), ("O2", [(1, 60), (60, 200)])])
+@pytest.mark.parametrize("each, kills", [("O1", [(30, 100)]), ("O2", [(1, 30), (30, 100)])])
 def test_a_killed_run_ends_where_an_undisturbed_one_ends(each, kills, undisturbed, tmp_path):
     whole, expected = undisturbed(each)
     steps = [random.randrange(*between) for between in kills]

@@ -97,7 +97,7 @@ def test_saving_changes_nothing(level):
     assert differing(run.portrait(), uninterrupted(level, "Adam")[1]) == []
 
 
-@pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half here, has room for this loss")
+@pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, used here in place of half, does not overflow at this loss")
 @pytest.mark.parametrize("each", ["O1", "O2", "O3"])
 def test_the_runs_above_have_a_skipped_step_to_remember(each):
     scale, unskipped = uninterrupted(each, "Adam")[1]["loss_scaler0"].tolist()

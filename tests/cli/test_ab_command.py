@@ -13,9 +13,8 @@ import precision
 import pytest
 from processes import ROOT, environment, python
 
-from ampcompat.abtest import Report
+from ampcompat.abtest import Report, child_process, export
 from ampcompat.cli import ab as ab_command
-from ampcompat.cli import child_process
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
@@ -186,9 +185,9 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
 
 
 def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
-    saved = tmp_path / "report.json"
+    saved, table = tmp_path / "report.json", tmp_path / "series.csv"
     path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
-    options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose")
+    options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--csv", table, "--no-memory", "--no-diagnose")
     assert in_process(*(options + (path, 4, 0))) == 0
     printed = capsys.readouterr()
     assert " \u00b1 " in printed.out and "arguments" not in printed.out
@@ -198,6 +197,7 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
     assert report.runs["O2"].loss[0][2] == pytest.approx(report.runs["O0"].loss[0][2], rel=1e-2)
     assert report.runs["O0"].memory.peak_total is None
+    assert table.read_text() == export.to_csv(report)
 
 
 needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, does not overflow")
@@ -207,7 +207,7 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 def test_the_module_that_overflows_is_named(capsys):
     assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
+    assert "step 21, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
     assert "O2: rejected: its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
@@ -215,7 +215,7 @@ def test_the_module_that_overflows_is_named(capsys):
 def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
     assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "step 12, O0 O2: The loss was nan before scaling" in printed
+    assert "step 13, O0 O2: The loss was nan before scaling" in printed
     assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
 
 
@@ -262,7 +262,7 @@ def test_a_page_without_its_library_is_an_error_before_anything_runs(script, cap
 
 
 def test_the_parent_process_does_not_import_torch():
-    done = python("-c", "import sys, ampcompat.cli.ab, ampcompat.cli.subprocess_run; print('torch' in sys.modules)")
+    done = python("-c", "import sys, ampcompat.cli.ab, ampcompat.abtest.subprocess_run; print('torch' in sys.modules)")
     assert done.stdout == "False\n", done.stderr
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -31,19 +32,26 @@ exit 1
 """
 
 
-def run_leg(folder, **commands):
-    """Run the newest leg with shell scripts in the places of some commands."""
+def start_legs(folder, *legs, **commands):
+    """Start legs with shell scripts in the places of some commands."""
     for name, text in commands.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     env = dict(os.environ, PATH="{}:{}".format(folder, os.environ["PATH"]), TMPDIR=str(folder))
-    command = ["bash", str(SCRIPT), "torch-" + NEWEST]
-    return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    command = ["bash", str(SCRIPT)] + list(legs)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+
+
+def run_leg(folder, **commands):
+    """Run the newest leg; return (exit code, what it prints)."""
+    process = start_legs(folder, "torch-" + NEWEST, **commands)
+    printed = process.communicate(timeout=60)[0]
+    return process.returncode, printed
 
 
 def test_the_newest_tested_torch_is_the_same_everywhere():
     assert features.NEWEST_TESTED == NEWEST.rpartition(".")[0]
-    assert "torch-{0}) leg".format(NEWEST) in SCRIPT.read_text()
+    assert "torch-{0})".format(NEWEST) in SCRIPT.read_text()
     assert "torch-" + NEWEST in re.search(r'^ALL="(.+)$', SCRIPT.read_text(), re.MULTILINE).group(1)
     assert '("3.11", "{}", [])'.format(NEWEST) in (ROOT / "noxfile.py").read_text()
     said = "torch {} to {}".format(features.OLDEST_TESTED, features.NEWEST_TESTED)
@@ -53,18 +61,63 @@ def test_the_newest_tested_torch_is_the_same_everywhere():
 
 @needs_bash
 def test_a_leg_without_enough_disk_is_said_not_to_be_run(tmp_path):
-    ended = run_leg(tmp_path, df="#!/bin/sh\necho head\necho /dev/x 99999999 0 15000000 1% /\n")
-    assert "leg torch-2.15.0 was NOT RUN: it needs 15 GB of free disk, and" in ended.stdout
-    assert "has 14 GB" in ended.stdout
-    assert ended.stdout.splitlines()[-1].startswith("failed: none; NOT RUN: torch-2.15.0;")
-    assert ended.returncode == 0
+    code, printed = run_leg(tmp_path, df="#!/bin/sh\necho head\necho /dev/x 99999999 0 15000000 1% /\n")
+    assert "leg torch-2.15.0 was NOT RUN: it needs 15 GB of free disk, and" in printed
+    assert "has 14 GB" in printed
+    assert printed.splitlines()[-1].startswith("failed: none; NOT RUN: torch-2.15.0;")
+    assert code == 0
 
 
 @needs_bash
 def test_a_leg_that_the_machines_constraints_refuse_is_said_not_to_be_run(tmp_path):
     plenty = "#!/bin/sh\necho head\necho /dev/x 99999999 0 99999999 1% /\n"
     commands = {"df": plenty, "python3.11": PYTHON, "pip": REFUSED, "sleep": "#!/bin/sh\n"}
-    ended = run_leg(tmp_path, **commands)
-    assert "leg torch-2.15.0 was NOT RUN: its packages cannot be fetched" in ended.stdout
-    assert "The user requested (constraint) torch<=2.13.0" in ended.stdout
-    assert ended.returncode == 0
+    code, printed = run_leg(tmp_path, **commands)
+    assert "leg torch-2.15.0 was NOT RUN: its packages cannot be fetched" in printed
+    assert "The user requested (constraint) torch<=2.13.0" in printed
+    assert code == 0
+
+
+@needs_bash
+def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
+    log = tmp_path / "installed"
+    tests = """#!/bin/sh
+    case $* in
+        "-m pytest "*) until [ "$(wc -l <{0})" = 2 ]; do sleep 0.1; done; echo "== 1 passed in 1s ==" ;;
+        *) echo "torch 1 / python 3" ;;
+    esac
+    """.format(log)
+    stubs = {"python3.8": PYTHON, "python3.10": PYTHON, "python": tests, "pip": "#!/bin/sh\necho $3 >>{}\n".format(log)}
+    process = start_legs(tmp_path, "torch-1.5.1", "torch-1.12.1", **stubs)
+    printed = process.communicate(timeout=60)[0]
+    assert printed.count("leg torch 1 / python 3: 1 passed in 1s") == 2
+    assert printed.splitlines()[-1].startswith("failed: none; NOT RUN: none;") and process.returncode == 0
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+@needs_bash
+def test_an_interrupted_run_ends_the_installation_in_the_background(tmp_path):
+    pid = tmp_path / "pid"
+    stubs = {"python3.8": PYTHON, "pip": "#!/bin/sh\necho $$ >{0}.new; mv {0}.new {0}\nexec sleep 60\n".format(pid)}
+    process = start_legs(tmp_path, "torch-1.5.1", **stubs)
+    wait_until(pid.exists)
+    process.terminate()
+    process.communicate(timeout=60)
+    wait_until(lambda: not is_running(int(pid.read_text())))
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def wait_until(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come")
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -120,7 +120,7 @@ def test_ci_runs_the_readmes_second_command():
     assert command.splitlines() == [readme_commands()[1]]
     # It has no command of its own, but for the packages of clients.
     installing = [line for line in script.splitlines() if "pip install" in line]
-    given = ("sed -n", "-r $folder/requirements.txt", "-r $requirements")
+    given = ("sed -n", "-r $folder/requirements.txt", "-r .ci/requirements-$1.txt")
     assert all(any(each in line for each in given) for line in installing) and "eval" in script
 
 

@@ -32,8 +32,8 @@ def test_a_bar_fits_the_width_of_the_terminal(monkeypatch, columns):
     shown.interval = 0
     shown.begin("O1")
     for step in range(3):
-        shown.update(step_event(step))
-    shown.end(Run(step_seconds=[1.0] * 4, loss=[(3, 0, 0.5)]))
+        shown.update("O1", step_event(step))
+    shown.end("O1", Run(step_seconds=[1.0] * 4, loss=[(3, 0, 0.5)]))
     lines = [line.replace("\x1b[K", "") for line in stream.getvalue().split("\r")]
     assert max(map(len, lines)) < columns + 1
     assert lines[-1].endswith("\n") and "\x1b" not in "".join(lines)
@@ -47,6 +47,25 @@ def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
     stream = Terminal()
     shown = progress.make_progress(stream)
     shown.begin("O0")
-    shown.update(step_event(0))
-    shown.end(Run(status="failed", error="ValueError: no", step_seconds=[1.0]))
+    shown.update("O0", step_event(0))
+    shown.end("O0", Run(status="failed", error="ValueError: no", step_seconds=[1.0]))
     assert stream.getvalue() == "O0: failed after 1 steps: ValueError: no\n"
+
+
+def test_several_runs_at_once_share_a_line_and_an_estimate(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = Terminal()
+    shown = progress.make_progress(stream, steps=11, runs=4)
+    for label in ("O0", "O1"):
+        shown.begin(label)
+        shown.update(label, step_event(0))
+    now[0] = 5.0
+    shown.update("O0", step_event(5))
+    shown.update("O1", step_event(2))
+    assert (shown.heading(), shown.status()) == ("0 of 4 runs", ["ETA 0:30", "O0 6/11", "O1 3/11"])
+    # At 1 s and 2.5 s a step 5 s and 20 s are left of these, and two runs of 17.5 s on average: two at once, 60 s / 2.
+    shown.end("O1", Run(step_seconds=[1.0] * 11))
+    assert shown.heading() == "O0 (run 1 of 4)" and shown.status()[0] == "6/11"
+    assert stream.getvalue() == "O1 (run 2 of 4): 11 steps\n"

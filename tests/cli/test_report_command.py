@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from made_reports import MADE, good_report
+from pages import skip_without_report_extra
 from processes import python
 
 from ampcompat.abtest import advice, to_text
@@ -48,7 +49,7 @@ def test_several_reports_are_printed_under_their_names(files, capsys):
 
 
 def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
-    pytest.importorskip("vl_convert", reason="pages and images need vl-convert-python, of the extra `report`")
+    skip_without_report_extra()
     page, image = str(tmp_path / "page.html"), str(tmp_path / "image.png")
     assert main(["report", files[0], "--html", page, "--png", image]) == 0
     with open(page, encoding="utf-8") as file:
@@ -59,7 +60,7 @@ def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
 
 
 def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_path):
-    pytest.importorskip("vl_convert", reason="pages need vl-convert-python, of the extra `report`")
+    skip_without_report_extra()
     (tmp_path / "other").mkdir()
     twin = str(tmp_path / "other" / "first.json")
     os.rename(files[1], twin)
@@ -67,7 +68,7 @@ def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_
     assert main(["report", files[0], twin, "--html", page]) == 0
     with open(page, encoding="utf-8") as file:
         said = file.read()
-    assert "<h2>Verdict: {}</h2>".format(twin) in said
+    assert "<h2>{}: Verdict</h2>".format(twin) in said
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_
         ("{", "not JSON"),
         ("{}", "not a report"),
         ('{"schema": 9, "runs": {}}', "schema 9"),
-        ('{"schema": 1, "runs": {"O1": 1}}', "damaged"),
+        ('{"schema": 2, "runs": {"O1": 1}}', "damaged"),
     ],
 )
 def test_a_file_that_is_not_a_report_is_named_in_one_line(capsys, files, tmp_path, content, says):
@@ -91,7 +92,7 @@ def test_files_that_cannot_be_read_or_written_are_named(capsys, files, tmp_path)
     assert "cannot read" in error_line(capsys, str(tmp_path / "absent.json"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8 text" in error_line(capsys, str(tmp_path / "binary.json"))
-    pytest.importorskip("vl_convert", reason="pages and images need vl-convert-python, of the extra `report`")
+    skip_without_report_extra()
     for option in ("--html", "--png"):
         assert "cannot write" in error_line(capsys, files[0], option, str(tmp_path / "absent" / "page.png"))
 
@@ -103,7 +104,7 @@ def test_without_the_library_the_line_says_what_to_install(capsys, files, monkey
 
 
 def test_torch_is_not_imported(files, tmp_path):
-    pytest.importorskip("vl_convert", reason="pages and images need vl-convert-python, of the extra `report`")
+    skip_without_report_extra()
     code = "import sys; sys.modules['torch'] = None; from ampcompat.cli import main; sys.exit(main(sys.argv[1:]))"
     options = ("report", files[1], "--html", str(tmp_path / "p.html"), "--png", str(tmp_path / "p.png"))
     done = python("-W", "error", "-c", code, *options)

@@ -2,10 +2,12 @@
 
 import json
 import os
-import pathlib
 import textwrap
 
+import forked
+import half_kernels
 import pytest
+import torch
 from processes import ROOT, RUN, environment, error_line, python, run_in_process
 
 from ampcompat.cli import main
@@ -209,29 +211,34 @@ def test_spawned_data_workers_import_amp(script):
     assert done.stdout == "all found\n", done.stderr
 
 
-def test_it_runs_under_torchrun(script):
-    pytest.importorskip("torch.distributed.run", reason="this torch has no torchrun")
+def test_options_count_on_every_rank_of_a_launcher(script, tmp_path):
+    # Started with the variables that torchrun sets; test_imagenet.py starts torchrun itself.
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
     path = script(
         """
         import os, sys, torch
         from apex import amp
 
-        torch.distributed.init_process_group("gloo")
+        rank = int(os.environ["RANK"])
+        torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
         one = torch.ones(1)
         torch.distributed.all_reduce(one)
         model = torch.nn.Linear(2, 1)
         model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O0")
-        with open(sys.argv[1] + os.environ["RANK"], "w") as file:
-            file.write("%d %s" % (one.item(), amp._amp_state.opt_properties.opt_level))
+        print("rank %d: %d %s" % (rank, one.item(), amp._amp_state.opt_properties.opt_level))
         torch.distributed.destroy_process_group()
         """
     )
-    prefix = os.path.join(os.path.dirname(path), "rank")
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "ampcompat", "run")
-    done = python(*(launcher + ("--opt-level", "O5", path, prefix)))
-    assert done.returncode == 0, done.stderr
-    assert [pathlib.Path(prefix + rank).read_text() for rank in "01"] == ["2 O5", "2 O5"]
-    assert done.stdout.count("Selected optimization level O5") == 1  # notices are for rank 0
+    command, processes = ("--opt-level", "O5", path, str(tmp_path / "meeting")), []
+    for rank in "01":
+        env = environment(RANK=rank, WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo", **half_kernels.stand_in())
+        processes.append(forked.start(forked.command, *command, stdout=str(tmp_path / rank), env=env))
+    for process in processes:
+        process.join()
+    printed = [(tmp_path / rank).read_text() for rank in "01"]
+    assert [text.splitlines()[-1] for text in printed] == ["rank 0: 2 O5", "rank 1: 2 O5"]
+    assert "Selected optimization level O5" in printed[0] and len(printed[1].splitlines()) == 1  # notices: rank 0's
 
 
 def test_options_override_the_script(script, capsys, monkeypatch):

@@ -1,7 +1,6 @@
 """``run --device``: scripts, modules and children see CUDA redirected; without the option nothing is."""
 
 import os
-import pathlib
 
 import pytest
 import torch
@@ -133,46 +132,6 @@ def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
         device_option.apply_option(CommandParser(prog="ampcompat run"), name)
     message = "ampcompat run: error: --device {}: not available to this torch, only cpu".format(name)
     assert capsys.readouterr().err.startswith(message) and startup.VARIABLE not in os.environ
-
-
-def test_processes_with_nccl_and_a_gpu_each(script):
-    path = script(
-        """
-        import os, sys
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-
-        def work(rank, folder):
-            torch.cuda.set_device(rank)
-            dist.init_process_group("nccl", init_method="file://" + folder + "/meet", rank=rank, world_size=2)
-            total = torch.full((2,), rank + 1.0, device=torch.device("cuda", rank))
-            dist.all_reduce(total)
-            dist.barrier()
-            torch.manual_seed(rank)
-            model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to("cuda:%d" % rank)
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-            parallel = nn.parallel.DistributedDataParallel(model, device_ids=[rank], output_device=rank)
-            x = torch.arange(8.0, device="cuda").view(4, 2)[2 * rank : 2 * rank + 2]
-            parallel(x * x).pow(3).sum().backward()
-            mean = model[0](torch.arange(8.0).view(4, 2).pow(2)).mean(0) * 0.1
-            assert torch.allclose(model[1].running_mean, mean, rtol=1e-4), (model[1].running_mean, mean)
-            grads = [model[0].weight.grad.clone() for _ in range(2)]
-            dist.broadcast(grads[1], 0)
-            assert torch.equal(grads[0], grads[1]) and total.tolist() == [3.0, 3.0]
-            with open(folder + "/done%d" % rank, "w") as file:
-                file.write("%s %d" % (dist.get_backend(), torch.cuda.current_device()))
-
-        if __name__ == "__main__":
-            torch.multiprocessing.spawn(work, args=(sys.argv[1],), nprocs=2)
-        """
-    )
-    if not torch.distributed.is_available():
-        pytest.skip("this torch has no torch.distributed")
-    folder = os.path.dirname(path)
-    done = python(*(ON_CPU + (path, folder)))
-    assert done.returncode == 0, done.stderr
-    assert [pathlib.Path(folder, "done" + rank).read_text() for rank in "01"] == ["gloo 0", "gloo 1"]
 
 
 def test_compiled_functions_are_redirected(script):

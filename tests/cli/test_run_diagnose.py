@@ -1,8 +1,9 @@
 """``run --diagnose``: prints for an unchanged script why steps were skipped, and a histogram of its gradients."""
 
+import forked
 import half_kernels
 import pytest
-from processes import RUN, environment, python, run_in_process
+from processes import environment, run_in_process
 
 import ampcompat
 
@@ -41,7 +42,7 @@ def check(printed, happened):
 
 @pytest.mark.parametrize("path", ["dynamic"], indirect=True)
 def test_a_script_is_diagnosed_without_a_change_until_its_process_ends(path):
-    done = python(*(RUN + ("--diagnose", path)), env=environment(**half_kernels.stand_in()))
+    done = forked.run(forked.command, "--diagnose", path, env=environment(**half_kernels.stand_in()))
     assert done.returncode == 0, done.stderr
     check(done.stdout, "was skipped.")
 

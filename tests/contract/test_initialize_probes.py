@@ -1,6 +1,6 @@
 """What ``initialize`` finds out about this torch, it finds out without the functions that clients wrap."""
 
-from processes import python
+import forked
 
 NO_BACKWARD = """
 import sys
@@ -43,5 +43,5 @@ def test_initialize_calls_no_backward(tmp_path):
     # In a new process, where no feature of this torch has been probed and cached.
     script = tmp_path / "script.py"
     script.write_text(NO_BACKWARD)
-    ran = python(script)
+    ran = forked.run(forked.script, script)
     assert ran.returncode == 0, ran.stdout + ran.stderr

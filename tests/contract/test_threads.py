@@ -4,10 +4,11 @@ import os
 import sys
 import threading
 
+import forked
 import half_kernels
 import torch
 from networks import INPUT, Product, initialize, session_of, settings_at
-from processes import ROOT, environment, python
+from processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.models import forward as forwards
@@ -18,7 +19,8 @@ from ampcompat.weak_list import WeakList
 def test_two_threads_train_two_models_to_the_last_bit():
     # In a separate process, because the failure was a crash.
     script = os.path.join(ROOT, "tests", "scripts", "two_threads.py")
-    ran = python(script, "--attempts", "2", "--steps", "10", env=environment(**half_kernels.stand_in()))
+    env = environment(**half_kernels.stand_in())
+    ran = forked.run(forked.script, script, "--attempts", "2", "--steps", "10", env=env)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

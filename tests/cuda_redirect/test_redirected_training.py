@@ -3,6 +3,8 @@
 import contextlib
 
 import pytest
+import ranks
+import redirected_ranks
 import torch
 from precision import IS_STAND_IN
 from torch import nn
@@ -129,3 +131,12 @@ def test_an_error_in_the_block_restores_torch_device():
         with redirect_device("cpu"):
             raise RuntimeError
     assert torch.device("cuda").type == "cuda" and type(torch.device) is type
+
+
+def test_ranks_with_nccl_and_a_gpu_each(tmp_path):
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    for rank, found in enumerate(ranks.run(redirected_ranks.train, str(tmp_path))):
+        backend, device, total, (mean, expected), gradient, first = found
+        assert (backend, device, total.tolist()) == ("gloo", rank, [3.0, 3.0])
+        assert torch.allclose(mean, expected, rtol=1e-4) and torch.equal(gradient, first)

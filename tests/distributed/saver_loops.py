@@ -1,9 +1,11 @@
 """All combinations of the memory savers on digits, as each rank runs them; importable by spawned processes."""
 
+import collections
 import os
 import sys
 
 import half_kernels
+import pairing
 import torch
 
 import ampcompat
@@ -15,16 +17,14 @@ EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.
 STEPS, DIGITS, COPIES = 4, 12, 4
 WRAPPERS = {"alone": None, "torch": torch.nn.parallel.DistributedDataParallel, "apex": ApexStyle}
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+PLAIN = ("O0", 1, False, "alone")
 
 
 def combinations():
-    """Yield (level, iterations per step, whether checkpointed, name of the wrapper)."""
-    for level in LEVELS:
-        for accumulate in (1, 2):
-            for checkpointed in (False, True):
-                yield level, accumulate, checkpointed, "alone"
-                yield level, accumulate, checkpointed, "torch"
-        yield level, 2, True, "apex"
+    """Return all savers together, and pairs: (level, iterations per step, whether checkpointed, wrapper's name)."""
+    together = [(level, 2, True, wrapper) for level in LEVELS for wrapper in ("torch", "apex")]
+    paired = pairing.pairs(LEVELS, (1, 2), (False, True), tuple(WRAPPERS))
+    return list(collections.OrderedDict.fromkeys([PLAIN] + together + paired))
 
 
 def import_examples():

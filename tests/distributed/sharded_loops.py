@@ -8,7 +8,6 @@ from ddp_loops import batches, make_net
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.errors import AmpError
 
 
 def shard(net, **options):
@@ -32,7 +31,7 @@ WAYS = {
     "O0": (shard, {"opt_level": "O0"}),
     "O1": (shard, {"opt_level": "O1"}),
     "O4": (shard, {"opt_level": "O4"}),
-    "instead of O2": (half_inside, {"opt_level": "O1"}),
+    "O1 in half": (half_inside, {"opt_level": "O1"}),
 }
 
 
@@ -97,26 +96,3 @@ def late_shards(rank):
                 scaled.backward()
     ampcompat.reset()
     return printed.getvalue()
-
-
-def refusals(rank, level):
-    """Return the messages at a level that casts weights: (sharded before initialize, after it), and the dtypes then."""
-    said = []
-    net = shard(make_net())
-    try:
-        amp.initialize(net, sgd(net.parameters()), opt_level=level, verbosity=0)
-    except AmpError as error:
-        said.append(str(error))
-    dtypes = {param.dtype for param in net.parameters()}
-    ampcompat.reset()
-    net = make_net()
-    optimizer = sgd(net.parameters())
-    amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-    shard(net)
-    for _ in range(2):
-        try:
-            amp.scale_loss(net(batches()[0]).float().sum(), optimizer)
-        except AmpError as error:
-            said.append(str(error))
-    ampcompat.reset()
-    return said, dtypes

@@ -1,4 +1,4 @@
-"""Every level with and without accumulation, checkpointing and two processes learns digits_cnn alike."""
+"""Every level with accumulation, checkpointing and two processes, and with pairs of them, learns digits_cnn alike."""
 
 import pytest
 import ranks
@@ -20,9 +20,9 @@ def losses():
     return ranks.run(saver_loops.all_combinations)
 
 
-@pytest.mark.parametrize("combination", list(saver_loops.combinations()), ids=lambda each: "-".join(map(str, each)))
+@pytest.mark.parametrize("combination", saver_loops.combinations(), ids=lambda each: "-".join(map(str, each)))
 def test_every_combination_learns_alike(losses, combination):
-    plain = losses[0]["O0", 1, False, "alone"]
+    plain = losses[0][saver_loops.PLAIN]
     assert plain[-1] < 0.9 * plain[0]
     results = [rank[combination] for rank in losses if combination in rank]
     assert len(results) == (1 if combination[-1] == "alone" else 2)

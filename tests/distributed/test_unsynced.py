@@ -48,7 +48,7 @@ def test_a_group_that_ends_before_ranks_have_exchanged_it_is_an_error(trained):
         assert len(found["refusals"]) == 1 and "Pass total" in found["refusals"][0]
 
 
-def test_a_step_on_gradients_that_were_never_exchanged_heeds_this_ranks_own_overflow(trained):
+def test_a_step_on_gradients_that_were_never_exchanged_is_skipped_by_this_ranks_own_overflow(trained):
     assert [found["never"] for found in trained] == [(False, 2.0**8, 0), (True, 2.0**7, 0)]
 
 

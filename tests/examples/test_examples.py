@@ -5,9 +5,10 @@ import re
 import runpy
 import sys
 
+import forked
 import pytest
 from half_kernels import stand_in
-from processes import ROOT, RUN, environment, python, run_in_process
+from processes import ROOT, environment, run_in_process
 
 from ampcompat.apex import install
 
@@ -42,8 +43,8 @@ def numbers(pattern, output):
 
 def test_the_digits_are_learnt_from_the_command_line():
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    command = RUN + ("--opt-level", "O1", example(DIGITS), "--epochs", "6")
-    done = python(*command, env=environment(**stand_in("O1")))
+    command = ("--opt-level", "O1", example(DIGITS), "--epochs", "6")
+    done = forked.run(forked.command, *command, env=environment(**stand_in("O1")))
     assert done.returncode == 0, done.stderr
     assert "Selected optimization level O1" in done.stdout
     losses = numbers("loss", done.stdout)

@@ -2,11 +2,11 @@
 
 import inspect
 
+import forked
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from processes import python
 
 import ampcompat
 from ampcompat import amp
@@ -126,7 +126,7 @@ def test_at_the_latest_it_comes_when_the_run_ends(tmp_path, ends):
         "optimizer.step()\n"
         "print('stepped')\n" + ends
     )
-    done = python(script)
+    done = forked.run(forked.script, script)
     assert done.returncode == (3 if "3" in ends else 0), done.stderr
     assert done.stdout.splitlines()[-2:] == [
         "stepped",

@@ -161,8 +161,14 @@ def test_a_step_that_raises_raises_and_leaves_all_as_it_was():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((None, "optimizer", "step"), "Expected model to be a torch.nn.Module or a list of them, not NoneType"),
-        (("model", 3, "step"), "Expected optimizer to be an optimizer or a list of them, not int"),
+        (
+            (None, "optimizer", "step"),
+            "memory_report expected model to be .*, and model is of type NoneType",
+        ),
+        (
+            ("model", 3, "step"),
+            "memory_report expected optimizer to be .*, and optimizer is of type int",
+        ),
         (("model", "optimizer", None), "expected step to be a function, not NoneType"),
     ],
 )

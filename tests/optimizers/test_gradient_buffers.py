@@ -28,12 +28,20 @@ def give(chunk, factor=1.0):
     return [model.grad.double() for model in chunk.models]
 
 
-def taken(chunk):
-    masters, copies, groups = chunk.take_gradients()
+def halve_(groups):
+    """Unscale: through the groups, seen in the masters' gradients."""
     for group in groups:
         for tensor in group:
-            tensor.mul_(0.5)  # what unscaling does: through the groups, seen in the copies
-    return copies
+            tensor.mul_(0.5)
+
+
+def taken(chunk):
+    """Move the gradients to the masters; return them, and set them to None, as a step does."""
+    chunk.move_gradients(halve_)
+    gradients = [master.grad for master in chunk.masters]
+    for master in chunk.masters:
+        master.grad = None
+    return gradients
 
 
 def check(copies, given):
@@ -48,16 +56,14 @@ def test_gradients_come_out_in_the_masters_dtype_and_are_taken_away(shapes):
             given = give(chunk, factor)
             check(taken(chunk), given)
             assert all(model.grad is None for model in chunk.models)
-            assert chunk.take_gradients() is None
+            assert taken(chunk) == [None] * len(chunk.masters)
 
 
 def test_params_without_a_gradient_are_left_out():
     (chunk,) = gradient_buffers.chunks_of(make_pairs())
     give(chunk)
     chunk.models[1].grad = None
-    masters, copies, _ = chunk.take_gradients()
-    assert len(masters) == len(copies) == len(SHAPES) - 1
-    assert all(master is not chunk.masters[1] for master in masters)
+    assert [gradient is None for gradient in taken(chunk)] == [index == 1 for index in range(len(SHAPES))]
 
 
 @needs_pools
@@ -113,12 +119,11 @@ def test_what_somebody_keeps_of_a_gradient_stays_as_it_was(keeper):
 def test_gradients_that_masters_still_have_are_added_to_and_not_written_over():
     (chunk,) = gradient_buffers.chunks_of(make_pairs())
     give(chunk)
-    for master, gradient in zip(chunk.masters, taken(chunk)):
-        master.grad = gradient
+    chunk.move_gradients(halve_)
     before = [master.grad.clone() for master in chunk.masters]
     given = give(chunk, 7.0)
-    check(taken(chunk), given)
-    assert all(torch.equal(master.grad, value) for master, value in zip(chunk.masters, before))
+    chunk.move_gradients(halve_)
+    check([master.grad - value for master, value in zip(chunk.masters, before)], given)
 
 
 def test_a_copied_chunk_shares_no_memory():

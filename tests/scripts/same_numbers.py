@@ -2,7 +2,8 @@
 
     python tests/scripts/same_numbers.py [--processes 20] [--levels O2 O4 O5]
 
-Exits with 1 where two processes disagree. ``--once`` trains in this process and prints a digest for each level.
+Exits with 1 where two processes disagree. ``--once`` trains in this process and prints a digest for each level,
+with so many ``--threads``.
 """
 
 import argparse
@@ -52,8 +53,11 @@ def main():
     parser.add_argument("--processes", type=int, default=20)
     parser.add_argument("--levels", nargs="+", default=["O2", "O4", "O5"])
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--threads", type=int)
     stated = parser.parse_args()
     if stated.once:
+        if stated.threads:
+            torch.set_num_threads(stated.threads)
         print(" ".join("{} {}".format(level, digest(level)) for level in stated.levels))
         return 0
     # A sibling of this process each time, which has found out nothing yet.

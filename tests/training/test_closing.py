@@ -1,10 +1,10 @@
 """Closing a session puts everything back, whatever raises inside it."""
 
+import forked
 import pytest
 import torch
 from networks import make_batch, make_network
 from precision import HIGH, low_of
-from processes import python
 
 import ampcompat
 from ampcompat import amp
@@ -191,4 +191,4 @@ def test_what_is_to_raise_and_becomes_known_at_exit_is_told(tmp_path):
         "with amp.scale_loss(model(torch.ones(1, 2)).sum() * float('inf'), optimizer) as scaled_loss:\n"
         "    scaled_loss.backward()\n"
     )
-    assert "GradientOverflowError" in python(script).stderr
+    assert "GradientOverflowError" in forked.run(forked.script, script).stderr

@@ -1,238 +1,194 @@
-"""The charts of one or several reports as specifications of Vega-Lite: one for the interactive page and for images.
+"""The charts of one or several reports: data for the specifications of Vega-Lite in ``charts.json``.
 
-A level has the same colour everywhere, from the palette of Okabe and Ito, which colour-blind readers can distinguish;
-reports differ by their dashes.
+The interactive page and images are made from the same specifications. A level has the same colour everywhere, from the
+palette of Okabe and Ito, which colour-blind readers can distinguish; reports differ by their dashes.
 """
 
+import json
 import math
+import os
 from collections import namedtuple
-from itertools import combinations
+from itertools import combinations, cycle
+from statistics import median
 
 from .. import curves
 from ..report_data import KINDS
 from ..summary import steady_seconds
 from . import series
 
-#: ``spec`` has no size, colours of the page or schema; see ``complete``.
+#: ``spec`` has neither size nor schema; see ``complete``.
 Chart = namedtuple("Chart", "name title caption spec")
 
-#: level -> colour on a light page, on a dark page.
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
-COLOURS = ("#6b6b6b", "#0072b2", "#d55e00", "#009e73", "#aa4488", "#b8860b")
-KIND_COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#bbbbbb")
+#: The colours of O0 to O5.
+COLOURS = ("#808080", "#0072b2", "#d55e00", "#009e73", "#aa4488", "#b8860b")
 
 #: Smoothing, by the name in the menu -> the share of the points over which values are averaged.
 SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
 POINTS = 400
 
-_MENUS = [
-    {
-        "name": "smoothing",
-        "value": "light",
-        "bind": {"input": "select", "options": list(SMOOTHING), "name": "smoothing "},
-    },
-    {"name": "log", "value": False, "bind": {"input": "checkbox", "name": "logarithmic "}},
-]
-_LEGEND = {"name": "shown", "select": {"type": "point", "fields": ["run"]}, "bind": "legend"}
-_ZOOM = {"name": "zoom", "select": "interval", "bind": "scales"}
+#: A chart is logarithmic at first where its values span more than this; differences above 100 % are beyond the axis.
+LOGARITHMIC = 1e4
+
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
+
+def _read(name):
+    """Return a part of ``charts.json``."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "charts.json"), encoding="utf-8") as file:
+        return json.load(file)[name]
 
 
 def charts(reports):
     """Return the ``Chart`` objects of ``[(name, Report), …]``; a chart without data is left out."""
-    named = [(name + " " if name and len(reports) > 1 else "", report) for name, report in reports]
-    found = [_values(named, series_name) for series_name in _all_series(named)]
+    named = [(name if len(reports) > 1 else "", report) for name, report in reports]
+    names = {name for _, _, run in _runs(named) for name in curves.series_names(run)}
+    found = [_values(named, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
     found += [_differences(named), _scales(named), _times(named), _memory(named)]
     return [chart for chart in found if chart.spec["data"]["values"]]
 
 
 def complete(spec, width, height=220):
-    """Return a specification that can be drawn alone."""
-    size = {"width": width, "height": height}
-    return dict(spec, **{"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "config": config(), **size})
+    """Return the specification of an image of one chart."""
+    return dict(spec, width=width, height=height, config=config(), **{"$schema": _SCHEMA})
+
+
+def interactive(spec):
+    """Return the specification of a chart of the page: with its menus, a legend that selects, zoom and hover."""
+    if "params" not in spec:
+        return dict(spec, **{"$schema": _SCHEMA})
+    menus = _read("menus")
+    params = [dict(param, bind=menus[param["name"]]) for param in spec["params"]] + _read("selections")
+    layers = [dict(each, encoding=dict(_read("fading"), **each["encoding"])) for each in spec["layer"]]
+    for each in layers:
+        if each["mark"]["type"] == "line":  # the mouse finds points more easily than a line
+            each.update(name="lines", mark=dict(each["mark"], point="transparent"))
+    return dict(spec, params=params, layer=layers, **{"$schema": _SCHEMA})
+
+
+def figure(drawn, columns=2):
+    """Return one specification with all these charts, for an image."""
+    params = {param["name"]: param for chart in drawn for param in chart.spec.get("params", ())}
+    panels = [dict(chart.spec, title=chart.title, width=400, height=180, params=[]) for chart in drawn]
+    whole = {"concat": panels, "columns": columns, "spacing": 32, "resolve": {"scale": {"color": "independent"}}}
+    return dict(whole, params=list(params.values()), config=config(), padding=16, **{"$schema": _SCHEMA})
 
 
 def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
     """Return colours and fonts for a page."""
     text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
-    axis = dict(text, gridColor=grid, domainColor=ink, tickColor=ink)
-    header = dict(text, titleColor=ink)
-    view = {"stroke": None}
-    font = 'system-ui, "DejaVu Sans", Arial, sans-serif'
-    parts = {"axis": axis, "legend": dict(text, symbolStrokeWidth=3), "header": header, "view": view, "font": font}
-    return dict(parts, background=background, title={"color": ink, "anchor": "start", "fontSize": 14})
+    return {
+        "axis": dict(text, gridColor=grid, domainColor=ink, tickColor=ink, labelFlush=False),
+        "legend": dict(text, symbolStrokeWidth=3, symbolOpacity=1),
+        "view": {"stroke": None},
+        "font": 'system-ui, "DejaVu Sans", Arial, sans-serif',
+        "background": background,
+        "title": {"color": ink, "anchor": "start", "fontSize": 14},
+    }
 
 
-def figure(reports, columns=2):
-    """Return one specification with all charts, for an image."""
-    panels = []
-    for chart in charts(reports):
-        spec = {name: value for name, value in chart.spec.items() if name != "params"}
-        params = [dict(each, bind=None) for each in chart.spec.get("params", ()) if "value" in each]
-        spec["params"] = [{name: value for name, value in each.items() if value is not None} for each in params]
-        panels.append(dict(_without_selections(spec), title=chart.title, width=400, height=180))
-    whole = {"concat": panels, "columns": columns, "spacing": 32, "resolve": {"scale": {"color": "independent"}}}
-    whole["params"] = _unique([param for panel in panels for param in panel.pop("params", ())])
-    schema = "https://vega.github.io/schema/vega-lite/v5.json"
-    return dict(whole, **{"$schema": schema, "config": config(), "padding": 16})
+def _runs(named):
+    """Yield (level, fields of its rows, run) of every level of every report."""
+    for name, report in named:
+        for level, run in report.runs.items():
+            yield level, {"run": _label(level, name), "report": name}, run
 
 
-def _unique(params):
-    return list({param["name"]: param for param in params}.values())
+def _label(*words):
+    return " ".join(filter(None, words))
 
 
-def _without_selections(spec):
-    """Return a layered specification without what only a page can use: selections and their conditions."""
-    layers = []
-    for layer in spec.get("layer", ()):
-        encoding = {name: value for name, value in layer["encoding"].items() if name != "opacity"}
-        layers.append({name: value for name, value in dict(layer, encoding=encoding).items() if name != "params"})
-    return dict(spec, layer=layers) if layers else spec
+def _palette(named):
+    """Return ``{run: its colour}``; variants get colours that no level among the runs has, while there are any."""
+    by_level = {"O{}".format(index): colour for index, colour in enumerate(COLOURS)}
+    levels = {fields["run"]: level for level, fields, _ in _runs(named)}
+    free = cycle([colour for level, colour in by_level.items() if level not in levels.values()] or COLOURS)
+    return {run: by_level.get(level) or next(free) for run, level in levels.items()}
+
+
+def _filled(name, rows, named):
+    """Return a specification with its rows, and with the colours of their runs."""
+    spec, runs = _read(name), list(dict.fromkeys(row["run"] for row in rows))
+    colour = spec.get("layer", [spec])[0]["encoding"]["color"]
+    if colour["field"] == "run":
+        palette = _palette(named)
+        colour["scale"] = {"domain": runs, "range": [palette[run] for run in runs]}
+    if colour["field"] == "run" and colour["legend"]:
+        colour["legend"]["columns"] = max(1, min(4, 48 // max(map(len, runs), default=1)))
+    return dict(spec, data={"values": rows})
 
 
 # -- values by step ----------------------------------------------------------------------------------------------------
 
 
-def _all_series(named):
-    found = [name for _, report in named for run in report.runs.values() for name in curves.series_names(run)]
-    return sorted(set(found), key=lambda name: (name[0], str(name[1])))
-
-
-def _values(named, series_name):
+def _values(named, name, names):
     rows = []
-    for prefix, report in named:
-        for level, run in report.runs.items():
-            for repeat, each in enumerate([run] + run.repeats):
-                label = prefix + level
-                rows += _rows(curves.points(each, series_name), run=label, seed=repeat, report=prefix or "-")
-    kind, own = series_name
-    title = str(own) if kind == "metric" else "Loss" if own == 0 and _losses(named) < 2 else "Loss {}".format(own)
+    for _, fields, run in _runs(named):
+        for seed, each in enumerate([run] + run.repeats):
+            rows += _rows(curves.points(each, name), seed=seed, **fields)
+    kind, own = name
+    losses = [each for each in names if each[0] == "loss"]
+    title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else "Loss {}".format(own)
     caption = "By optimizer step; thin lines are further seeds. Values that are not finite leave a gap."
-    return Chart("{}-{}".format(kind, own), title, caption, _lines(rows, title.lower()))
-
-
-def _losses(named):
-    return len([name for name in _all_series(named) if name[0] == "loss"])
+    spec = _filled("loss", rows, named)
+    spec["layer"][0]["encoding"]["y"]["axis"]["title"] = title.lower()
+    sizes = [row["value"] for row in rows if (row["value"] or 0.0) > 0]
+    spec["params"][1]["value"] = bool(sizes) and max(sizes) > LOGARITHMIC * min(sizes)
+    return Chart("{}-{}".format(kind, own), title, caption, spec)
 
 
 def _rows(points, **fields):
     """Return one row per step with the value smoothed in each way, thinned."""
-    smoothed = {}
+    rows, means = [], series.averaged(points, 10 * POINTS)
     for name, share in SMOOTHING.items():
-        width = int(len(points) * share)
-        kept = series.smoothed(points, width, POINTS) if width > 1 else series.thinned(series.with_gaps(points), POINTS)
-        for step, value in kept:
-            smoothed.setdefault(name, []).append((step, value))
-    return [
-        dict(fields, step=step, value=_rounded(value), smoothed=name)
-        for name, kept in smoothed.items()
-        for step, value in kept
-    ]
+        width = int(len(means) * share)
+        kept = series.smoothed(means, width, POINTS) if width > 1 else series.with_gaps(series.thinned(points, POINTS))
+        rows += [dict(fields, step=step, value=_rounded(value), smoothed=name) for step, value in kept]
+    return rows
 
 
 def _rounded(value):
     return float("{:.5g}".format(value)) if math.isfinite(value) else None
 
 
-def _colour(rows):
-    """Return the encoding of the runs' colours."""
-    runs = list(dict.fromkeys(row["run"] for row in rows))
-    known = {level: colour for level, colour in zip(LEVELS, COLOURS)}
-    colours = [known.get(run.rpartition(" ")[2], COLOURS[index % len(COLOURS)]) for index, run in enumerate(runs)]
-    legend = {"title": None, "orient": "top", "columns": 4}
-    return {"field": "run", "type": "nominal", "scale": {"domain": runs, "range": colours}, "legend": legend}
-
-
-def _lines(rows, title, is_share=False):
-    """Return lines by step, with menus for smoothing and logarithm, zoom, hover and a legend that selects."""
-    shown = "format(pow(10, datum.value), '.3~g')"
-    plain = "format(datum.value, '+.3~%')" if is_share else "format(datum.value, '.4~g')"
-    axis = {"title": title, "labelExpr": plain if is_share else "log ? {} : {}".format(shown, plain)}
-    opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
-    encoding = {
-        "x": {"field": "step", "type": "quantitative", "title": "step", "axis": {"grid": False, "format": "~s"}},
-        "y": {"field": "shown_value", "type": "quantitative", "axis": axis, "scale": {"zero": False}},
-        "color": _colour(rows),
-        "strokeDash": {"field": "report", "type": "nominal", "legend": None},
-        "detail": {"field": "seed"},
-        "opacity": opacity,
-        "strokeWidth": {"condition": {"test": "datum.seed == 0", "value": 2}, "value": 0.8},
-        "tooltip": [{"field": name} for name in ("run", "step", "value", "seed")],
-    }
-    transform = [{"filter": "datum.smoothed == smoothing"}] if rows and "smoothed" in rows[0] else []
-    value = "datum.value" if is_share else "log ? (datum.value > 0 ? log(datum.value) / LN10 : null) : datum.value"
-    transform.append({"calculate": value, "as": "shown_value"})
-    line = {"mark": {"type": "line", "clip": True, "invalid": "break-paths-show-domains"}, "encoding": encoding}
-    line["params"] = [_LEGEND, _ZOOM]
-    params = [_MENUS[0]] if is_share else _MENUS
-    return {"data": {"values": rows}, "transform": transform, "params": params, "layer": [line]}
-
-
 def _differences(named):
-    rows, bands = [], []
-    for prefix, report in named:
+    rows, between_seeds = [], []
+    for name, report in named:
         baseline = report.runs.get(report.baseline)
-        if baseline is None:
-            continue
-        control = [_gaps(one, other) for one, other in combinations([baseline] + baseline.repeats, 2)]
-        bands += [abs(value) for points in control for _, value in _late(points) if math.isfinite(value)]
-        for level, run in report.runs.items():
-            if level != report.baseline:
-                rows += _rows(_gaps(run, baseline), run=prefix + level, seed=0, report=prefix or "-")
-    spec = _lines(rows, "difference from the baseline", is_share=True)
-    if bands and rows:
-        limit = sorted(bands)[len(bands) // 2]
-        y = {"datum": -limit, "type": "quantitative"}
-        band = {
-            "mark": {"type": "rect", "color": "#999999", "opacity": 0.25},
-            "encoding": {"y": y, "y2": {"datum": limit}},
-        }
-        spec["layer"].insert(0, dict(band, data={"values": [{}]}))
-    caption = (
-        "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between two seeds."
-    )
+        for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
+            rows += _rows(_gaps(run, baseline), seed=0, **fields) if run is not baseline else []
+        for one, other in combinations([baseline] + baseline.repeats, 2) if baseline is not None else ():
+            gaps = _gaps(one, other)
+            between_seeds += [abs(gap) for _, gap in gaps[len(gaps) // 2 :] if math.isfinite(gap)]
+    spec = _filled("difference", rows, named)
+    if any(abs(row["value"] or 0.0) > 1 for row in rows):
+        spec["layer"][0]["encoding"]["y"]["scale"] = {"domain": [-1, 1]}
+    if between_seeds:
+        band, limit = _read("band"), median(between_seeds)
+        band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
+        spec["layer"].insert(0, band)
+    caption = "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between seeds."
     return Chart("difference", "Difference from the baseline", caption, spec)
 
 
 def _gaps(run, baseline):
     """Return the relative difference of the first loss by step."""
     own, base = run.losses(), baseline.losses()
-    typical = sorted(abs(value) for value in base.values() if math.isfinite(value))
-    least = curves.LEAST_SHARE * typical[len(typical) // 2] if typical else 0.0
-    both = [(step, own[step], base[step]) for step in sorted(own) if step in base]
-    return [(step, (value - known) / (max(abs(known), least) or 1.0)) for step, value, known in both]
-
-
-def _late(points):
-    return points[len(points) // 2 :]
+    known = [abs(value) for value in base.values() if math.isfinite(value)][:: 1 + len(base) // curves.MAX_WIDTH]
+    least = curves.LEAST_SHARE * median(known) if known else 0.0
+    return [(step, (own[step] - base[step]) / (max(abs(base[step]), least) or 1.0)) for step in own if step in base]
 
 
 def _scales(named):
     rows = []
-    for prefix, report in named:
-        for level, run in report.runs.items():
-            skipped = set(run.skipped)
-            points = [(step, value) for step, loss_id, value in run.scale if loss_id == 0]
-            kept = series.changes(points) + [point for point in points if point[0] in skipped][:POINTS]
-            fields = {"run": prefix + level, "report": prefix or "-"}
-            rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in sorted(set(kept))]
-    x = {"field": "step", "type": "quantitative", "axis": {"grid": False, "format": "~s"}}
-    y = {"field": "scale", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "loss scale"}
-    tooltip = [{"field": name} for name in ("run", "step", "scale", "skipped")]
-    encoding = {
-        "x": x,
-        "y": dict(y, axis={"labelExpr": "format(datum.value, ',')"}),
-        "color": _colour(rows),
-        "tooltip": tooltip,
-    }
-    opacity = {"condition": {"param": "shown", "value": 0.95}, "value": 0.08}
-    line = {"mark": {"type": "line", "interpolate": "step-after", "clip": True}, "params": [_LEGEND, _ZOOM]}
-    line["encoding"] = dict(
-        encoding, opacity=opacity, strokeDash={"field": "report", "type": "nominal", "legend": None}
-    )
-    skips = {"mark": {"type": "point", "shape": "triangle-down", "filled": True, "size": 70, "clip": True}}
-    skips.update(transform=[{"filter": "datum.skipped"}], encoding=dict(encoding, opacity=opacity))
-    caption = "The factor of each loss, logarithmic. Triangles are skipped steps."
-    return Chart("scale", "Loss scale and skipped steps", caption, {"data": {"values": rows}, "layer": [line, skips]})
+    for _, fields, run in _runs(named):
+        points, skipped = [(step, value) for step, loss_id, value in run.scale if loss_id == 0], set(run.skipped)
+        kept = set(series.changes(points) + [point for point in points if point[0] in skipped][:POINTS])
+        kept = [(step, value if math.isfinite(value) else None) for step, value in sorted(kept)]
+        rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in kept]
+    spec = _filled("scale", rows, named)
+    spec["layer"] += [_read("skips")] if any(row["skipped"] for row in rows) else []
+    caption = "The factor of the first loss, logarithmic. Triangles are skipped steps."
+    return Chart("scale", "Loss scale and skipped steps", caption, spec)
 
 
 # -- bars --------------------------------------------------------------------------------------------------------------
@@ -240,51 +196,23 @@ def _scales(named):
 
 def _times(named):
     rows = []
-    for prefix, report in named:
-        for level, run in report.runs.items():
-            times = sorted(steady_seconds(run))
-            low, middle, high = (
-                [series.quantile(times, share) * 1e3 for share in (0.25, 0.5, 0.75)] if times else [0] * 3
-            )
-            rows += (
-                [{"run": prefix + level, "milliseconds": _rounded(middle), "low": low, "high": high}] if times else []
-            )
-    y = {"field": "run", "type": "nominal", "sort": None, "title": None}
-    x = {"field": "milliseconds", "type": "quantitative", "title": "milliseconds per step"}
-    bar = {"mark": {"type": "bar", "height": {"band": 0.6}}, "encoding": {"color": dict(_colour(rows), legend=None)}}
-    range_x = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
-    rule = {"mark": {"type": "rule", "strokeWidth": 2, "color": "#999999"}, "encoding": range_x}
-    bar["encoding"].update(x=x, tooltip=[{"field": name} for name in ("run", "milliseconds", "low", "high")])
+    for _, fields, run in _runs(named):
+        times = sorted(steady_seconds(run))
+        if times:
+            low, middle, high = (_rounded(series.quantile(times, share) * 1e3) for share in (0.25, 0.5, 0.75))
+            rows.append(dict(fields, milliseconds=middle, low=low, high=high))
     caption = "Median; the line spans the middle half. Steps that were watched or measured do not count."
-    spec = {"data": {"values": rows}, "encoding": {"y": y}, "layer": [bar, rule]}
-    return Chart("time", "Time per step", caption, spec)
+    return Chart("time", "Time per step", caption, _filled("time", rows, named))
 
 
 def _memory(named):
     rows = []
-    for prefix, report in named:
-        for level, run in report.runs.items():
+    for level, fields, run in _runs(named):
+        for source, memory in (("measured", run.memory), ("formula", run.predicted)):
             for place, kind in enumerate(KINDS):
-                part = "activations and buffers" if kind in ("activations", "buffers") else "what the formula predicts"
-                for source, memory in (("measured", run.memory), ("formula", run.predicted)):
-                    value = None if memory is None else getattr(memory, kind)
-                    if value and not (source == "formula" and part.startswith("act")):
-                        row = {
-                            "run": "{}{} {}".format(prefix, level, source),
-                            "kind": kind,
-                            "order": place,
-                            "part": part,
-                        }
-                        rows.append(dict(row, MiB=_rounded(value / 2**20)))
-    scale = {"domain": list(KINDS), "range": list(KIND_COLOURS)}
-    legend = {"title": None, "orient": "top", "columns": 3}
-    encoding = {
-        "y": {"field": "run", "type": "nominal", "sort": None, "title": None, "scale": {"paddingInner": 0.25}},
-        "x": {"field": "MiB", "type": "quantitative", "title": "MiB at the peak"},
-        "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend},
-        "order": {"field": "order"},
-        "tooltip": [{"field": name} for name in ("run", "kind", "MiB")],
-    }
-    caption = "By kind at the peak of a step. The formula knows nothing of activations and buffers."
-    spec = {"data": {"values": rows}, "mark": {"type": "bar"}, "encoding": encoding}
-    return Chart("memory", "Memory", caption, spec)
+                value, is_known = getattr(memory, kind, None), kind not in ("activations", "buffers")
+                if value and (is_known or source == "measured"):
+                    row = {"run": _label(level, source, fields["report"]), "kind": kind, "order": place}
+                    rows.append(dict(row, MiB=_rounded(value / 2**20), is_known=is_known))
+    caption = "By kind at the peak of a step. Pale: activations and buffers, of which the formula knows nothing."
+    return Chart("memory", "Memory", caption, _filled("memory", rows, named))

@@ -1,26 +1,26 @@
-"""Vega-Lite, by way of vl-convert: draws specifications as images, and has the JavaScript for interactive charts.
+"""Draws specifications of Vega-Lite as images, and has the JavaScript that makes them interactive: vl-convert.
 
 One specification makes the chart of the page and that of the image. vl-convert alone is enough for that: it has no
 dependencies and one wheel for Python 3.7 to 3.13, where Altair, which would write the same specifications, differs.
 """
 
 import importlib.util
-import struct
-import zlib
+import os
 
 from ...errors import AmpError
+from . import charts
 
-NOT_INSTALLED = "Pages and images need vl-convert-python, which is not installed: pip install 'ampcompat[report]'."
+NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'ampcompat[report]'."
 
 #: The version of Vega-Lite that specifications are written for.
-VEGA_LITE = "5.20"
+VEGA_LITE = "6.1"
 
 FORMATS = ("png", "svg", "pdf")
 
 
 def is_installed():
     """Return whether pages and images can be made."""
-    return importlib.util.find_spec("vl_convert") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("vl_convert", "jinja2"))
 
 
 def _library():
@@ -37,32 +37,25 @@ def javascript():
     return _library().javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script")
 
 
-def image(spec, kind="png", scale=2.0):
-    """Return a specification drawn as an image: bytes, of SVG text.
+def image(spec, kind, **options):
+    """Return a specification drawn as an image, of ``FORMATS``: text of an svg, bytes of the others."""
+    return getattr(_library(), "vegalite_to_" + kind)(spec, vl_version=VEGA_LITE, **options)
+
+
+def save_figure(reports, path, scale=1.5, drawn=None):
+    """Draw all charts as one image; needs the extra ``report``.
 
     Args:
-        spec: a dict.
-        kind: png, svg or pdf.
-        scale: pixels of a PNG per unit of the specification.
+        reports: a ``Report``, or several as ``[(name, Report), …]``, which are drawn in the same charts.
+        path: its ending selects the format: png, svg or pdf.
+        scale: pixels of a PNG per unit; an image is about 1,100 units wide.
+        drawn: what ``charts.charts(reports)`` returned, where that is known.
     """
-    library = _library()
-    if kind == "png":
-        return _compressed(library.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=scale))
-    if kind == "pdf":
-        return library.vegalite_to_pdf(spec, vl_version=VEGA_LITE)
-    return library.vegalite_to_svg(spec, vl_version=VEGA_LITE).encode("utf-8")
-
-
-def _compressed(png):
-    """Return the same picture in a third of the bytes: vl-convert compresses for speed."""
-    chunks, place = [], 8
-    while place < len(png):
-        (length,) = struct.unpack(">I", png[place : place + 4])
-        chunks.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + length]))
-        place += 12 + length
-    data = zlib.compress(zlib.decompress(b"".join(body for name, body in chunks if name == b"IDAT")), 9)
-    chunks = [chunks[0]] + [each for each in chunks[1:-1] if each[0] != b"IDAT"] + [(b"IDAT", data), chunks[-1]]
-    packed = [
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
-    ]
-    return png[:8] + b"".join(packed)
+    reports = reports if isinstance(reports, list) else [("", reports)]
+    kind = os.path.splitext(str(path))[1].lower().lstrip(".")
+    if kind not in FORMATS:
+        formats = ", ".join("." + name for name in FORMATS)
+        raise AmpError("Cannot draw {}: its ending must be one of {}.".format(path, formats))
+    drawn = image(charts.figure(drawn or charts.charts(reports)), kind, **({"scale": scale} if kind == "png" else {}))
+    with open(path, "wb") as file:
+        file.write(drawn.encode("utf-8") if kind == "svg" else drawn)

@@ -1,6 +1,12 @@
-"""Prepares series of (step, value) points for drawing: smooths and thins long ones, leaves gaps for nan and inf."""
+"""Prepares series of (step, value) points for drawing: smooths and thins long ones, leaves gaps for nan and inf.
 
+Thinning keeps the lowest and the highest value of each stretch, as in M4 (Jugel, Jerzak, Hackenbroich, Markl, *M4: a
+visualization-oriented time series data aggregation*, VLDB 2014), so that the drawn line covers the same pixels.
+"""
+
+import itertools
 import math
+import operator
 from bisect import bisect_left
 
 
@@ -16,17 +22,28 @@ def thinned(points, max_points):
     """
     if len(points) <= max_points:
         return list(points)
-    size = -(-len(points) * 3 // max_points)
-    kept = []
+    size, kept = -(-len(points) * 3 // max_points), []
+    values = [value for _, value in points]
     for start in range(0, len(points), size):
-        stretch = points[start : start + size]
-        known = [index for index, (_, value) in enumerate(stretch) if math.isfinite(value)]
-        gaps = [index for index, (_, value) in enumerate(stretch) if not math.isfinite(value)]
-        selected = set(gaps[:1])
-        if known:
-            selected.add(min(known, key=lambda index: stretch[index][1]))
-            selected.add(max(known, key=lambda index: stretch[index][1]))
-        kept.extend(stretch[index] for index in sorted(selected))
+        stretch = values[start : start + size]
+        known = list(filter(math.isfinite, stretch))
+        selected = {stretch.index(low_or_high) for low_or_high in (min(known), max(known))} if known else set()
+        if len(known) < len(stretch):
+            selected.add(next(index for index, value in enumerate(stretch) if not math.isfinite(value)))
+        kept.extend(points[start + index] for index in sorted(selected))
+    return kept
+
+
+def averaged(points, max_points):
+    """Return at most about ``max_points`` points: the mean of each stretch, and one gap where it has any."""
+    if len(points) <= max_points:
+        return list(points)
+    size, kept = -(-len(points) * 2 // max_points), []
+    values = [value for _, value in points]
+    for start in range(0, len(points), size):
+        known = list(filter(math.isfinite, values[start : start + size]))
+        kept += [(points[start][0], _mean(known))] if known else []
+        kept += [] if len(known) == len(values[start : start + size]) else [(points[start][0], math.nan)]
     return kept
 
 
@@ -40,16 +57,22 @@ def smoothed(points, width, max_points):
         if index % every and index != len(points) - 1 and not begins_gap:
             continue
         centre = bisect_left(steps, step)
-        # Not a difference of running sums: after one loss of 1e30 that would be rounding error.
         around = [item for _, item in known[max(0, centre - half) : centre + half + 1]]
-        mean = math.fsum(each / len(around) for each in around) if math.isfinite(value) else math.nan
-        kept.append((step, mean))
+        kept.append((step, _mean(around) if math.isfinite(value) else math.nan))
     return kept
+
+
+def _mean(values):
+    # Not a difference of running sums: after one loss of 1e30 that would be rounding error.
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(each / len(values) for each in values)
 
 
 def changes(points):
     """Return the points at which a piecewise constant series changes, and the last point."""
-    kept = [point for index, point in enumerate(points) if index == 0 or points[index - 1][1] != point[1]]
+    kept = [next(group) for _, group in itertools.groupby(points, operator.itemgetter(1))]
     return kept + points[-1:] if points and kept[-1] != points[-1] else kept
 
 

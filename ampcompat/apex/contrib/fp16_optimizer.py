@@ -10,6 +10,7 @@ from ...errors import AmpError
 from ...loss_scaling.scaler import LossScaler
 from ...optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from .. import fp16_utils
+from ..fp16_utils.loss_scaler import dynamic_scaler_state
 from ..optimizers.adam import FusedAdam, LegacyFusedAdam
 
 LISTS = "fp32_groups"
@@ -33,14 +34,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         defaults = {"scale_window": 1000, "min_loss_scale": 1.0, "checks_static": True}
         return LossScaler(scale, **dict(defaults, **options))
 
-    @property
-    def cur_scale(self):
-        """The current loss scale."""
-        return self.loss_scale
-
-    @cur_scale.setter
-    def cur_scale(self, value):
-        self.loss_scale = value
+    cur_scale = fp16_utils.FP16_Optimizer.loss_scale
 
     @property
     def fp32_groups(self):
@@ -90,15 +84,11 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
             for params, values in zip(self.fp32_groups, groups):
                 for param, value in zip(params, values):
                     param.copy_(value)
-        unskipped = saved.get("cur_iter", 0) - saved.get("last_overflow_iter", -1) - 1
         return {
             INNER: inner,
             MASTERS: self.fp32_from_fp16_groups,
             "dynamic_loss_scale": saved["dynamic_loss_scale"],
-            "loss_scaler": {
-                "loss_scale": saved["cur_scale"],
-                "unskipped": unskipped % saved.get("scale_window", 1000),
-            },
+            "loss_scaler": dynamic_scaler_state(saved),
         }
 
 

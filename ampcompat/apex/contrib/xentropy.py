@@ -22,7 +22,6 @@ class SoftmaxCrossEntropyLoss(torch.autograd.Function):
         """Return the loss of each row.
 
         Args:
-            ctx: the autograd context.
             logits: of shape (rows, classes), floating.
             labels: classes, of shape (rows,).
             smoothing: the share of the label that is spread over all classes.

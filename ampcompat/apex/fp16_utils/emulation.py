@@ -19,10 +19,6 @@ def emulate(network, dtypes):
     """Emulate products of the low dtype within ``network`` when it runs on a CPU; return ``network``.
 
     Does nothing if the dtype is not emulated, no param of the network has it, or torch has no function modes.
-
-    Args:
-        network: a module.
-        dtypes: the ``DtypePair``.
     """
     low, high = dtypes
     has_low = any(param.dtype is low and tensor_lists.is_narrower(param, high) for param in network.parameters())
@@ -58,12 +54,7 @@ def _is_marked(module):
 
 
 class EmulatedForward(forwards.ForwardCasts):
-    """The mark of one network. Copies and unpickled networks check again whether the dtype is emulated.
-
-    Args:
-        owner: the network's class.
-        dtypes: the ``DtypePair``.
-    """
+    """The mark of one network. Copies and unpickled networks check again whether the dtype is emulated."""
 
     def __init__(self, owner, dtypes):
         self._dtypes = dtypes

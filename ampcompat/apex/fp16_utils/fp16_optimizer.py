@@ -19,6 +19,7 @@ from ..contrib.clip_grad import clip_grad_norm_
 from ..optimizers.fused import clear_gradients
 from . import fp16util
 from .emulation import emulate_modules_of
+from .loss_scaler import dynamic_scaler_state
 
 #: Consecutive overflows within one closure before an error: no scale helps if the loss is nan.
 MAX_RETRIES = 50
@@ -105,9 +106,7 @@ class FP16_Optimizer:
     def update_master_grads(self):
         """Unscale the gradients into the masters, and record whether one was inf or nan."""
         self._rescale_grads(self.loss_scale)
-        fp16util.model_grads_to_master_grads(
-            _flatten_groups(self.fp16_groups), _flatten_groups(self.fp32_from_fp16_groups)
-        )
+        fp16util.model_grads_to_master_grads(*self._half_params_and_masters())
         grads = [param.grad for param in self._masters() if param.grad is not None]
         with torch.no_grad():
             self.loss_scaler.clear_overflow_state()
@@ -195,9 +194,10 @@ class FP16_Optimizer:
         return [param.grad for param in _flatten_groups(groups) if param.grad is not None]
 
     def _master_params_to_model_params(self):
-        fp16util.master_params_to_model_params(
-            _flatten_groups(self.fp16_groups), _flatten_groups(self.fp32_from_fp16_groups)
-        )
+        fp16util.master_params_to_model_params(*self._half_params_and_masters())
+
+    def _half_params_and_masters(self):
+        return _flatten_groups(self.fp16_groups), _flatten_groups(self.fp32_from_fp16_groups)
 
     # -- attributes of the wrapped optimizer ---------------------------------------------------------------------------
 
@@ -286,5 +286,4 @@ def _scaler_state(saved):
     values = vars(saved)
     if "_loss_scale" in values:
         return {"loss_scale": values["_loss_scale"], "unskipped": values.get("_unskipped", 0)}
-    unskipped = values.get("cur_iter", 0) - values.get("last_overflow_iter", -1) - 1
-    return {"loss_scale": values["cur_scale"], "unskipped": unskipped % values.get("scale_window", 1000)}
+    return dynamic_scaler_state(values)

@@ -9,7 +9,7 @@ import torch
 from ... import opt_levels, tensor_lists
 from ...errors import AmpTypeError, AmpValueError
 from ...training import state
-from ..multi_tensor.flatten import flatten
+from ..multi_tensor.flatten import flatten, unflatten
 from .emulation import emulate
 
 clip_grad_norm = torch.nn.utils.clip_grad_norm_
@@ -69,11 +69,7 @@ def _is_batch_norm(module):
 
 
 class FP16Model(torch.nn.Module):
-    """A network in half, except for its batch norms, which casts its inputs.
-
-    Args:
-        network: any module; it is cast in place.
-    """
+    """A network in half, except for its batch norms, which casts its inputs. The network is cast in place."""
 
     def __init__(self, network):
         super().__init__()
@@ -146,8 +142,7 @@ def master_params_to_model_params(model_params, master_params, flat_master=False
     """Copy the masters into the model's params, rounding."""
     with torch.no_grad():
         if flat_master:
-            parts = master_params[0].split([param.numel() for param in model_params])
-            master_params = [part.view_as(param) for part, param in zip(parts, model_params)]
+            master_params = unflatten(master_params[0], model_params)
         _copy(model_params, master_params)
 
 

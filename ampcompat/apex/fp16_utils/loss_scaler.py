@@ -10,11 +10,7 @@ from ... import tensor_lists
 
 
 class LossScaler:
-    """A static loss scale.
-
-    Args:
-        scale: the factor of losses.
-    """
+    """A static loss scale: the factor of losses."""
 
     def __init__(self, scale=1):
         self.cur_scale = scale
@@ -44,7 +40,6 @@ class DynamicLossScaler(LossScaler):
     """A dynamic loss scale: divided at an overflow, multiplied after ``scale_window`` iterations without overflow.
 
     Args:
-        init_scale: the initial scale.
         scale_factor: the divisor and the factor; the scale never falls below 1.
         scale_window: iterations without overflow before the scale grows.
     """
@@ -68,6 +63,12 @@ class DynamicLossScaler(LossScaler):
         elif (self.cur_iter - self.last_overflow_iter) % self.scale_window == 0:
             self.cur_scale *= self.scale_factor
         self.cur_iter += 1
+
+
+def dynamic_scaler_state(values):
+    """Return the attributes of a ``DynamicLossScaler`` as the state dict of a ``loss_scaling.scaler.LossScaler``."""
+    unskipped = values.get("cur_iter", 0) - values.get("last_overflow_iter", -1) - 1
+    return {"loss_scale": values["cur_scale"], "unskipped": unskipped % values.get("scale_window", 1000)}
 
 
 def has_non_finite(grads):

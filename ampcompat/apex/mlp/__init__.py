@@ -11,14 +11,3 @@ from .fused_dense import (
     fused_dense_gelu_dense_function,
 )
 from .perceptron import MLP, MlpFunction, mlp_function
-
-__all__ = [
-    "FusedDense",
-    "FusedDenseGeluDense",
-    "MLP",
-    "MlpFunction",
-    "dense_no_bias_function",
-    "fused_dense_function",
-    "fused_dense_gelu_dense_function",
-    "mlp_function",
-]

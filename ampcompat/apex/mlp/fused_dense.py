@@ -36,39 +36,12 @@ def _gelu(tensor):
     return 0.5 * tensor * (1.0 + torch.tanh(inner))
 
 
-class FusedDense(torch.nn.Module):
+class FusedDense(torch.nn.Linear):
     """A linear layer; arguments as for ``torch.nn.Linear``."""
-
-    def __init__(self, in_features, out_features, bias=True):
-        super().__init__()
-        self.in_features = in_features
-        self.out_features = out_features
-        self.weight, new_bias = _new_linear_params(in_features, out_features)
-        self.register_parameter("bias", new_bias if bias else None)
-
-    def forward(self, input):
-        """Return the layer's output."""
-        if self.bias is None:
-            return dense_no_bias_function(input, self.weight)
-        return fused_dense_function(input, self.weight, self.bias)
-
-    def extra_repr(self):
-        """Return what stands between the brackets."""
-        return "in_features={}, out_features={}, bias={}".format(
-            self.in_features, self.out_features, self.bias is not None
-        )
 
 
 class FusedDenseGeluDense(torch.nn.Module):
-    """Two linear layers with a GELU between them.
-
-    Args:
-        in_features, intermediate_features, out_features: the sizes.
-        bias: must be True, as in Apex.
-
-    Raises:
-        AmpValueError: ``bias`` is False.
-    """
+    """Two linear layers, which must have biases, with a GELU between them."""
 
     def __init__(self, in_features, intermediate_features, out_features, bias=True):
         super().__init__()
@@ -77,8 +50,10 @@ class FusedDenseGeluDense(torch.nn.Module):
         self.in_features = in_features
         self.intermediate_features = intermediate_features
         self.out_features = out_features
-        self.weight1, self.bias1 = _new_linear_params(in_features, intermediate_features)
-        self.weight2, self.bias2 = _new_linear_params(intermediate_features, out_features)
+        first = torch.nn.Linear(in_features, intermediate_features)
+        second = torch.nn.Linear(intermediate_features, out_features)
+        self.weight1, self.bias1 = first.weight, first.bias
+        self.weight2, self.bias2 = second.weight, second.bias
 
     def forward(self, input):
         """Return the second layer's output."""
@@ -89,9 +64,3 @@ class FusedDenseGeluDense(torch.nn.Module):
         return "in_features={}, intermediate_features={}, out_features={}".format(
             self.in_features, self.intermediate_features, self.out_features
         )
-
-
-def _new_linear_params(in_features, out_features):
-    """Return a weight and a bias initialized as in ``torch.nn.Linear``."""
-    layer = torch.nn.Linear(in_features, out_features)
-    return layer.weight, layer.bias

@@ -4,11 +4,7 @@ from . import functions
 
 
 class MultiTensorApply:
-    """Calls functions of ``amp_C`` with the chunk size as the first argument.
-
-    Args:
-        chunk_size: elements per block of threads in Apex; no effect here.
-    """
+    """Calls functions of ``amp_C`` with the chunk size, which has no effect here, as the first argument."""
 
     def __init__(self, chunk_size):
         self.chunk_size = chunk_size

@@ -65,6 +65,12 @@ def flag_non_finite(noop_flag, batch):
     noop_flag.copy_(noop_flag | bad)
 
 
+def multiplied(batch, factor):
+    """Return a batch times a factor, as new tensors; the batch itself if the factor is None or the number 1."""
+    has_effect = isinstance(factor, torch.Tensor) or factor not in (None, 1.0)
+    return foreach_ops.scaled(batch, factor) if has_effect else batch
+
+
 def to_scalar(value):
     """Return a tensor of one element as one of shape (); a number is returned as it is."""
     return value.reshape(()) if isinstance(value, torch.Tensor) else value

@@ -31,23 +31,25 @@ def _operation(name):
 
 
 add, add_, mul, mul_, div, div_ = map(_operation, ("add", "add_", "mul", "mul_", "div", "div_"))
-sqrt, addcmul_ = map(_operation, ("sqrt", "addcmul_"))
+sqrt, addcmul_, zero_ = map(_operation, ("sqrt", "addcmul_", "zero_"))
 
 
 def scale_(tensors, factor):
     """Multiply tensors in place by a number, or by a tensor of shape ()."""
-    if isinstance(factor, torch.Tensor) and tensors and not features.has_foreach_mul_by_tensor():
-        factor = [factor] * len(tensors)
-    mul_(tensors, factor)
+    mul_(tensors, _factors(tensors, factor))
 
 
-def zero_(tensors):
-    """Set tensors to 0."""
-    if features.has_foreach_zero() and tensors:
-        torch._foreach_zero_(tensors)
-        return
-    for tensor in tensors:
-        tensor.zero_()
+def scaled(tensors, factor):
+    """Return new tensors, multiplied by a number or by a tensor of one element."""
+    if isinstance(factor, torch.Tensor):
+        factor = factor.to(tensors[0]).reshape(())
+    return mul(tensors, _factors(tensors, factor))
+
+
+def _factors(tensors, factor):
+    """Return what ``mul`` multiplies tensors by: a tensor for each where torch does not take one tensor for all."""
+    is_shared = not isinstance(factor, torch.Tensor) or features.has_foreach_mul_by_tensor()
+    return factor if is_shared else [factor] * len(tensors)
 
 
 # -- conditional writes: ``found_inf`` is a float32 tensor of shape () on the tensors' device, or None -----------------
@@ -157,13 +159,6 @@ def total_norm(groups, order=2):
     dtype = max((each.dtype for each in group_norms), key=lambda each: torch.finfo(each).bits)
     joined = torch.cat([each.to(group_norms[0].device, dtype) for each in group_norms])
     return joined.max() if order == float("inf") else joined.norm(order)
-
-
-def scaled(tensors, factor):
-    """Return new tensors, multiplied by a number or by a tensor of one element."""
-    results = mul(tensors, 1.0)
-    scale_(results, factor.to(tensors[0]).reshape(()) if isinstance(factor, torch.Tensor) else factor)
-    return results
 
 
 def compute_dtype(dtype):

@@ -94,9 +94,7 @@ def multi_tensor_sgd(
     options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)
 
     def update_batch(gradients, params, buffers, found_inf):
-        if scale != 1.0:
-            gradients = foreach_ops.mul(gradients, scale)
-        updates.sgd(params, gradients, buffers, *options, found_inf=found_inf)
+        updates.sgd(params, batches.multiplied(gradients, scale), buffers, *options, found_inf=found_inf)
 
     # In a first run the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
     batches.update(noop_flag, tensor_lists, 3, update_batch, on_device=not first_run)
@@ -106,12 +104,8 @@ def multi_tensor_adam(
     chunk_size, noop_flag, tensor_lists, lr, beta1, beta2, eps, step, mode, bias_correction, weight_decay
 ):
     """Adam on ``[gradients, params, means, squares]``; ``mode`` 1 decouples the decay, 0 adds it to the gradients."""
-    options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
-
-    def update_batch(gradients, params, means, squares, found_inf):
-        updates.adam(params, gradients, means, squares, *options, found_inf=found_inf)
-
-    batches.update(noop_flag, tensor_lists, 4, update_batch)
+    options = (lr, beta1, beta2, eps, step, mode, bias_correction, weight_decay)
+    multi_tensor_adam_capturable(chunk_size, noop_flag, tensor_lists, *options, inv_scale=None)
 
 
 def multi_tensor_adam_capturable(
@@ -122,7 +116,8 @@ def multi_tensor_adam_capturable(
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
     def update_batch(gradients, params, means, squares, found_inf):
-        updates.adam(params, foreach_ops.scaled(gradients, inv_scale), means, squares, *options, found_inf=found_inf)
+        gradients = batches.multiplied(gradients, inv_scale)
+        updates.adam(params, gradients, means, squares, *options, found_inf=found_inf)
 
     batches.update(noop_flag, tensor_lists, 4, update_batch)
 
@@ -209,7 +204,7 @@ def multi_tensor_lamb(
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
 
     def update_batch(gradients, params, means, squares, found_inf):
-        gradients = gradients if inv_scale is None else foreach_ops.scaled(gradients, inv_scale)
+        gradients = batches.multiplied(gradients, inv_scale)
         updates.lamb(
             params, gradients, means, squares, divisor.to(params[0].device), *options, found_inf=found_inf, **modes
         )

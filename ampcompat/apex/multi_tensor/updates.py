@@ -94,10 +94,9 @@ def sgd(
         direction = foreach_ops.add(direction, buffers, alpha=momentum) if nesterov else buffers
     if decay_after_momentum:
         direction = add_weight_decay(direction, weights, decay)
-    # subtract_ multiplies the direction by a tensor rate in place. The direction may be the buffers, so copy it.
-    foreach_ops.subtract_(
-        weights, foreach_ops.mul(direction, 1.0) if isinstance(lr, torch.Tensor) else direction, lr, found_inf
-    )
+    if isinstance(lr, torch.Tensor):  # subtract_ then multiplies the direction in place, which may be the buffers
+        direction = foreach_ops.mul(direction, 1.0)
+    foreach_ops.subtract_(weights, direction, lr, found_inf)
 
 
 def clip_divisor(norm, limit):
@@ -158,27 +157,21 @@ def novograd(
     reg_inside_moment,
     found_inf=None,
 ):
-    """NovoGrad (Ginsburg et al., 2019), given its second moments of this step.
+    """NovoGrad (Ginsburg et al., 2019), given its second moments of this step, the running norms, of shape (n,).
 
-    Args:
-        moments: one tensor of shape (n,): the running norm of each tensor.
-        reg_inside_moment: the decay enters the mean, as in the paper; otherwise it is decoupled.
+    ``reg_inside_moment``: the decay enters the mean, as in the paper; otherwise it is decoupled.
     """
     divisors = moments * correction(betas[1], step, bias_correction) ** -0.5 + eps
     grad_weight = 1.0 - betas[0] if grad_averaging else 1.0
     factors = list((1.0 / divisors).unbind())
     if reg_inside_moment:
-        foreach_ops.update_average_(
-            means, betas[0], add_weight_decay(foreach_ops.mul(grads, factors), weights, decay), grad_weight, found_inf
-        )
-        updates = foreach_ops.mul(means, 1.0)
-    else:
-        foreach_ops.update_average_(means, betas[0], grads, grad_weight, found_inf)
-        updates = foreach_ops.mul(means, factors)
+        grads = add_weight_decay(foreach_ops.mul(grads, factors), weights, decay)
+    foreach_ops.update_average_(means, betas[0], grads, grad_weight, found_inf)
+    updates = foreach_ops.mul(means, 1.0 if reg_inside_moment else factors)
     foreach_ops.scale_(updates, 1.0 / correction(betas[0], step, bias_correction))
-    foreach_ops.subtract_(
-        weights, updates if reg_inside_moment else add_weight_decay(updates, weights, decay), lr, found_inf
-    )
+    if not reg_inside_moment:
+        updates = add_weight_decay(updates, weights, decay)
+    foreach_ops.subtract_(weights, updates, lr, found_inf)
 
 
 def adagrad(weights, grads, sums, lr, eps, decay, decoupled, found_inf=None):
@@ -189,4 +182,6 @@ def adagrad(weights, grads, sums, lr, eps, decay, decoupled, found_inf=None):
     roots = foreach_ops.sqrt(sums)
     foreach_ops.add_(roots, eps)
     updates = foreach_ops.div(grads, roots)
-    foreach_ops.subtract_(weights, add_weight_decay(updates, weights, decay) if decoupled else updates, lr, found_inf)
+    if decoupled:
+        updates = add_weight_decay(updates, weights, decay)
+    foreach_ops.subtract_(weights, updates, lr, found_inf)

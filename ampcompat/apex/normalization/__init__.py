@@ -16,23 +16,3 @@ from .norm_functions import (
     mixed_dtype_fused_rms_norm_affine,
 )
 from .norm_modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
-
-__all__ = [
-    "FusedLayerNorm",
-    "FusedLayerNormAffineFunction",
-    "FusedLayerNormAffineMixedDtypesFunction",
-    "FusedLayerNormFunction",
-    "FusedRMSNorm",
-    "FusedRMSNormAffineFunction",
-    "FusedRMSNormAffineMixedDtypesFunction",
-    "FusedRMSNormFunction",
-    "MixedFusedLayerNorm",
-    "MixedFusedRMSNorm",
-    "fused_layer_norm",
-    "fused_layer_norm_affine",
-    "fused_rms_norm",
-    "fused_rms_norm_affine",
-    "manual_rms_norm",
-    "mixed_dtype_fused_layer_norm_affine",
-    "mixed_dtype_fused_rms_norm_affine",
-]

@@ -53,6 +53,7 @@ class FusedLayerNorm(_FusedNorm):
 
     __constants__ = ["normalized_shape", "eps"]
     _has_bias = True
+    _norm = staticmethod(norm_functions.fused_layer_norm_affine)
 
     def forward(self, input):
         """Return the norm of ``input``."""
@@ -60,45 +61,38 @@ class FusedLayerNorm(_FusedNorm):
         if torch.jit.is_scripting():  # TorchScript supports torch's own functions only, as in Apex
             normed = torch.nn.functional.layer_norm(input, shape, weight, bias, self.eps)
         else:
-            normed = norm_functions.fused_layer_norm_affine(input, weight, bias, shape, self.eps)
+            normed = self._norm(input, weight, bias, shape, self.eps)
         return normed
 
 
 class FusedRMSNorm(_FusedNorm):
     """RMS norm with the result in the input's dtype; arguments as for ``FusedLayerNorm``, and there is no bias."""
 
+    _norm = staticmethod(norm_functions.fused_rms_norm_affine)
+
     def forward(self, input):
         """Return the norm of ``input``."""
-        return norm_functions.fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+        return self._norm(input, self.weight, self.normalized_shape, self.eps)
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
     """Layer norm with the result in the weights' dtype: with float32 weights a half input gives a float32 result."""
 
+    _norm = staticmethod(norm_functions.mixed_dtype_fused_layer_norm_affine)
+
     def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
         _check_affine(type(self).__name__, keywords)
         super().__init__(normalized_shape, eps, True, memory_efficient)
-
-    def forward(self, input):
-        """Return the norm of ``input`` in the dtype of the weights."""
-        shape, weight, bias = self.normalized_shape, self.weight, self.bias
-        if torch.jit.is_scripting():
-            normed = torch.nn.functional.layer_norm(input, shape, weight, bias, self.eps)
-        else:
-            normed = norm_functions.mixed_dtype_fused_layer_norm_affine(input, weight, bias, shape, self.eps)
-        return normed
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
     """RMS norm with the result in the weight's dtype: with a float32 weight a half input gives a float32 result."""
 
+    _norm = staticmethod(norm_functions.mixed_dtype_fused_rms_norm_affine)
+
     def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
         _check_affine(type(self).__name__, keywords)
         super().__init__(normalized_shape, eps, True, memory_efficient)
-
-    def forward(self, input):
-        """Return the norm of ``input`` in the dtype of the weight."""
-        return norm_functions.mixed_dtype_fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
 
 
 def _check_affine(name, keywords):

@@ -6,5 +6,3 @@ from .lamb import FusedLAMB
 from .mixed_lamb import FusedMixedPrecisionLamb
 from .novograd import FusedNovoGrad
 from .sgd import FusedSGD
-
-__all__ = ["FusedAdagrad", "FusedAdam", "FusedLAMB", "FusedMixedPrecisionLamb", "FusedNovoGrad", "FusedSGD"]

@@ -8,11 +8,8 @@ class FusedAdagrad(FusedOptimizer):
     """Adagrad, with weight decay as an L2 term or decoupled.
 
     Args:
-        params: params, or param groups.
-        lr: learning rate.
+        params, lr, weight_decay, set_grad_none: as in ``FusedAdam``.
         eps: added to the root of the sum of squares.
-        weight_decay: weight decay.
-        set_grad_none: ``zero_grad`` sets gradients to None.
         adagrad_w_mode: weight decay is decoupled; otherwise it is added to the gradient.
     """
 

@@ -42,11 +42,7 @@ class Batch(NamedTuple):
 class FusedOptimizer(torch.optim.Optimizer):
     """Base class of the optimizers: a subclass names its state and defines the update of a batch.
 
-    Args:
-        params: as for ``torch.optim.Optimizer``.
-        defaults: the options of a param group.
-        set_grad_none: whether ``zero_grad`` sets gradients to None.
-        attributes: options that are not in param groups, as in Apex; copied and pickled with the optimizer.
+    ``attributes`` are options that are not in param groups, as in Apex; they are copied and pickled with the optimizer.
     """
 
     #: The names of state tensors that have the param's shape and are initialized with 0.

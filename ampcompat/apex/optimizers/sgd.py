@@ -15,15 +15,13 @@ class FusedSGD(FusedOptimizer):
     """SGD with momentum, as ``torch.optim.SGD``, and a choice of when weights decay.
 
     Args:
-        params: params, or param groups.
+        params, weight_decay, set_grad_none: as in ``FusedAdam``.
         lr: learning rate; optional if every param group has one.
         momentum: momentum factor.
         dampening: dampening of the momentum, after the first step.
-        weight_decay: weight decay.
         nesterov: Nesterov momentum; requires a momentum and no dampening.
         wd_after_momentum: the decay is added after the momentum instead of to the gradient.
         materialize_master_grads: accepted, no effect.
-        set_grad_none: ``zero_grad`` sets gradients to None.
     """
 
     multi_tensor_sgd = staticmethod(functions.multi_tensor_sgd)
@@ -69,8 +67,9 @@ class FusedSGD(FusedOptimizer):
     def _update(self):
         # Steps are not counted: Apex's checkpoints have no such entry.
         for group in self.param_groups:
-            for is_first in (False, True):
-                params = [param for param in group["params"] if self._has_momentum(param) != is_first]
+            for is_first in (False, True):  # torch.optim.SGD saves None without a momentum
+                without = [self.state.get(param, {}).get(BUFFER) is None for param in group["params"]]
+                params = [param for param, has_none in zip(group["params"], without) if has_none == is_first]
                 for batch in self._batches(params, (BUFFER,) if group["momentum"] else ()):
                     self._update_batch(group, batch, is_first)
                     self._copy_to_params(batch)
@@ -80,9 +79,6 @@ class FusedSGD(FusedOptimizer):
         # A first step has no dampening, and only the host knows whether a step was the first.
         dampened = any(group["momentum"] and group["dampening"] for group in self.param_groups)
         return not dampened and super()._step_supports_amp_scaling
-
-    def _has_momentum(self, param):
-        return self.state[param].get(BUFFER) is not None if param in self.state else False
 
     def _update_batch(self, group, batch, is_first):
         updates.sgd(

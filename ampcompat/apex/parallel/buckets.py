@@ -50,13 +50,7 @@ class ReductionOptions(NamedTuple):
 
 
 class Bucket:
-    """Some params of one dtype and device.
-
-    Args:
-        params: the params.
-        group: the process group that reduces them, or None for all processes.
-        options: the ``ReductionOptions``.
-    """
+    """Some params of one dtype and device, reduced by a process group, or by all processes if that is None."""
 
     def __init__(self, params, group, options):
         self.params = params
@@ -69,10 +63,6 @@ class Bucket:
         """Discard the state of a pass."""
         self.ready_params = set()  # ids
         self._sent = self._work = self._without_grad = None
-
-    def is_complete(self):
-        """Return whether every gradient of this pass is ready."""
-        return len(self.ready_params) == len(self.params)
 
     def is_launched(self):
         """Return whether the collective was started."""
@@ -90,7 +80,8 @@ class Bucket:
             used_flags[index] = 0
         self.flat = flatten([grad.detach() for grad in grads] + [used_flags])
         self._sent = self._prepared(self.flat)
-        self._work = dist.all_reduce(self._sent, async_op=True, **({} if self.group is None else {"group": self.group}))
+        group = dist.group.WORLD if self.group is None else self.group
+        self._work = dist.all_reduce(self._sent, group=group, async_op=True)
 
     def _prepared(self, flat):
         """Return what is to be summed over the processes; may be ``flat`` itself."""
@@ -153,32 +144,41 @@ def make_buckets(params, options):
 
 
 class BackwardReduction:
-    """Reduces the gradients of ``params`` in every backward pass that reaches one of them.
+    """Reduces gradients in every backward pass that reaches one of the params with hooks."""
 
-    Args:
-        params: the params, in the module's order.
-        options: the ``ReductionOptions``.
-    """
-
-    def __init__(self, params, options):
-        self.buckets = make_buckets(params, options)
-        self.enabled = True
-        self.has_unreduced_passes = False  # since the last reduction
+    def __init__(self, options, enabled=True):
+        self.buckets = []
+        self.enabled = enabled
+        self.has_unreduced_passes = not enabled  # since the last reduction
         self._options = options
+        self._hooked_params = None
         self._is_finish_queued = False
         self._nodes = []
         self._handles = []
         self._lock = threading.Lock()  # autograd has a thread for each device
+
+    def __reduce__(self):  # hooks and process groups are not copied
+        return BackwardReduction, (self._options._replace(groups=[None]), self.enabled)
+
+    def set_enabled(self, enabled):
+        """Reduce the gradients of later passes, or leave them as each rank computed them."""
+        self.enabled = enabled
+        self.has_unreduced_passes |= not enabled
+
+    def register_hooks(self, params):
+        """Register hooks on params, in the module's order; return whether these are others than before."""
+        hooked_params = [(id(param), param.dtype, param.device) for param in params]
+        if hooked_params == self._hooked_params:
+            return False
+        for hook in self._handles:
+            hook.remove()
+        self._handles, self._nodes, self._hooked_params = [], [], hooked_params
+        self.buckets = make_buckets(params, self._options)
         reference = weakref.ref(self)
         for bucket in self.buckets:
             for param in bucket.params:
                 self._register_hook(param, _grad_hook(reference, bucket, id(param)))
-
-    def close(self):
-        """Remove the hooks."""
-        for hook in self._handles:
-            hook.remove()
-        self._handles, self._nodes = [], []
+        return True
 
     def reset(self):
         """Discard the state of a backward pass that did not finish."""
@@ -228,7 +228,7 @@ class BackwardReduction:
         self.queue_finish()
         if not self._options.delay_allreduce:
             for front in self.buckets:
-                if not front.is_complete():
+                if len(front.ready_params) < len(front.params):
                     break
                 if not front.is_launched():
                     front.launch()

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ... import tensor_lists
+from ...torch_compat.thread_context import in_process_group
 from ...training import state
 from ..multi_tensor.flatten import flatten, unflatten
 
@@ -28,14 +29,9 @@ def flat_dist_call(tensor_list, call, extra_args=None):
             tensor_lists.copy_([tensor.detach() for tensor in group], unflatten(flat, group))
 
 
-def is_distributed():
-    """Return whether a process group is initialized."""
-    return dist.is_available() and dist.is_initialized()
-
-
 def broadcast_params(module):
     """Broadcast the params of rank 0, and their masters, to all ranks."""
-    if not is_distributed():
+    if not in_process_group():
         return
     for session in state.sessions:
         if session.enabled:

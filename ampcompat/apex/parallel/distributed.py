@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from ...errors import AmpTypeError, AmpValueError
+from ...torch_compat.thread_context import in_process_group
 from ...training import state
 from .buckets import BackwardReduction, ReductionOptions
-from .collectives import broadcast_params, flat_dist_call, is_distributed
+from .collectives import broadcast_params, flat_dist_call
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -68,13 +69,19 @@ class DistributedDataParallel(torch.nn.Module):
         self.gradient_predivide_factor = float(gradient_predivide_factor)
         self.allreduce_always_fp32 = bool(allreduce_always_fp32)
         self.prof = prof
-        self._trigger_params = frozenset(map(id, allreduce_trigger_params or ()))
-        self._groups = _groups(num_allreduce_streams, allreduce_communicators)
-        self._disable_allreduce = False
-        self._reduction = None
-        self._hooked_params = None
+        options = ReductionOptions(
+            bucket_size=message_size,
+            trigger_params=frozenset(map(id, allreduce_trigger_params or ())),
+            delay_allreduce=self.delay_allreduce,
+            retain_buffers=self.retain_allreduce_buffers,
+            groups=_groups(num_allreduce_streams, allreduce_communicators),
+            average=self.gradient_average,
+            predivide_factor=self.gradient_predivide_factor,
+            always_fp32=self.allreduce_always_fp32,
+        )
+        self._reduction = BackwardReduction(options)
         broadcast_params(module)
-        if is_distributed():
+        if in_process_group():
             for session in state.sessions:
                 if session.enabled:
                     session.ddp_wrappers.compare_arithmetic(module)
@@ -83,7 +90,7 @@ class DistributedDataParallel(torch.nn.Module):
     def forward(self, *inputs, **kwargs):
         """Run the module; the backward pass of what it returns will be reduced."""
         result = self.module(*inputs, **kwargs)
-        if torch.is_grad_enabled() and not self._disable_allreduce and is_distributed():
+        if torch.is_grad_enabled() and self._reduction.enabled and in_process_group():
             self._register_hooks()
             self._reduction.reset()
             for output in _tensors(result, set()):
@@ -93,80 +100,47 @@ class DistributedDataParallel(torch.nn.Module):
 
     def enable_allreduce(self):
         """Reduce gradients from the next backward pass on."""
-        self._set_disabled(False)
+        self._reduction.set_enabled(True)
 
     def disable_allreduce(self):
         """Leave gradients as each rank computed them, until ``enable_allreduce``."""
-        self._set_disabled(True)
+        self._reduction.set_enabled(False)
 
     @property
     def allreduce_buffers(self):
         """The reduced gradients of the last pass, one vector per message, if ``retain_allreduce_buffers``."""
-        buckets = self._reduction.buckets if self._reduction is not None else []
+        buckets = self._reduction.buckets
         sizes = [sum(param.numel() for param in bucket.params) for bucket in buckets]
         return [None if bucket.flat is None else bucket.flat[:size] for bucket, size in zip(buckets, sizes)]
 
     @contextmanager
     def no_sync(self):
         """Return a context in which gradients are not reduced, as in torch's DistributedDataParallel."""
-        before = self._disable_allreduce
-        self._set_disabled(True)
+        before = self._reduction.enabled
+        self._reduction.set_enabled(False)
         try:
             yield
         finally:
-            self._set_disabled(before)
+            self._reduction.set_enabled(before)
 
     @property
     def has_local_gradients(self):
         """Whether there was an unreduced pass since the last reduction."""
-        return self._reduction is not None and self._reduction.has_unreduced_passes
-
-    def _set_disabled(self, disabled):
-        self._disable_allreduce = disabled
-        if self._reduction is not None:
-            self._reduction.enabled = not disabled
-            self._reduction.has_unreduced_passes |= disabled
+        return self._reduction.has_unreduced_passes
 
     def _register_hooks(self):
         """Register hooks on the params that are trained now; they may have been frozen, cast or replaced."""
-        if not is_distributed():
-            return
         params = [param for param in self.module.parameters() if param.requires_grad]
-        hooked_params = [(id(param), param.dtype, param.device) for param in params]
-        if hooked_params == self._hooked_params:
-            return
-        if self._reduction is not None:
-            self._reduction.close()
-        options = ReductionOptions(
-            bucket_size=self.message_size,
-            trigger_params=self._trigger_params,
-            delay_allreduce=self.delay_allreduce,
-            retain_buffers=self.retain_allreduce_buffers,
-            groups=self._groups,
-            average=self.gradient_average,
-            predivide_factor=self.gradient_predivide_factor,
-            always_fp32=self.allreduce_always_fp32,
-        )
-        has_unreduced = self._disable_allreduce or (
-            self._reduction is not None and self._reduction.has_unreduced_passes
-        )
-        self._reduction = BackwardReduction(params, options)
-        self._reduction.enabled, self._reduction.has_unreduced_passes = not self._disable_allreduce, has_unreduced
-        self._hooked_params = hooked_params
-        for session in state.sessions:
-            if session.enabled:
-                session.ddp_wrappers.add(self)
-
-    def __getstate__(self):
-        # Hooks and process groups are not copied; the copy creates its own at its first forward.
-        return dict(self.__dict__, _reduction=None, _hooked_params=None, _groups=[None])
+        if in_process_group() and self._reduction.register_hooks(params):
+            for session in state.sessions:
+                if session.enabled:
+                    session.ddp_wrappers.add(self)
 
 
 class Reducer:
-    """Averages gradients at each call of ``reduce``.
+    """Averages gradients at each call of ``reduce``: a given list, or those of a module.
 
-    Args:
-        module_or_grads_list: a module, whose params are broadcast from rank 0 now, or a list of gradients.
+    The params of the module are broadcast from rank 0 at construction.
     """
 
     def __init__(self, module_or_grads_list):
@@ -186,7 +160,7 @@ class Reducer:
         grads = self.grads
         if grads is None:
             grads = [param.grad for param in self.module.parameters() if param.grad is not None]
-        if is_distributed():
+        if in_process_group():
             flat_dist_call(grads, dist.all_reduce)
 
 
@@ -206,7 +180,7 @@ def _check(shared_param, delay_allreduce, triggers, streams, communicators):
 def _groups(streams, communicators):
     if communicators is not None:
         return list(communicators[0])
-    if streams == 1 or not is_distributed():
+    if streams == 1 or not in_process_group():
         return [None]
     return [dist.new_group(list(range(dist.get_world_size()))) for _ in range(streams)]
 

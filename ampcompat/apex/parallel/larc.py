@@ -12,7 +12,7 @@ from ..multi_tensor import foreach_ops
 from ..optimizers.fused import evaluate_closure
 
 #: Other attributes that schedulers, hooks and amp read on an optimizer; they are those of the wrapped one.
-_OPTIMIZER_ATTRIBUTES = ("defaults", SLOT)
+_OPTIMIZER_ATTRIBUTES = ("defaults", "state", SLOT)
 
 
 class LARC(torch.optim.Optimizer):
@@ -50,11 +50,6 @@ class LARC(torch.optim.Optimizer):
         return "LARC({!r}, trust_coefficient={}, clip={}, eps={})".format(
             self.optim, self.trust_coefficient, self.clip, self.eps
         )
-
-    @property
-    def state(self):
-        """The wrapped optimizer's state."""
-        return self.optim.state
 
     @property
     def param_groups(self):

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from ...errors import AmpValueError
+from ...torch_compat.thread_context import in_process_group
 from . import syncbn
-from .collectives import is_distributed
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -84,8 +84,10 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         return output
 
     def _group(self):
-        """Return the group to share with: a process group, True for all processes, or None for no sharing."""
-        return (True if self.process_group is None else self.process_group) if is_distributed() else None
+        """Return the process group to share with, or None for no sharing."""
+        if not in_process_group():
+            return None
+        return dist.group.WORLD if self.process_group is None else self.process_group
 
     @torch.no_grad()
     def _update_running_stats(self, mean, variance, count):
@@ -129,7 +131,9 @@ class _SyncNorm(torch.autograd.Function):
         sum_dy, sum_dy_xmu, grad_weight, grad_bias = syncbn.reduce_bn(*saved)
         grad_input = None
         if ctx.needs_input_grad[0]:
-            sums = _all_reduced(torch.stack([sum_dy, sum_dy_xmu]), ctx.group)
+            sums = torch.stack([sum_dy, sum_dy_xmu])
+            if ctx.group is not None:
+                dist.all_reduce(sums, group=ctx.group)
             grad_input = syncbn.batchnorm_backward(*saved, sums[0], sums[1], count).to(input.dtype)
         if weight is None:
             grad_weight = None
@@ -148,8 +152,10 @@ def _joint_statistics(input, group):
     count = mean.new_full((1,), input.numel() // input.shape[1])
     if group is None:
         return mean, variance, count
-    gathered = _all_gathered(torch.cat([mean, variance, count]), group)
-    return syncbn.combined_mean_var(*gathered.split([len(mean), len(mean), 1], dim=1))
+    own = torch.cat([mean, variance, count])
+    ranks = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(ranks, own, group)
+    return syncbn.combined_mean_var(*torch.stack(ranks).split([len(mean), len(mean), 1], dim=1))
 
 
 def _normalize(input, mean, variance, weight, bias, eps):
@@ -157,20 +163,6 @@ def _normalize(input, mean, variance, weight, bias, eps):
     dtype = _compute_dtype(input, weight)
     inv_std = torch.rsqrt(variance.to(dtype) + eps)
     return syncbn.normalized(input.to(dtype), mean.to(dtype), inv_std, weight, bias).to(input.dtype)
-
-
-def _all_gathered(vector, group):
-    """Return the vectors of all ranks of a group as rows."""
-    options = {} if group is True else {"group": group}
-    rows = [torch.empty_like(vector) for _ in range(dist.get_world_size(**options))]
-    dist.all_gather(rows, vector, **options)
-    return torch.stack(rows)
-
-
-def _all_reduced(tensor, group):
-    if group is not None:
-        dist.all_reduce(tensor, **({} if group is True else {"group": group}))
-    return tensor
 
 
 def convert_syncbn_model(module, process_group=None, channel_last=False):

@@ -14,19 +14,6 @@ The formulas (Ioffe and Szegedy, 2015), with dy the gradient of the output and n
 
 import torch
 
-__all__ = [
-    "welford_mean_var",
-    "welford_parallel",
-    "batchnorm_forward",
-    "reduce_bn",
-    "batchnorm_backward",
-    "welford_mean_var_c_last",
-    "batchnorm_forward_c_last",
-    "reduce_bn_c_last",
-    "batchnorm_backward_c_last",
-    "relu_bw_c_last",
-]
-
 
 def welford_mean_var(input):
     """Return [mean, biased variance] per channel."""

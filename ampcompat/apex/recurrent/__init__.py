@@ -2,5 +2,3 @@
 
 from .cells import GRU, LSTM, ReLU, RNNCell, Tanh, mLSTM, mLSTMRNNCell
 from .stacks import bidirectionalRNN, stackedRNN
-
-__all__ = ["GRU", "LSTM", "RNNCell", "ReLU", "Tanh", "bidirectionalRNN", "mLSTM", "mLSTMRNNCell", "stackedRNN"]

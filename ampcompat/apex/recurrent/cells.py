@@ -159,12 +159,18 @@ class mLSTMRNNCell(RNNCell):
         return x, torch.nn.functional.linear(between, self.w_hh, self.b_hh)
 
 
-def _network(layer, num_layers, bidirectional, dropout, batch_first):
-    network_class = bidirectionalRNN if bidirectional else stackedRNN
-    return network_class(layer, num_layers, dropout=dropout, batch_first=batch_first)
+def _layers_of(gates, cell, states):
+    """Return a function that makes layers of one kind."""
+
+    def make(input_size, hidden_size, bias, output_size):
+        if cell is _gru and output_size not in (None, hidden_size):
+            raise AmpValueError("GRU mixes its output into its state: output_size must be hidden_size, or None.")
+        return RNNCell(gates, input_size, hidden_size, cell, states, bias, output_size)
+
+    return make
 
 
-def _network_function(name, doc, gates, cell, states):
+def _network_function(name, doc, make_layer):
     """Return the function that makes networks of one kind."""
 
     def make(
@@ -177,25 +183,17 @@ def _network_function(name, doc, gates, cell, states):
         bidirectional=False,
         output_size=None,
     ):
-        if cell is _gru and output_size not in (None, hidden_size):
-            raise AmpValueError("GRU mixes its output into its state: output_size must be hidden_size, or None.")
-        layer = RNNCell(gates, input_size, hidden_size, cell, states, bias, output_size)
-        return _network(layer, num_layers, bidirectional, dropout, batch_first)
+        layer = make_layer(input_size, hidden_size, bias, output_size)
+        network_class = bidirectionalRNN if bidirectional else stackedRNN
+        return network_class(layer, num_layers, dropout=dropout, batch_first=batch_first)
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = doc + "; arguments as in ``torch.nn.LSTM``, and a size to which outputs are projected."
     return make
 
 
-LSTM = _network_function("LSTM", "Return an LSTM", 4, _lstm, 2)
-GRU = _network_function("GRU", "Return a GRU", 3, _gru, 1)
-ReLU = _network_function("ReLU", "Return a plain recurrent network with ReLU", 1, _relu, 1)
-Tanh = _network_function("Tanh", "Return a plain recurrent network with tanh", 1, _tanh, 1)
-
-
-def mLSTM(
-    input_size, hidden_size, num_layers, bias=True, batch_first=False, dropout=0, bidirectional=False, output_size=None
-):
-    """Return a multiplicative LSTM; arguments as in ``LSTM``."""
-    layer = mLSTMRNNCell(input_size, hidden_size, bias, output_size)
-    return _network(layer, num_layers, bidirectional, dropout, batch_first)
+LSTM = _network_function("LSTM", "Return an LSTM", _layers_of(4, _lstm, 2))
+GRU = _network_function("GRU", "Return a GRU", _layers_of(3, _gru, 1))
+ReLU = _network_function("ReLU", "Return a plain recurrent network with ReLU", _layers_of(1, _relu, 1))
+Tanh = _network_function("Tanh", "Return a plain recurrent network with tanh", _layers_of(1, _tanh, 1))
+mLSTM = _network_function("mLSTM", "Return a multiplicative LSTM", mLSTMRNNCell)

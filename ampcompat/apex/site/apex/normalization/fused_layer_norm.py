@@ -1,3 +1,21 @@
 """Layer norm and RMS norm, as modules, as functions, and as what were autograd functions."""
 
-from ampcompat.apex.normalization import *
+from ampcompat.apex.normalization import (
+    FusedLayerNorm,
+    FusedLayerNormAffineFunction,
+    FusedLayerNormAffineMixedDtypesFunction,
+    FusedLayerNormFunction,
+    FusedRMSNorm,
+    FusedRMSNormAffineFunction,
+    FusedRMSNormAffineMixedDtypesFunction,
+    FusedRMSNormFunction,
+    MixedFusedLayerNorm,
+    MixedFusedRMSNorm,
+    fused_layer_norm,
+    fused_layer_norm_affine,
+    fused_rms_norm,
+    fused_rms_norm_affine,
+    manual_rms_norm,
+    mixed_dtype_fused_layer_norm_affine,
+    mixed_dtype_fused_rms_norm_affine,
+)

@@ -1,4 +1,4 @@
-"""Runs a script at one level in a child process and reads its events. This process does not import torch."""
+"""Does a ``PlannedRun`` in a child process and reads its events. This process does not import torch."""
 
 import json
 import os
@@ -7,13 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Dict, List, Optional
+from dataclasses import asdict
 
-from ..abtest.event_log import EventReader, apply_event
-from ..abtest.report_data import Run
-from ..apex.install import environment
-from .run import interpreter_options
+from ..apex.install import ROOT, SITE, environment, interpreter_options
+from ..cuda_redirect import startup
+from .event_log import EventReader, apply_event
+from .report_data import Run
 
 #: Seconds between two reads of the child's events.
 POLL_INTERVAL = 0.05
@@ -26,54 +25,44 @@ INTERRUPT_WAIT, TERMINATE_WAIT = 1.0, 10.0
 OUTPUT_BYTES = 4000
 
 
-@dataclass
-class ChildTask:
-    """What a child process runs. ``options``: keyword arguments of ``comparison.RunOptions``."""
-
-    command: List[str]
-    level: str
-    seed: int = 0
-    repeat: int = 0
-    steps: Optional[int] = None
-    options: Dict[str, object] = field(default_factory=dict)
-    event_log: Optional[str] = None
-
-
 class SubprocessRun:
     """Starts a child process and collects its ``run``, ``environment`` and ``output``.
 
     Args:
-        task: a ``ChildTask``.
-        launcher: the command, as a list, that starts Python processes, such as torchrun's; empty for one process.
-        timeout: seconds after which the child is ended, or None.
+        planned: a ``PlannedRun``.
         shows_output: print the script's output instead of collecting it.
+        variables: environment variables that do not belong to what is run, such as a GPU's number.
     """
 
-    def __init__(self, task, launcher=(), timeout=None, shows_output=False):
-        self.task = task
-        self.run = Run()
+    def __init__(self, planned, shows_output=False, variables=None):
+        self.planned = planned
+        self._given = variables or {}
+        self.run = Run(identity=planned.identity())
         self.environment = {}
         self.output = ""
-        self._launcher = list(launcher) or [sys.executable] + interpreter_options()
-        self._timeout = timeout
         self._shows_output = shows_output
         self._has_ended = False
+        self._is_interrupted = False
+        self._process = None
 
     def run_to_end(self, on_event):
         """Run to the end; call ``on_event`` with every event, and with None from time to time.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; the child has ended, and ``run`` has what was recorded.
+            KeyboardInterrupt: Ctrl-C, or ``interrupt``; the child has ended, and ``run`` has what was recorded.
         """
         with tempfile.TemporaryDirectory(prefix="ampcompat-ab-") as folder:
-            self.task.event_log = os.path.join(folder, "events")
-            reader = EventReader(self.task.event_log)
+            reader = EventReader(os.path.join(folder, "events"))
             with open(os.path.join(folder, "output"), "w+b") as output:
-                process = self._open(None if self._shows_output else output)
                 try:
-                    self._follow(process, reader, on_event)
+                    self._process = self._open(folder, None if self._shows_output else output)
+                except OSError as error:
+                    self._fail("it cannot be started: {}".format(error))
+                    return
+                try:
+                    self._follow(self._process, reader, on_event)
                 except BaseException as error:
-                    _end(process, was_interrupted=isinstance(error, KeyboardInterrupt))
+                    _end(self._process, was_interrupted=isinstance(error, KeyboardInterrupt))
                     self._read_events(reader, on_event)
                     if not self._has_ended:
                         apply_event(self.run, {"end": "interrupted", "error": "interrupted"})
@@ -81,27 +70,54 @@ class SubprocessRun:
                 finally:
                     self.output = _tail(output)
 
-    def _open(self, output):
-        command = self._launcher + ["-m", "ampcompat.cli.child_process", json.dumps(asdict(self.task))]
-        env = dict(os.environ, **environment())
-        env["PYTHONHASHSEED"] = str(self.task.seed % 2**32)
+    def interrupt(self):
+        """End the run soon, as Ctrl-C does; for other threads. The second call ends its process at once."""
+        if self._is_interrupted and self._process is not None:
+            self._process.kill()
+        self._is_interrupted = True
+
+    def _open(self, folder, output):
+        planned = self.planned
+        task = dict(asdict(planned), event_log=os.path.join(folder, "events"))
+        task["parent"] = None if planned.launcher else os.getpid()
+        start = planned.launcher or [planned.python or sys.executable] + interpreter_options()
+        command = start + ["-m", "ampcompat.abtest.child_process", json.dumps(task)]
         streams = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, **streams)
+        env = self._variables(folder)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, cwd=planned.folder, **streams)
+
+    def _variables(self, folder):
+        """Return the environment of the child process.
+
+        Another interpreter gets this ampcompat by a link, without what else is installed beside it.
+        """
+        env = dict(os.environ, **environment())
+        path = [entry for entry in env["PYTHONPATH"].split(os.pathsep) if self.planned.has_alias or entry != SITE]
+        if self.planned.python is not None:
+            os.symlink(os.path.join(ROOT, "ampcompat"), os.path.join(folder, "ampcompat"))
+            path = [folder] + [entry for entry in path if entry != ROOT]
+        if self.planned.device is not None:
+            path.insert(0, startup.FOLDER)
+            env[startup.VARIABLE] = self.planned.device
+        env.update(PYTHONPATH=os.pathsep.join(path), PYTHONHASHSEED=str(self.planned.seed % 2**32))
+        return dict(env, **dict(self._given, **self.planned.environment))
 
     def _follow(self, process, reader, on_event):
         begin = time.monotonic()
-        ended = None
+        ended, timeout = None, self.planned.timeout
         while process.poll() is None:
             time.sleep(POLL_INTERVAL)
+            if self._is_interrupted:
+                raise KeyboardInterrupt
             self._read_events(reader, on_event)
             now = time.monotonic()
             ended = ended or (now if self._has_ended else None)
             if ended is not None and now - ended > TERMINATE_WAIT:  # threads of the script that do not end
                 _end(process)
-            elif ended is None and self._timeout is not None and now - begin > self._timeout:
+            elif ended is None and timeout is not None and now - begin > timeout:
                 _end(process)
                 self._read_events(reader, on_event)
-                self._fail("it had not ended after {:g} seconds (--timeout)".format(self._timeout))
+                self._fail("it had not ended after {:g} seconds (--timeout)".format(timeout))
         self._read_events(reader, on_event)
         self._fail(_describe_exit(process.returncode))
 
@@ -114,6 +130,7 @@ class SubprocessRun:
         for event in reader.new_events():
             values = event.get("environment", {})
             self.environment.update({name: value for name, value in values.items() if value is not None})
+            self.run.identity.update({name: values[name] for name in ("torch", "device") if values.get(name)})
             self._has_ended = self._has_ended or "end" in event
             apply_event(self.run, event)
             on_event(event)

@@ -206,10 +206,6 @@ _DATA_PARALLEL = "torch.nn.parallel torch.nn.parallel.data_parallel"
 _PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply"
 _DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
 _DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
-_DATA_PARALLEL = "torch.nn.parallel torch.nn.parallel.data_parallel"
-_PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply"
-_DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
-_DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
 _PROCESS_GROUP = (("backend", "backend"), ("device_id", "none"))
 _PARALLEL = (
     NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, "single_device.data_parallel_init"),

@@ -1,0 +1,111 @@
+"""Does one run of ``ab`` in a child process: seeds, records, and runs the script as ``__main__``.
+
+Unlike ``run`` this cannot ``exec`` the script, since the run is recorded and may be stopped after a number of steps.
+The script still has its own ``sys.argv``, ``sys.path[0]`` and ``__main__``.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import sys
+
+from ..apex.install import SITE
+from ..patching import PatchStack
+from . import recorded_run, seeding
+from .event_log import EventWriter
+from .record import Recorder, StepLimitReached
+
+#: Exit codes by the status of a run.
+EXIT_CODES = {"ok": 0, "stopped": 0, "failed": 1, "interrupted": 130}
+
+#: Files whose frames come before the script's own in a traceback.
+HIDDEN_FILES = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
+
+
+def main(arguments):
+    """Do a ``PlannedRun`` (as JSON in the first argument) and return the exit code."""
+    task = json.loads(arguments[0])
+    # Of the ranks that a launcher starts each one stops after so many steps, and rank 0 writes events.
+    if os.environ.get("RANK", "0") != "0":
+        return _record(task, Recorder(task["steps"]))
+    with contextlib.closing(Events(task, lambda: recorder.device)) as events:
+        recorder = Recorder(task["steps"], events.write)
+        return _record(task, recorder)
+
+
+def _record(task, recorder):
+    recorder.record({"environment": recorded_run.environment()})
+    if importlib.util.find_spec("numpy"):
+        import numpy  # noqa: F401  so that its generator is seeded
+    seeding.seed_all(task["seed"], task["repeat"])
+    options = recorded_run.RunOptions(hidden_files=HIDDEN_FILES, **task["options"])
+    with PatchStack() as patches, recorded_run.recorded_at(task["opt_level"], recorder, options):
+        seeding.shift_seeds(task["repeat"], patches)
+        script = functools.partial(run_script, task["command"], task["has_alias"])
+        end = recorded_run.run_to_end(recorder, script, options.hidden_files)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt writing the last events
+        recorder.record(end)
+        if end["end"] == "failed":
+            print(end.get("traceback") or "", end="", file=sys.stderr, flush=True)
+    return EXIT_CODES[end["end"]]
+
+
+class Events:
+    """Writes the events of a run, and the device after the first step. Ends a run whose parent process has ended.
+
+    Args:
+        task: the ``PlannedRun`` as a dict, with ``event_log`` and ``parent``, a process id or None.
+        device: a function that returns the device of the losses.
+    """
+
+    def __init__(self, task, device):
+        self._writer = EventWriter(task["event_log"])
+        self.close = self._writer.close
+        self._parent, self._device = task["parent"], device
+        self._check_parent()
+
+    def write(self, event):
+        """Write an event."""
+        self._writer.write(event)
+        if event.get("step") == 0:
+            self._writer.write({"environment": {"device": recorded_run.device_name(self._device())}})
+        if "step" in event:
+            self._check_parent()
+
+    def _check_parent(self):
+        if self._parent not in (None, os.getppid()):
+            raise StepLimitReached("nobody waits for this run: the process that started it has ended")
+
+
+def run_script(command, has_alias=True):
+    """Run ``[script, arguments …]`` or ``["-m", module, arguments …]`` as ``__main__``, and restore ``sys``.
+
+    ``has_alias``: whether ``import apex`` finds ampcompat's.
+    """
+    path, argv = list(sys.path), list(sys.argv)
+    try:
+        if command[0] == "-m":
+            sys.path[:], sys.argv[:] = _search_path([os.getcwd()], has_alias), command[1:]
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            # For a folder or a zip file runpy inserts the first entry itself.
+            first = [os.path.dirname(os.path.realpath(command[0]))] if os.path.isfile(command[0]) else []
+            sys.path[:], sys.argv[:] = _search_path(first, has_alias), list(command)
+            runpy.run_path(command[0], run_name="__main__")
+    finally:
+        sys.path[:], sys.argv[:] = path, argv
+
+
+def _search_path(first, has_alias):
+    """Return ``sys.path`` for a script: its own first entries, our ``apex``, and the rest without our first entry."""
+    rest = [entry for entry in sys.path if entry != SITE]
+    own = 0 if getattr(sys.flags, "safe_path", False) else 1
+    return first + ([SITE] if has_alias else []) + rest[own:]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

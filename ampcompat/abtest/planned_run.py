@@ -1,0 +1,119 @@
+"""``PlannedRun``: one run of a series, which one process, or one job of a cluster, does independently of all others."""
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from typing import Dict, List, Optional
+
+from ..cuda_redirect.startup import VARIABLE
+from ..errors import AmpError
+
+#: Options of a run that change what is printed, and nothing that is recorded.
+PRINTING = ("verbosity",)
+
+
+@dataclass
+class PlannedRun:
+    """What a child process runs, and as which run of the report.
+
+    Args:
+        level: the row of the report: an opt level, or the name of a variant.
+        repeat: its number among the runs of this level; it gets other seeds.
+        command: the script and its arguments, or ``["-m", module, …]``; empty for a function.
+        opt_level: the level to force, or None for the script's own.
+        seed, steps: as for ``compare``.
+        options: keyword arguments of ``recorded_run.RunOptions``.
+        environment: environment variables.
+        python: another interpreter, or None for this one.
+        launcher: the command that starts Python processes, such as torchrun's; empty for one process.
+        device: what CUDA is redirected to, as by ``run --device``, or None.
+        has_alias: whether ``import apex`` means ampcompat's in the script.
+        timeout: seconds after which the run is ended, or None.
+        folder: the current folder of the script; None is that of this process.
+    """
+
+    level: str
+    command: List[str]
+    repeat: int = 0
+    opt_level: Optional[str] = None
+    seed: int = 0
+    steps: Optional[int] = None
+    options: Dict[str, object] = field(default_factory=dict)
+    environment: Dict[str, str] = field(default_factory=dict)
+    python: Optional[str] = None
+    launcher: List[str] = field(default_factory=list)
+    device: Optional[str] = None
+    has_alias: bool = True
+    timeout: Optional[float] = None
+    folder: Optional[str] = None
+
+    @property
+    def label(self):
+        """The run's name for people."""
+        return self.level if self.repeat == 0 else "{} seed {}".format(self.level, self.repeat + 1)
+
+    @property
+    def file_name(self):
+        """The name of the file in which the run is recorded alone."""
+        return self.label.replace(" ", "-") + ".json"
+
+    def identity(self):
+        """Return what must be equal for a recorded run to be this run; torch and device are known when it runs."""
+        folder = self.folder or os.getcwd()
+        return {
+            "script": _digest(_script_file(self.command, folder)) if self.command else None,
+            "arguments": self.command[2:] if self.command[:1] == ["-m"] else self.command[1:],
+            "level": self.opt_level,
+            "options": {name: value for name, value in sorted(self.options.items()) if name not in PRINTING},
+            "environment": dict(self.environment, **({VARIABLE: self.device} if self.device else {})),
+            "launcher": self.launcher,
+            "seed": self.seed,
+            "repeat": self.repeat,
+            "steps": self.steps,
+            "interpreter": self.python or sys.executable,
+        }
+
+
+def check_identity(found, source):
+    """Raise one error that names each difference between recorded runs and those of a command.
+
+    Args:
+        found: ``[(label, recorded identity, expected identity), …]``.
+        source: the file of the recorded runs, for the message.
+    """
+    told = {}  # (what differs, recorded, expected) -> the runs in which it does
+    for label, recorded, expected in found:
+        for name in expected:
+            if recorded.get(name) != expected[name]:
+                texts = _shown(name, recorded.get(name)), _shown(name, expected[name])
+                told.setdefault((name,) + texts, []).append(label)
+    if told:
+        parts = ["{} was {}, is {} ({})".format(*(key + (", ".join(labels),))) for key, labels in told.items()]
+        message = "{} has runs that this command would not repeat: {}. Repeat the command that made them, or choose "
+        raise AmpError((message + "another file.").format(source, "; ".join(parts)))
+
+
+def _shown(name, value):
+    return str(value)[:8] if name == "script" else repr(value)
+
+
+def _digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _script_file(command, folder):
+    """Return the file that Python runs as ``__main__``; a module is found without importing its package."""
+    if command[0] != "-m":
+        path = os.path.join(folder, command[0])
+    else:
+        search = [folder] + sys.path
+        for part in command[1].split("."):
+            spec = PathFinder.find_spec(part, search)
+            if spec is None:
+                raise AmpError("no module named {!r}.".format(command[1]))
+            search, path = spec.submodule_search_locations, spec.origin
+        path = os.path.dirname(path) if search is not None else path
+    return os.path.join(path, "__main__.py") if os.path.isdir(path) else path

@@ -1,0 +1,170 @@
+"""The tables of a report. The terminal and the page show the same cells."""
+
+from collections import namedtuple
+from statistics import median
+
+from .. import keep_fp32, target
+from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
+from ..report_data import KINDS, Memory
+
+#: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
+Table = namedtuple("Table", "title columns rows left notes")
+
+#: Layers and params that are shown, those with the largest errors.
+SHOWN_LAYERS = 8
+
+#: Names of columns for fields of ``Memory``.
+_MEMORY = {
+    "parameters": "params",
+    "gradients": "grads",
+    "peak_total": "peak",
+    "cuda_allocated": "CUDA",
+    "cuda_reserved": "reserved",
+}
+
+
+class Bar(str):
+    """A cell that has a bar on the page; ``share`` is its length, from 0 to 1."""
+
+    share = 0.0
+
+
+def levels(reports):
+    """Return the table of all levels of ``[(name, Report, its summary), …]``."""
+    columns = [
+        "level",
+        "verdict",
+        "loss ends at",
+        "difference",
+        "ms/step",
+        "speed",
+        "to target",
+        "samples/s",
+        "peak",
+        "skips",
+    ]
+    rows, prefix = [], ["report"] if len(reports) > 1 else []
+    for name, report, summary in reports:
+        fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
+        rows += [[name] * len(prefix) + _level(row, report.runs[level], fastest) for level, row in summary.items()]
+    title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of unwatched steps."
+    return Table(title, prefix + columns, rows, len(prefix) + 2, [])
+
+
+def _level(row, run, fastest):
+    speed = Bar("\u00d7 {:.2f}".format(row.speed) if row.speed else UNKNOWN if run.timing is None else "not timed")
+    speed.share = row.speed / fastest if row.speed else 0.0
+    return [
+        row.level,
+        run.status if run.status in ("failed", "interrupted") else row.verdict.kind,
+        number(row.end) + (" \u00b1 {:.2g}".format(row.spread) if row.spread is not None else ""),
+        signed_percent(row.difference),
+        milliseconds(row.seconds),
+        speed,
+        _to_target(row.to_target),
+        "{:.0f}".format(row.rate) if row.rate else UNKNOWN,
+        size(row.peak),
+        "{}/{}".format(row.skipped, row.steps),
+    ]
+
+
+def _to_target(found):
+    if found is None:
+        return UNKNOWN
+    if not found.is_reached:
+        return "not reached"
+    return "{:g} steps".format(median(found.steps)) if found.median_seconds is None else seconds(found.median_seconds)
+
+
+def targets(report, summary):
+    """Return the table of the time to target, with medians and ranges over seeds."""
+    rows = []
+    for level, row in summary.items():
+        if row.to_target is not None:
+            reached = "{} of {} seeds".format(len(row.to_target.steps), row.to_target.seeds)
+            values = [row.to_target.steps, row.to_target.samples, row.to_target.seconds]
+            rows.append([level, reached] + [_median_and_range(each) for each in values])
+    title = "Time to target: {}, smoothed".format(target.describe(report))
+    return [Table(title, ["level", "reached by", "steps", "samples", "seconds"], rows, 2, [])] if rows else []
+
+
+def _median_and_range(values):
+    if len(values) < 2:
+        return "{:.4g}".format(values[0]) if values else UNKNOWN
+    return "{:.4g} ({:.4g} to {:.4g})".format(median(values), min(values), max(values))
+
+
+def layers(report):
+    """Return two tables for each level whose layers were compared with float32: errors of outputs and of gradients."""
+    tables = []
+    for level, run in report.runs.items():
+        if level == report.baseline or not run.layers:
+            continue
+        outputs = [[name, percent(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
+        gradients = [[name, percent(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
+        found = [
+            (outputs, ["layer", "error", "share"], "Error of each layer at "),
+            (gradients, ["param", "error"], "Error of gradients at "),
+        ]
+        tables += [Table(title + level, columns, rows[:SHOWN_LAYERS], 1, []) for rows, columns, title in found if rows]
+    return tables
+
+
+def scales(report):
+    """Return the table of loss scales."""
+    rows = []
+    for level, run in report.runs.items():
+        values = [value for _, _, value in run.scale]
+        ends = [scale(values[-1] if values else None), scale(min(values, default=None))]
+        rows.append([level, run.backend or UNKNOWN, str(1 + len(run.repeats))] + ends)
+    return Table("Loss scales", ["level", "backend", "seeds", "last", "lowest"], rows, 2, [])
+
+
+def memory(report):
+    """Return the table of memory by kind: measured, and what the formula predicts, which knows no activations."""
+    runs = report.runs
+    if all(run.memory.peak_total is None for run in runs.values()):
+        return []
+    names = list(KINDS) + ["peak_total"]
+    if any(run.memory.cuda_allocated is not None for run in runs.values()):
+        names += ["cuda_allocated", "cuda_reserved"]
+    rows, notes = [], {}
+    for level, run in runs.items():
+        found = [("measured", run.memory), ("predicted", run.predicted)]
+        rows += [
+            [level, source] + [size(getattr(each, name)) for name in names]
+            for source, each in found
+            if each not in (None, Memory())
+        ]
+        for note in run.memory_notes:
+            notes.setdefault(note, []).append(level)
+    notes = ["{}: {}".format(" ".join(levels), note) for note, levels in notes.items()]
+    columns = ["level", "memory"] + [_MEMORY.get(name, name) for name in names]
+    return [Table("Memory by kind", columns, rows, 2, notes)]
+
+
+def details(report, summary):
+    """Return the tables that are shown on request."""
+    return targets(report, summary) + ([scales(report)] if report.runs else []) + memory(report)
+
+
+def overflows(report):
+    """Return why steps were skipped as ``[(steps and levels, text), …]``, each text once, in the order of the steps."""
+    found = {}
+    for level, run in report.runs.items():
+        for finding in run.findings:
+            found.setdefault(finding.text, []).append((finding.step, level))
+    return [(_places(places), text) for text, places in sorted(found.items(), key=lambda item: min(item[1]))]
+
+
+def _places(places):
+    steps, of = sorted({step for step, _ in places}), " ".join(dict.fromkeys(level for _, level in places))
+    return ("step {}" if len(steps) == 1 else "steps {} to {}").format(steps[0], steps[-1]) + ", " + of
+
+
+def heading(report):
+    """Return in one line what was run, and where."""
+    values = report.environment
+    words = [str(values[name]) for name in ("script", "device") if values.get(name)]
+    named = [name for name in ("torch", "dtypes", "seed") if values.get(name) is not None]
+    return ", ".join(words + ["{} {}".format(name, values[name]) for name in named])

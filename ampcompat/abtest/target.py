@@ -1,0 +1,122 @@
+"""Time to target, as DAWNBench and MLPerf measure it: steps, samples and seconds until a series reaches a value.
+
+The target is where the baseline's first loss ends with the same seed, within 1 %; or a value of a loss or of a logged
+metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it; a metric rises to it where the baseline begins
+below. What counts are medians of the last tenth of the steps so far (of the run's length; at least five losses, one
+value of a metric), so that one lucky batch does not. Seconds are steps times the median step time of the level, since
+some steps are slower for being watched.
+"""
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import List, Optional
+
+from ..errors import AmpValueError
+from . import curves
+
+#: How far above the baseline's end counts as reached, as a share.
+TOLERANCE = 0.01
+
+#: A window's median is that of so many blocks' medians, at most, each of about as many values: cheap for long series.
+BLOCKS = 20
+
+
+@dataclass
+class TimeToTarget:
+    """When a level reached the target: one value per seed that did. ``seeds``: how many were run."""
+
+    seeds: int
+    steps: List[int] = field(default_factory=list)
+    samples: List[int] = field(default_factory=list)
+    seconds: List[float] = field(default_factory=list)
+
+    @property
+    def is_reached(self):
+        """Whether more than half of the seeds reached it."""
+        return 2 * len(self.steps) > self.seeds
+
+    @property
+    def median_seconds(self):
+        """The median over the seeds that reached it; None if it was not reached, or times are unknown."""
+        return median(self.seconds) if self.is_reached and self.seconds else None
+
+
+def parse(text):
+    """Return (name, value) of a target such as "loss=0.3"."""
+    name, _, value = str(text).rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not name.strip() or not math.isfinite(number):
+        message = "The target {!r} is no NAME=NUMBER, such as loss=0.3 or accuracy=0.9."
+        raise AmpValueError(message.format(text))
+    return name.strip(), number
+
+
+def describe(report):
+    """Return the target of a report for people."""
+    given = report.environment.get("target")
+    return "{} = {:g}".format(*parse(given)) if given else "the baseline's end"
+
+
+def measure(runs, references, given, seconds_per_step):
+    """Return the ``TimeToTarget`` of a level; None where there is no target.
+
+    Args:
+        runs, references: of the level and of the baseline, by seed; may be the same.
+        given: "NAME=NUMBER", or None for the baseline's end.
+        seconds_per_step: of the level, or None.
+    """
+    found = TimeToTarget(seeds=0)
+    for run, reference in zip(runs, references):
+        wanted = _given(reference, given) if given else _end(reference)
+        if wanted is None:
+            continue
+        found.seeds += 1
+        step = _first_step(run, reference, *wanted)
+        if step is not None:
+            found.steps.append(step + 1)
+            found.samples += [sum(run.samples[: step + 1])] if run.samples is not None else []
+            found.seconds += [(step + 1) * seconds_per_step] if seconds_per_step else []
+    return found if found.seeds else None
+
+
+def _given(reference, given):
+    """Return (series, value, whether it rises) of a target that was given."""
+    own, value = parse(given)
+    names = {curves.describe(name, reference): name for name in curves.series_names(reference)}
+    name = names.get(own, ("loss", 0) if own == "loss" else ("metric", own))
+    first = next((each for _, each in curves.points(reference, name) if math.isfinite(each)), None)
+    return name, value, name[0] == "metric" and first is not None and first < value
+
+
+def _end(reference):
+    """Return (series, value, False) of where a run of the baseline ends; None if it recorded nothing finite."""
+    name = next((name for name in curves.series_names(reference) if name[0] == "loss"), None)
+    ends = [value for _, value in _smoothed(reference, reference, name)] if name else []
+    if not ends or not math.isfinite(ends[-1]):
+        return None
+    return name, ends[-1] + TOLERANCE * abs(ends[-1]), False
+
+
+def _first_step(run, reference, name, value, rises) -> Optional[int]:
+    reached = (step for step, each in _smoothed(run, reference, name) if (each >= value if rises else each <= value))
+    return next(reached, None)
+
+
+def _smoothed(run, reference, name):
+    """Return [(step, median of the last window up to it), …], without skipped steps; windows are the reference's."""
+    least = curves.MIN_WIDTH if name[0] == "loss" else 1
+    width = max(least, len(curves.curve(reference, name)) // curves.WINDOWS)
+    size = max(1, width // BLOCKS)
+    points = curves.counted_points(run, name)
+    blocks = [points[start : start + size] for start in range(0, len(points) - size + 1, size)]
+    every = max(1, size // BLOCKS)
+    medians = [curves.finite_median([value for _, value in block[::every]]) for block in blocks]
+    count = width // size
+    return [
+        (blocks[last][-1][0], curves.finite_median(medians[last - count + 1 : last + 1]))
+        for last in range(count - 1, len(blocks))
+    ]

@@ -1,0 +1,100 @@
+"""Time to target: when a level reaches the baseline's end, or a loss or metric that is given."""
+
+import math
+from statistics import median
+
+import pytest
+from test_verdict import report_with, run_with
+
+from ampcompat.abtest import advice, target, to_text
+from ampcompat.abtest.summary import summarize
+from ampcompat.errors import AmpValueError
+
+
+def falling(steps=100, speed=1.0, low=1.0):
+    """Return losses that fall in a straight line from 11 to ``low`` and stay there; at speed 1 in 80 steps."""
+    return [max(low, 11 - 10 * speed * step / 80) for step in range(steps)]
+
+
+def by_hand(losses, value, width):
+    """Return the number of steps until the median of the last ``width`` losses is at most ``value``."""
+    return next(end for end in range(width, len(losses) + 1) if median(losses[end - width : end]) <= value)
+
+
+def found(report, level="O1"):
+    return summarize(report)[level].to_target
+
+
+def test_the_target_is_the_baselines_end_within_one_percent():
+    baseline = run_with(falling(), 2.0, samples=[32] * 100)
+    baseline.repeats = [run_with(falling())]
+    report = report_with(baseline, O1=run_with(falling(speed=2.0), 0.5, samples=[32] * 100))
+    steps = by_hand(falling(speed=2.0), 1.01, 10)
+    assert (found(report).steps, found(report).samples, found(report).seconds) == ([steps], [32 * steps], [steps * 0.5])
+    assert found(report, "O0").steps == [by_hand(falling(), 1.01, 10)]  # of the seed that O1 was run with
+
+
+@pytest.mark.parametrize("end, is_reached", [(1.009, True), (1.02, False)])
+def test_a_level_that_ends_above_it_does_not_reach_it(end, is_reached):
+    baseline = run_with(falling())
+    baseline.repeats = [run_with(falling())]
+    report = report_with(baseline, O1=run_with(falling(low=end)))
+    assert found(report).is_reached == is_reached and ("not reached" in to_text(report)) != is_reached
+
+
+def test_one_lucky_batch_does_not_reach_it_and_skipped_steps_count_as_steps():
+    losses = falling()
+    lucky = losses[:20] + [0.0] + losses[21:]
+    report = report_with(run_with(losses), O1=run_with(lucky), O2=run_with([11.0] * 3 + losses[:97], skipped=range(3)))
+    report.environment["target"] = "loss=2"
+    assert found(report).steps == [by_hand(losses, 2, 10)] and found(report, "O2").steps == [by_hand(losses, 2, 10) + 3]
+
+
+@pytest.mark.parametrize("name, begin, end", [("accuracy", 0.1, 0.95), ("perplexity", 90.0, 12.0)])
+def test_a_metric_is_reached_from_the_side_on_which_the_baseline_begins(name, begin, end):
+    points = [(10 * epoch, begin + (end - begin) * epoch / 9) for epoch in range(10)]
+    runs = [run_with(falling(), metrics={name: points}) for _ in range(2)]
+    report = report_with(runs[0], O1=runs[1])
+    report.environment["target"] = "{}={}".format(name, points[6][1])
+    assert found(report).steps == [61] and found(report).is_reached
+
+
+def test_over_seeds_it_is_the_median_and_the_range_and_how_many_reached_it():
+    baseline, level = run_with(falling(), 2.0), run_with(falling(), 2.0)
+    baseline.repeats = [run_with(falling(), 2.0) for _ in range(2)]
+    level.repeats = [run_with(falling(speed=2.0), 2.0), run_with([11.0] * 100, 2.0)]
+    report = report_with(baseline, O1=level)
+    first, second = by_hand(falling(), 1.01, 10), by_hand(falling(speed=2.0), 1.01, 10)
+    assert (found(report).steps, found(report).seeds, found(report).is_reached) == ([first, second], 3, True)
+    middle = "{:.4g} ({} to {})".format((first + second) / 2, second, first)
+    assert "2 of 3 seeds" in to_text(report, details=True) and middle in to_text(report, details=True)
+
+
+def test_of_the_accepted_levels_the_first_at_the_target_is_recommended():
+    """O2 has the faster steps, O1 needs fewer of them."""
+    baseline = run_with(falling(), 1.0)
+    baseline.repeats = [run_with(falling(speed=0.9), 1.0)]
+    report = report_with(baseline, O1=run_with(falling(speed=1.6), 0.9), O2=run_with(falling(), 0.7))
+    report.environment["target"] = "loss=2"
+    advice.advise(report)
+    assert report.advice.startswith("Take O1: first at loss = 2 (45.9 s; O0: 78 s)")
+
+
+def test_where_nothing_reaches_it_step_times_decide_and_that_is_said():
+    report = report_with(O1=run_with(falling(), 0.5), O2=run_with(falling(), 0.9))
+    report.environment["target"] = "accuracy=0.9"
+    advice.advise(report)
+    assert "No level reached the target, accuracy = 0.9." in report.advice.splitlines()
+
+
+def test_long_series_are_smoothed_by_the_same_measure():
+    losses = [value + 0.3 * math.sin(7.0 * step) for step, value in enumerate(falling(20000, 1 / 200))]
+    report = report_with(run_with(losses), O1=run_with(losses))
+    report.environment["target"] = "loss=3"
+    assert found(report).steps[0] == pytest.approx(by_hand(losses, 3, 2000), rel=0.01)
+
+
+@pytest.mark.parametrize("text", ["", "loss", "loss=", "=1", "loss=low", "loss=nan", "loss=inf"])
+def test_a_target_that_cannot_be_read_is_an_error(text):
+    with pytest.raises(AmpValueError, match="NAME=NUMBER, such as loss=0.3"):
+        target.parse(text)

@@ -1,0 +1,380 @@
+"""``ab``'s series of runs: variants, resumed series, several runs at once. Few tests start real processes."""
+
+import argparse
+import functools
+import inspect
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import half_kernels
+import pytest
+from processes import ROOT, environment, python
+
+from ampcompat import amp
+from ampcompat.abtest import Report, summary
+from ampcompat.abtest.planned_run import PlannedRun
+from ampcompat.cli import ab as ab_command
+from ampcompat.cli import series, shares, variants
+
+SCRIPTS = os.path.join(ROOT, "tests", "scripts")
+
+
+class MadeRun(series.SubprocessRun):
+    """A run that ends at once, with losses that its seed and repeat determine; ``begun`` lists all of them."""
+
+    begun = []
+    broken = ()  # labels of runs that fail
+    versions = {"torch": "2.0", "device": "cpu"}
+
+    def run_to_end(self, on_event):
+        label, base = self.planned.label, self.planned.seed + 10 * self.planned.repeat
+        self.begun.append(label)
+        self.environment = dict(self.versions)
+        self.run.identity.update(self.versions)
+        on_event({"environment": self.versions})
+        self.run.loss = [(step, 0, base + 1.0 / (step + 1)) for step in range(30)]
+        self.run.scale, self.run.step_seconds = [(step, 0, 1.0) for step in range(30)], [0.01] * 30
+        if label in self.broken:
+            self.run.status, self.run.error = "failed", "ValueError: made to fail"
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """Return the labels of the runs that ``ab`` begins, which are made and not trained."""
+    monkeypatch.setattr(series, "SubprocessRun", MadeRun)
+    monkeypatch.setattr(MadeRun, "begun", [])
+    return MadeRun.begun
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return the path of a script that exists."""
+    (tmp_path / "training.py").write_text("print('training')\n")
+    return str(tmp_path / "training.py")
+
+
+def error_of(capsys, *arguments):
+    """Return the one line of a command that ends with exit code 2."""
+    with pytest.raises(SystemExit) as left:
+        ab_command.ab([str(each) for each in arguments])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    return said.splitlines()[-1]
+
+
+# -- resume ------------------------------------------------------------------------------------------------------------
+
+
+def test_resume_begins_a_file_and_then_runs_what_is_missing(begun, script, tmp_path, capsys):
+    path, command = tmp_path / "report.json", ["--levels", "O0,O1", script, "--lr", "0.1"]
+    assert ab_command.ab(["--resume", str(path)] + command) == 0
+    assert begun == ["O0", "O0 seed 2", "O1"]
+    before = Report.load(str(path))
+    del begun[:]
+    ab_command.ab(["--resume", str(path), "--repeats", "2"] + [command[0], "O0,O1,O2"] + command[2:])
+    assert begun == ["O1 seed 2", "O2", "O2 seed 2"]
+    after = Report.load(str(path))
+    assert list(after.runs) == ["O0", "O1", "O2"] and after.runs["O0"].loss == before.runs["O0"].loss
+    assert [len(run.repeats) for run in after.runs.values()] == [1, 1, 1]
+
+
+def test_runs_that_failed_are_done_again(begun, script, tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    monkeypatch.setattr(MadeRun, "broken", ("O0", "O1"))
+    ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script])
+    monkeypatch.setattr(MadeRun, "broken", ())
+    del begun[:]
+    assert ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script]) == 0
+    assert begun == ["O0", "O1"]
+    assert [run.status for run in Report.load(str(path)).runs.values()] == ["ok", "ok"]
+    assert len(Report.load(str(path)).runs["O0"].repeats) == 1
+
+
+@pytest.mark.parametrize(
+    "options, changed, says",
+    [
+        ([], "print('another')\n", "script was "),
+        (["--seed", "3"], None, "seed was 0, is 3 (O0, O0 seed 2)"),
+        (["--steps", "5"], None, "steps was None, is 5"),
+        (["--backend", "patched", "--no-memory"], None, "options was "),
+        (["--baseline", "O0", "--variant", "O0x: --opt-level O1"], None, None),
+    ],
+    ids=["script", "seed", "steps", "options", "none"],
+)
+def test_a_file_of_another_command_is_one_error_and_stays(begun, script, tmp_path, capsys, options, changed, says):
+    path = tmp_path / "report.json"
+    ab_command.ab(["--resume", str(path), "--levels", "O0", script])
+    content = path.read_bytes()
+    if changed:
+        with open(script, "w") as file:
+            file.write(changed)
+    del begun[:]
+    if says is None:
+        ab_command.ab(["--resume", str(path)] + options + [script])
+        assert begun == ["O0x"]
+        return
+    said = error_of(capsys, "--resume", path, "--levels", "O0", *(options + [script]))
+    assert says in said and begun == [] and path.read_bytes() == content
+
+
+def test_another_torch_ends_a_resumed_series_before_the_file_changes(begun, script, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "report.json"
+    ab_command.ab(["--resume", str(path), "--levels", "O0", script])
+    content = path.read_bytes()
+    monkeypatch.setattr(MadeRun, "versions", {"torch": "2.1", "device": "cuda (H200)"})
+    said = error_of(capsys, "--resume", path, "--levels", "O0,O1", script)
+    assert "torch was '2.0', is '2.1' (O1); device was 'cpu', is 'cuda (H200)' (O1)" in said
+    assert path.read_bytes() == content
+
+
+def test_a_resumed_file_that_is_no_report_is_an_error(begun, script, tmp_path, capsys):
+    (tmp_path / "report.json").write_text("{")
+    assert "not JSON" in error_of(capsys, "--resume", tmp_path / "report.json", script)
+    assert begun == []
+
+
+def test_the_script_of_a_module_is_found_without_importing_its_package(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("raise ImportError('imported')\n")
+    (tmp_path / "package" / "__main__.py").write_text("1\n")
+    (tmp_path / "package" / "module.py").write_text("2\n")
+    runs = [PlannedRun("O0", ["-m", name, "x"], folder=str(tmp_path)) for name in ("package", "package.module")]
+    one, two = [run.identity() for run in runs]
+    assert one["arguments"] == two["arguments"] == ["x"] and one["script"] != two["script"]
+
+
+def test_a_series_that_is_killed_and_resumed_has_the_losses_of_one_that_is_not(monkeypatch, capfd):
+    for name, value in environment(**half_kernels.stand_in()).items():
+        monkeypatch.setenv(name, value)
+    tried = runpy.run_path(os.path.join(SCRIPTS, "kill_and_resume.py"))
+    assert tried["main"](["--moments", "2", "--repeats", "1"]) == 0, capfd.readouterr()
+
+
+# -- variants ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_names_of_options_are_those_of_initialize():
+    known = set(inspect.signature(amp.initialize).parameters)
+    assert known - set(variants.INITIALIZE) == {"models", "optimizers", "enabled", "opt_level", "verbosity"}
+    assert set(variants.INITIALIZE) <= known
+
+
+def test_a_variant_has_options_of_run_of_initialize_and_of_the_environment():
+    name, changes = variants.parse_variant(
+        "my variant: --opt-level O2 --backend patched keep_fp32=head,embed loss_scale=1024 master_weights=False "
+        "cast_model_type=torch.bfloat16 'NAME=two words' --dtypes float32,float64 python=/usr/bin/python3 --device cpu"
+    )
+    options = changes["options"]
+    assert (name, changes["opt_level"], changes["python"]) == ("my variant", "O2", "/usr/bin/python3")
+    assert (options["backend"], options["dtypes"]) == ("patched", "float32,float64")
+    expected = dict(keep_fp32=["head", "embed"], loss_scale=1024.0, master_weights=False, cast_model_type="bfloat16")
+    assert options["initialize"] == expected
+    assert (changes["environment"], changes["device"]) == ({"NAME": "two words"}, "cpu")
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("without a colon", "is not NAME: OPTIONS"),
+        ("a/b: --opt-level O1", "letters, digits"),
+        ("x: looss_scale=2", "unknown option 'looss_scale=2'"),
+        ("x: --levels O1", "unknown option '--levels'"),
+        ("x: hysteresis=a", "hysteresis='a' is not a whole number"),
+        ("x: cast_model_type=int8", "is not one of float16"),
+        ("x: script=nowhere.py", "script not found"),
+        ("x: --opt-level O9", "'O9' is none of"),
+        ("unchanged: --opt-level O1", "have the name 'unchanged'"),
+    ],
+)
+def test_a_wrong_variant_is_an_error_before_anything_runs(begun, script, capsys, text, says):
+    assert says in error_of(capsys, "--variant", text, script)
+    assert begun == []
+
+
+@pytest.mark.parametrize(
+    "levels, baseline, rows",
+    [
+        (None, None, ["unchanged", "a", "b"]),
+        (None, "b", ["a", "b"]),
+        (None, "O1", ["O1", "a", "b"]),
+        (["O1"], None, ["O0", "O1", "a", "b"]),
+    ],
+)
+def test_rows_and_the_baseline(levels, baseline, rows):
+    found, chosen = variants.choose_rows(levels, [("a", {}), ("b", {})], baseline)
+    assert sorted(found) == sorted(rows) and chosen == (baseline or rows[0])
+    with pytest.raises((ValueError, argparse.ArgumentTypeError)):
+        variants.choose_rows(levels, [], "c")
+
+
+def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own_row(tmp_path):
+    script, saved = tmp_path / "training.py", tmp_path / "report.json"
+    script.write_text(
+        "import os, torch\n"
+        "from apex import amp\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))\n"
+        "model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01), loss_scale=8.0)\n"
+        "print('value', os.environ.get('VALUE'), model[0].weight.dtype)\n"
+        "assert os.environ.get('VALUE') is None or model[0].weight.dtype != model[1].weight.dtype\n"
+        "while True:\n"
+        "    optimizer.zero_grad()\n"
+        "    with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:\n"
+        "        scaled_loss.backward()\n"
+        "    optimizer.step()\n"
+    )
+    options = ("--steps", "3", "--no-control", "--verbose", "--no-memory", "--no-diagnose", "--json", saved)
+    options += ("--variant", "kept: --opt-level O2 keep_fp32=0 loss_scale=1024 VALUE=5")
+    options += ("--variant", "same: python=" + sys.executable, "--variant", "gone: python=no-such-python")
+    done = python(*(("-m", "ampcompat", "ab") + options + (script,)), env=environment(**half_kernels.stand_in()))
+    assert done.returncode == 0, done.stderr
+    report = Report.load(str(saved))
+    assert list(report.runs) == ["unchanged", "kept", "same", "gone"]
+    assert [run.status for run in report.runs.values()] == ["stopped"] * 3 + ["failed"]
+    assert [run.scale[0][2] for run in list(report.runs.values())[:3]] == [8.0, 1024.0, 8.0]
+    assert report.runs["same"].loss == report.runs["unchanged"].loss
+    assert "value 5" in done.stdout and "cannot be started" in report.runs["gone"].error
+    assert json.loads(json.dumps(report.runs["kept"].identity)) == report.runs["kept"].identity
+
+
+# -- several at once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "jobs, gpus, cores, expected",
+    [
+        (1, [], [0, 1, 2], [([0, 1, 2], {})]),
+        (1, ["3"], [0, 1], [([0, 1], {"CUDA_VISIBLE_DEVICES": "3"})]),
+        (2, [], [4, 5, 6], [([4], 1), ([5, 6], 2)]),
+        (3, ["0", "1", "7"], [0], [([0], 1)] * 3),
+    ],
+)
+def test_each_run_gets_its_share_of_cores_threads_and_gpus(monkeypatch, jobs, gpus, cores, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores), raising=False)
+    for name in shares.THREADS:
+        monkeypatch.delenv(name, raising=False)
+    for index, (share, (own, given)) in enumerate(zip(shares.share_out(jobs, gpus), expected)):
+        threads = given if isinstance(given, dict) else dict.fromkeys(shares.THREADS, str(given))
+        threads = dict(threads, **({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {}))
+        assert (share.cores, share.variables) == (own, threads)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert all("OMP_NUM_THREADS" not in share.variables for share in shares.share_out(2, []))
+
+
+def test_each_launcher_has_a_port_of_its_own():
+    free = shares.share_out(1, ["2"])
+    with ThreadPoolExecutor(1, initializer=shares.take, initargs=(free,)) as pool:
+        found = [pool.submit(shares.variables, True).result() for _ in range(2)]
+        assert pool.submit(shares.variables, False).result() == {"CUDA_VISIBLE_DEVICES": "2"}
+    assert all(each["MASTER_PORT"] == each["PET_MASTER_PORT"] != "29500" for each in found)
+    assert all(each["CUDA_VISIBLE_DEVICES"] == "2" for each in found)
+
+
+def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, script, tmp_path, monkeypatch):
+    barrier, together = threading.Barrier(3, timeout=30), []
+
+    class Waiting(MadeRun):
+        def run_to_end(self, on_event):
+            if self.planned.steps is None:  # the short runs for the times are alone
+                together.append(barrier.wait())
+                time.sleep(0.1 * (2 - len(begun) % 3))
+            super().run_to_end(on_event)
+            self.run.step_seconds = [0.01 if self.planned.steps is None else 0.5] * 30
+
+    monkeypatch.setattr(series, "SubprocessRun", Waiting)
+    path = tmp_path / "report.json"
+    assert ab_command.ab(["--jobs", "3", "--levels", "O0,O1,O2,O3,O4", "--json", str(path), script]) == 0
+    report = Report.load(str(path))
+    assert sorted(together) == [0, 0, 1, 1, 2, 2]
+    assert list(report.runs) == ["O0", "O1", "O2", "O3", "O4"] and len(report.runs["O0"].repeats) == 1
+    assert begun[-5:] == ["O0", "O1", "O2", "O3", "O4"]  # alone, for the times
+    assert summary.seconds_per_step(report.runs["O1"]) == 0.5 and report.environment["jobs"] == 3
+
+
+def test_without_a_short_run_the_speed_column_says_so(begun, script, capsys):
+    assert ab_command.ab(["--jobs", "2", "--timing-steps", "0", "--levels", "O0,O1", script]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("not timed") == 2 and begun.count("O0") == 1
+    assert "No advice: no times were taken" in printed
+
+
+def test_ctrl_c_ends_all_runs_and_what_is_finished_is_written(script, tmp_path):
+    with open(script, "w") as file:
+        file.write(
+            "import os, sys, time, torch\n"
+            "from apex import amp\n"
+            "model = torch.nn.Linear(4, 1)\n"
+            "model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01), loss_scale=8.0)\n"
+            "open(sys.argv[1] + str(torch.initial_seed()), 'w').close()\n"
+            "for step in range(4 if torch.initial_seed() == 0 else 10**6):\n"
+            "    with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:\n"
+            "        scaled_loss.backward()\n"
+            "    optimizer.step()\n"
+            "    time.sleep(0.01)\n"
+        )
+    saved, marker = tmp_path / "report.json", str(tmp_path / "begun")
+    command = [
+        sys.executable,
+        "-m",
+        "ampcompat",
+        "ab",
+        "--jobs",
+        "2",
+        "--levels",
+        "O0",
+        "--repeats",
+        "3",
+        "--no-memory",
+    ]
+    process = subprocess.Popen(
+        command + ["--json", str(saved), script, marker],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    while not os.path.exists(marker + "2000006") and process.poll() is None:  # the third run: the first has ended
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    run = Report.load(str(saved)).runs["O0"]
+    assert [each.status for each in [run] + run.repeats] == ["ok", "interrupted", "interrupted"]
+
+
+def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch):
+    reports = []
+    for jobs in ("1", "2"):
+        saved = tmp_path / (jobs + ".json")
+        options = ("--jobs", jobs, "--timing-steps", "0", "--levels", "O1", "--no-control", "--json", saved)
+        command = ("-m", "ampcompat", "ab") + options + (os.path.join(SCRIPTS, "overflow.py"),)
+        done = python(*command, env=environment(**half_kernels.stand_in()))
+        assert done.returncode == 0, done.stderr
+        reports.append(Report.load(str(saved)))
+    serial, together = reports
+    assert repr([run.loss for run in together.runs.values()]) == repr([run.loss for run in serial.runs.values()])
+    assert list(together.runs) == list(serial.runs) == ["O0", "O1"]
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--gpus", "0,0"], "is not a list of different GPUs"),
+        (["--gpus", "0,1", "--jobs", "3"], "more than the 2 of --gpus"),
+        (["--jobs", "0"], "not a whole number from 1 up"),
+        (["--plan", "here", "--json", "x.json"], "--plan runs nothing"),
+        (["--resume", "a.json", "--json", "b.json"], "--resume is --json as well"),
+        (["--in-process", "--jobs", "2"], "there is no other process"),
+        (["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"], "--find-keep-fp32 searches a level"),
+    ],
+)
+def test_options_that_do_not_fit_are_errors_before_anything_runs(begun, script, capsys, options, says):
+    assert says in error_of(capsys, *(options + [script]))
+    assert begun == []

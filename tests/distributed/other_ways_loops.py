@@ -1,0 +1,135 @@
+"""Other ways to spread training over ranks: sharded optimizer state, compressed gradients, split layers, stages.
+
+Importable by spawned processes.
+"""
+
+import torch
+from ddp_loops import batches, make_net
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.errors import AmpError
+
+SCALE = 2.0**10  # no overflow in half all-reduces
+
+
+def every_way(rank, cases):
+    """Return ``{case: (losses, skips, weights)}``."""
+    outcomes = {}
+    for way, level in cases:
+        try:
+            outcomes[way, level] = globals()[way](rank, level)
+        finally:
+            ampcompat.reset()
+    return outcomes
+
+
+def train(net, optimizer, forward, inputs, level):
+    """Train with one infinite loss on the last rank; return the skips and the weights."""
+    last = torch.distributed.get_world_size() - 1 if torch.distributed.is_initialized() else 0
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    skips = []
+    for step, batch in enumerate(inputs):
+        optimizer.zero_grad()
+        loss = forward(batch).float().pow(2).mean()
+        if step == 2 and rank == last and level in ("O1", "O2"):
+            loss = loss * float("inf")
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 10.0)
+        optimizer.step()
+        skips.append(amp.step_was_skipped(optimizer))
+    state = net.state_dict()
+    return skips, {name: v.full_tensor() if hasattr(v, "full_tensor") else v for name, v in state.items()}
+
+
+def one_process(level):
+    """Return the outcome of one process on the whole batches."""
+    net = make_net()
+    try:
+        optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+        return train(net, optimizer, net, batches(), level)
+    finally:
+        ampcompat.reset()
+
+
+def _initialized(net, optimizer, level):
+    return amp.initialize(net, optimizer, opt_level=level, init_scale=SCALE, verbosity=0)[1]
+
+
+def sharded_state(rank, level):
+    """Train with ``ZeroRedundancyOptimizer`` under DistributedDataParallel; a session before it is closed again."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    net = make_net()
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01, eps=1e-4)
+    _initialized(net, optimizer, level)
+    ampcompat.reset()
+    optimizer = _initialized(net, optimizer, level)
+    held = [param for group in optimizer.optim.param_groups for param in group["params"]]
+    assert {param.dtype for param in held} == {torch.float32} and 0 < len(held) < len(list(net.parameters()))
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    return train(net, optimizer, model, [batch[rank::2] for batch in batches()], level)
+
+
+def compressed(rank, level):
+    """Train under DistributedDataParallel with gradients that are all-reduced in float16 (bfloat16 needs NCCL)."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    net = make_net()
+    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    model.register_comm_hook(None, fp16_compress_hook)
+    return train(net, optimizer, model, [batch[rank::2] for batch in batches()], level)
+
+
+def split_layers(rank, level):
+    """Train with the rows of one layer and the columns of the next split over the ranks (tensor parallelism)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    net = parallelize_module(make_net(), init_device_mesh("cpu", (2,)), plan)
+    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+    return train(net, optimizer, net, batches(), level)
+
+
+def stages(rank, level):
+    """Train two pipeline stages, one layer each; return the skips and the weights of this rank's stage."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    whole = make_net()
+    net = whole[:2] if rank == 0 else torch.nn.Sequential(whole[2])
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4)
+    options = {"opt_level": level, "init_scale": SCALE, "process_group": True, "verbosity": 0}
+    amp.initialize(net, optimizer, **options)
+    stage, skips = PipelineStage(net, rank, 2, torch.device("cpu")), []
+    for step, batch in enumerate(batches()):
+        optimizer.zero_grad()
+        # The schedule calls backward on each micro-batch's loss: scale_loss yields what to multiply it by.
+        with amp.scale_loss(torch.tensor(float("inf") if step == 2 and level == "O1" else 1.0), optimizer) as scale:
+            schedule = ScheduleGPipe(stage, 2, loss_fn=lambda out, _, by=scale: out.float().pow(2).mean() * by)
+            schedule.step(batch) if rank == 0 else schedule.step(target=torch.zeros(8))
+        optimizer.step()
+        skips.append(amp.step_was_skipped(optimizer))
+    names = {"0.weight": "2.weight", "0.bias": "2.bias"} if rank == 1 else {}
+    return skips, {names.get(name, name): value for name, value in net.state_dict().items()}
+
+
+def refusals(rank):
+    """Return what is said of FSDP1 at O1, and of a ``ZeroRedundancyOptimizer`` with buckets at O2."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    wrapped, net = FullyShardedDataParallel(make_net(), device_id=torch.device("cpu")), make_net()
+    pairs = [
+        (wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1), "O1"),
+        (net, ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1, parameters_as_bucket_view=True), "O2"),
+    ]
+    said = []
+    for model, optimizer, level in pairs:
+        try:
+            _initialized(model, optimizer, level)
+        except AmpError as error:
+            said.append(str(error))
+    return said

@@ -1,0 +1,48 @@
+"""Sharded optimizer state, compressed gradients, tensor parallelism and pipeline stages, next to one process."""
+
+import other_ways_loops as loops
+import pytest
+import ranks
+
+try:
+    from torch.distributed.fsdp import fully_shard  # noqa: F401
+except ImportError:
+    pytest.skip("these came with torch 2", allow_module_level=True)
+
+#: (way, level).
+CASES = [
+    ("sharded_state", "O1"),
+    ("sharded_state", "O2"),
+    ("sharded_state", "O5"),
+    ("compressed", "O1"),
+    ("compressed", "O2"),
+    ("compressed", "O5"),
+    ("split_layers", "O0"),
+    ("split_layers", "O1"),
+    ("split_layers", "O4"),
+    ("stages", "O1"),
+    ("stages", "O4"),
+]
+#: Of the largest weight.
+TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O2": 2e-3, "O4": 1.6e-2, "O5": 1.6e-2}
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return ranks.run(loops.every_way, CASES)
+
+
+@pytest.mark.parametrize("way, level", CASES)
+def test_ranks_skip_the_same_steps_and_train_as_one_process_does(outcomes, way, level):
+    expected_skips, expected = loops.one_process(level)
+    for outcome in outcomes:
+        skips, weights = outcome[way, level]
+        assert skips == expected_skips
+        for name, value in weights.items():
+            assert (value - expected[name]).abs().max() <= TOLERANCE[level] * expected[name].abs().max()
+
+
+def test_what_cannot_work_says_what_to_use_instead():
+    for fsdp1, zero in ranks.run(loops.refusals):
+        assert "fully_shard instead" in fsdp1
+        assert "parameters_as_bucket_view=True" in zero and "or use fully_shard" in zero

@@ -1,0 +1,168 @@
+"""``ab --against``: a migrated script, without ampcompat's ``apex``, is compared with the script before."""
+
+import json
+import os
+from dataclasses import asdict
+
+import migrated_scripts as scripts
+import pytest
+import torch
+from half_kernels import trains_in
+from processes import ROOT, environment, python
+
+from ampcompat.abtest import Report, Run, child_process, seeding
+from ampcompat.abtest.event_log import EventReader, apply_event
+from ampcompat.abtest.planned_run import PlannedRun
+from ampcompat.abtest.verdict import ACCEPTED, judge
+from ampcompat.apex import install
+
+pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
+if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
+    pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
+
+from ampcompat.migrate import migrate  # noqa: E402
+
+BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Return a function that does a ``PlannedRun`` as a child process does it, but in this process."""
+    monkeypatch.setattr(child_process.signal, "signal", lambda *_: None)  # a child ignores Ctrl-C at its end
+
+    def do(command, level="unchanged", **changes):
+        planned = PlannedRun(level, command, options=BY_LINE, **changes)
+        log = str(tmp_path / (planned.label + ".events"))
+        install.install() if planned.has_alias else None
+        try:
+            with seeding.restored():
+                child_process.main([json.dumps(dict(asdict(planned), event_log=log, parent=None))])
+        finally:
+            install.uninstall()
+        run = Run()
+        for event in EventReader(log).new_events():
+            apply_event(run, event)
+        return run
+
+    return do
+
+
+def compared(record, path, *arguments):
+    """Migrate a script, record both, and return the report; "new" is the migrated one."""
+    new = path.replace(".py", ".new.py")
+    with open(path, encoding="utf-8") as file, open(new, "w", encoding="utf-8") as out:
+        result = migrate(file.read())
+        assert result.left == []
+        out.write(result.source)
+    report = Report(baseline="unchanged")
+    for repeat in (0, 1):
+        report.add("unchanged", repeat, record([path] + list(arguments), repeat=repeat))
+    report.add("new", 0, record([new] + list(arguments), "new", has_alias=False))
+    assert [run.error for run in report.runs.values()] == [None, None]
+    return report
+
+
+@pytest.mark.parametrize(
+    "name, arguments, losses",
+    [
+        ("SIMPLE", "", 1),
+        ("GAN", "", 3),
+        ("ACCUMULATING", "--fp16", 1),
+        ("TRAINER", "", 1),
+        ("FUSED", "", 1),
+    ],
+)
+def test_a_script_in_the_style_of_public_ones_is_accepted(record, tmp_path, name, arguments, losses):
+    path = tmp_path / "script.py"
+    path.write_text(getattr(scripts, name).replace("ARGUMENTS", repr(arguments.split())) + "\n\nrun(60)\n")
+    report = compared(record, str(path))
+    old, new = report.runs["unchanged"], report.runs["new"]
+    assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
+    assert [row[:2] for row in new.loss] == [row[:2] for row in old.loss]  # the same steps and the same losses
+    assert {loss_id for _, loss_id, _ in new.loss} == set(range(losses))
+    assert new.loss[0][2] == pytest.approx(old.loss[0][2], rel=1e-3)
+    assert new.scale[0][2] == (1.0 if name == "FUSED" else 65536.0) and new.memory.peak_total is None
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("digits_cnn.py", ("--steps", "25")),
+        ("char_transformer.py", ("--steps", "25", "--width", "16", "--context", "8")),
+    ],
+)
+def test_an_example_is_accepted(record, tmp_path, name, arguments):
+    if name == "digits_cnn.py":
+        pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    path = tmp_path / name
+    with open(os.path.join(ROOT, "examples", name), encoding="utf-8") as file:
+        path.write_text(file.read(), encoding="utf-8")
+    report = compared(record, str(path), *arguments)
+    assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
+
+
+def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
+    script, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "imagenet.new.py"
+    with open(script, encoding="utf-8") as file:
+        new.write_text(migrate(file.read()).source, encoding="utf-8")
+    small = ("--images", "320", "--size", "8", "--width", "4", "--epochs", "1", "-b", "16", "-j", "0", "--lr", "0.1")
+    options = ("--device", "cpu", "--against", new, "--json", tmp_path / "report.json", "--no-memory", "--no-diagnose")
+    done = python(*(("-m", "ampcompat", "ab") + options + (script,) + small), env=environment())
+    assert done.returncode == 0, done.stderr
+    report = Report.load(str(tmp_path / "report.json"))
+    assert list(report.runs) == ["unchanged", "imagenet.new.py"]
+    assert judge(report)["imagenet.new.py"].kind == ACCEPTED, done.stdout
+
+
+def test_a_script_that_needs_apex_fails_where_it_is_run_without(record, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("from apex import amp\n")
+    assert "cannot import name 'amp'" in record([str(path)], has_alias=False).error  # tests/apex is a folder
+
+
+def test_steps_are_those_of_the_losses_lines_where_an_optimizer_is_never_used(record, tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "import torch\n"
+        "models = [torch.nn.Linear(2, 1) for _ in range(3)]\n"
+        "critic, maker, unused = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]\n"
+        "for step in range(6):\n"
+        "    loss = models[0](torch.full((2, 2), step + 1.0)).pow(2).mean() * 0 + step\n"
+        "    (loss / 2).backward()\n"
+        "    critic.step()\n"
+        "    if step % 3 == 2:\n"
+        "        (models[1](torch.ones(2, 2)).mean() * 0 + 10 * step).backward()\n"
+        "        maker.step()\n"
+    )
+    run = record([str(path)])
+    expected = [
+        (0, 0, 0.0),
+        (1, 0, 0.5),
+        (2, 0, 1.0),
+        (2, 1, 20.0),
+        (3, 0, 1.5),
+        (4, 0, 2.0),
+        (5, 0, 2.5),
+        (5, 1, 50.0),
+    ]
+    assert list(run.loss) == expected
+
+
+def test_a_step_that_gradscaler_skips_is_recorded_as_skipped(record, tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "scaler = torch.amp.GradScaler('cpu', init_scale=8.0)\n"
+        "for step in range(4):\n"
+        "    loss = model(torch.ones(2, 2)).mean() * (float('inf') if step == 1 else 1.0)\n"
+        "    optimizer.zero_grad()\n"
+        "    scaler.scale(loss).backward()\n"
+        "    scaler.step(optimizer)\n"
+        "    scaler.update()\n"
+    )
+    backward, make = torch.autograd.backward, torch.optim.Optimizer.__init__
+    run = record([str(path)])
+    assert run.skipped == [1] and [value for _, _, value in run.scale] == [8.0, 8.0, 4.0, 4.0]
+    assert (torch.autograd.backward, torch.optim.Optimizer.__init__) == (backward, make)
