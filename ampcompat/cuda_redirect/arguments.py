@@ -8,6 +8,8 @@ import inspect
 
 import torch
 
+from ..torch_compat.process_groups import import_functions_of_default_group
+
 
 def _without_cuda_activity(target, activities):
     if activities is None:
@@ -16,7 +18,8 @@ def _without_cuda_activity(target, activities):
 
 
 def _backend(target, backend):
-    """Return the backend of a process group, with NCCL replaced."""
+    """Return the backend of a process group that is about to be made, with NCCL replaced."""
+    import_functions_of_default_group()
     if not isinstance(backend, str) or "nccl" not in backend.lower():
         return backend
     has_xccl = getattr(torch.distributed, "is_xccl_available", bool)

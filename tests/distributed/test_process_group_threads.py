@@ -1,0 +1,39 @@
+"""``destroy_process_group`` ends gloo's threads: one that still runs at interpreter shutdown may abort the process."""
+
+import os
+
+import pytest
+import torch
+from processes import RUN, python
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+
+SCRIPT = """
+{}
+import os, sys, torch
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+layer = torch.nn.Linear(2, 1)
+layer(torch.ones(1, 2)).sum().backward()  # starts torch's own threads
+before = threads()
+torch.distributed.init_process_group("{}", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+torch.distributed.all_reduce(torch.ones(1))
+torch.optim.SGD(layer.parameters(), lr=0.1).step()
+print("more" if threads() > before else "as many")
+torch.distributed.destroy_process_group()
+print("more" if threads() > before else "as many")
+"""
+REDIRECTED = ("import apex.amp", ("--device", "cpu"), "nccl")
+OF_APEX = ("import apex.parallel", (), "gloo")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="this system does not list a process's threads")
+@pytest.mark.parametrize("imported, options, backend", [REDIRECTED, OF_APEX], ids=["redirected", "apex.parallel"])
+def test_no_thread_of_gloo_outlives_its_group(tmp_path, imported, options, backend):
+    # In a process of its own: the first optimizer of a process imports torch._dynamo, which imports much of torch.
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.format(imported, backend))
+    done = python(*(RUN + options + (path, tmp_path / "meeting")))
+    assert done.stdout.splitlines()[-2:] == ["more", "as many"], done.stdout + done.stderr
