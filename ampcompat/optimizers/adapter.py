@@ -67,24 +67,26 @@ class OptimizerAdapter(MasterPairs, ApexNames):
 
     def unpaired_params(self):
         """Return the params that are their own masters."""
-        params = [param for group in self.optimizer.param_groups for param in group["params"]]
-        if not self._pairs:
-            return params
-        if len(self._pairs) == len(params):
+        groups = self.optimizer.param_groups
+        if len(self._pairs) == sum([len(group["params"]) for group in groups]):
             return []
-        return [param for param in params if id(param) not in self._pairs]
+        params = [param for group in groups for param in group["params"]]
+        return [param for param in params if id(param) not in self._pairs] if self._pairs else params
 
     def leaf_params(self):
         """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
         return [pair.model for pair in self._pairs.values()] + self.unpaired_params()
 
     def _unpaired_with_grad(self, seen):
-        """Return the own masters that have a gradient and are not in ``seen``; add them to it."""
-        own = [param for param in self.unpaired_params() if param.grad is not None]
-        if seen:
-            own = [param for param in own if id(param) not in seen]
-        seen.update(map(id, own))
-        return own
+        """Return the own masters that have a gradient and are not in ``seen``, and their gradients; add them to it."""
+        params, grads = [], []
+        for param in self.unpaired_params():
+            grad = param.grad
+            if grad is not None and id(param) not in seen:
+                params.append(param)
+                grads.append(grad)
+        seen.update(map(id, params))
+        return params, grads
 
     def has_state_to_update(self):
         """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
@@ -99,11 +101,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         if self.stage is Stage.SCALED or self.untracked_scale is not None:
             return True
         lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
-        for params in lists:
-            for param in params:
-                if param.grad is not None:
-                    return True
-        return False
+        return any(map(tensor_lists.have_gradients, lists))
 
     def before_backward(self, scaler, scale, seen, are_local=False):
         """Bring gradients of earlier passes to the scale of this one, so that the sum has one scale.
@@ -124,7 +122,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         is_skipped = self.skips.is_next_skipped()
         if is_one(scale) and not is_skipped:
             return
-        held = self._unpaired_with_grad(seen)
+        held, _ = self._unpaired_with_grad(seen)
         # Half gradients could overflow when multiplied. Gradients of an earlier loss that did overflow would count as
         # an overflow of this loss too, and lower its scale. Both are set aside until ``after_backward``.
         high = self.dtypes.high
@@ -144,12 +142,10 @@ class OptimizerAdapter(MasterPairs, ApexNames):
     def after_backward(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``before_backward``."""
         self._move_to_masters(scaler, scale)
-        grads = []
-        for param in self._unpaired_with_grad(seen):
-            grad = param.grad
+        params, grads = self._unpaired_with_grad(seen)
+        for index, grad in enumerate(grads):
             if grad.is_sparse and not grad.is_coalesced():
-                grad = param.grad = grad.coalesce()
-            grads.append(grad)
+                grads[index] = params[index].grad = grad.coalesce()
         scaler.unscale_(tensor_lists.grouped(grads), scale)
         for param, grad in self._set_aside:
             param.grad = grad if param.grad is None else param.grad.add_(grad)

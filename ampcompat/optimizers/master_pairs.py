@@ -115,10 +115,8 @@ class MasterPairs:
         """
         self.has_stepped = True
         for chunk in self._chunks:
-            if chunk.is_new:
-                chunk.refresh_first(self.callbacks.writes, self.callbacks.are_weights_shared_by_hand())
-            elif not new_only:
-                chunk.refresh(self.callbacks.writes)
+            if chunk.is_new or not new_only:
+                chunk.refresh(self.callbacks.writes, chunk.is_new and self.callbacks.are_weights_shared_by_hand())
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
@@ -148,4 +146,4 @@ class MasterPairs:
 
     def has_half_gradients(self):
         """Return whether any half param has a gradient that was not moved to its master."""
-        return any([chunk.has_gradients() for chunk in self._chunks])
+        return any([tensor_lists.have_gradients(chunk.models) for chunk in self._chunks])

@@ -123,7 +123,8 @@ class BackwardPass:
 
     def _has_open_passes(self, adapter):
         """Return whether an adapter's gradients stay scaled: other blocks with this scaler are still open for it."""
-        return any(block.scaler is self.scaler for block in list(adapter.open_passes))
+        blocks = list(adapter.open_passes) if adapter.open_passes else ()
+        return any([block.scaler is self.scaler for block in blocks])
 
     def _unscale(self, adapters):
         with self._casts.paused(), torch.no_grad():
