@@ -160,7 +160,7 @@ def main():
         "torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE)
     )
     print("                     ours/rival:")
-    print("optimizer   params level  operations       host reads       Python calls    us ours     rival  ratio of medians")
+    print("optimizer   params level  operations       host reads       Python calls   us ours     rival   ratio")
     for name in stated.optimizers:
         for params in stated.params:
             for level in stated.levels:

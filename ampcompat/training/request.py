@@ -1,6 +1,6 @@
 """``Request``: the arguments of one ``amp.initialize``, checked and normalized."""
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -12,7 +12,7 @@ from . import state
 
 
 class Request(NamedTuple):
-    """The arguments of one ``initialize``: models and optimizers as lists, and what to return."""
+    """The arguments of one ``initialize``; models and optimizers are lists."""
 
     models: list
     optimizers: list
@@ -24,7 +24,6 @@ class Request(NamedTuple):
     num_losses: int
     skip_limit: tuple
     diagnose: bool
-    return_value: Any
 
     def make_scalers(self):
         """Return the loss scalers, one per loss."""
@@ -83,7 +82,6 @@ def make_request(stated, command_line, dtypes=None):
         num_losses=_count("num_losses", stated["num_losses"]),
         skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
-        return_value=models if optimizers is None else (models, optimizers),
     )
 
 

@@ -12,7 +12,6 @@ from ... import tensor_lists as tensors
 from ...torch_compat import features
 from . import foreach_ops
 
-
 _DEVICE, _DTYPE = map(operator.attrgetter, ("device", "dtype"))
 
 
