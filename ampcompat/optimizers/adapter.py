@@ -13,6 +13,7 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 """
 
 import copy
+import enum
 import weakref
 from collections import OrderedDict
 
@@ -25,9 +26,16 @@ from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
 from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
-from .session_callbacks import Stage
 
 SLOT = "_amp_stash"
+
+
+class Stage(enum.Enum):
+    """The state of an optimizer within an iteration. Calls that it does not allow raise an error."""
+
+    READY = "ready for a backward pass"
+    SCALED = "holding gradients that are still scaled"
+    DELAYED = "holding gradients of a pass with delay_unscale whose scale was 1"
 
 
 class OptimizerAdapter(MasterPairs, ApexNames):
@@ -38,7 +46,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         dtypes: the session's ``DtypePair``.
         has_masters: whether half params get masters.
         originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
-        callbacks: the ``SessionCallbacks``.
+        callbacks: the ``SessionCallbacks`` (``training.callbacks``), what the adapter asks and tells its session.
     """
 
     def __init__(self, optimizer, dtypes, has_masters, originals, callbacks):
@@ -61,7 +69,10 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
         self.skips = StepSkips(optimizer, callbacks.step_skipped)
         self._set_aside = []  # (param, gradient)
-        self.make_masters(originals)
+        self._pairs = OrderedDict()  # id(master) -> Pair
+        self._chunks = []  # the same pairs as ``Chunk`` lists, whose gradients are moved together
+        self._has_begun = False  # the first backward pass
+        self.make_new_masters(originals)
 
     # -- params and masters --------------------------------------------------------------------------------------------
 

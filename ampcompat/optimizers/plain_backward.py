@@ -2,8 +2,7 @@
 
 from ..errors import AmpError
 from ..loss_scaling.scaler import is_one
-from .adapter import SLOT
-from .session_callbacks import Stage
+from .adapter import SLOT, Stage
 from .untracked_gradients import is_watched
 
 

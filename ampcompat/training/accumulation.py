@@ -19,7 +19,7 @@ from ..accumulation_groups import group_bounds
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from . import state
 from .backward_pass import WHERE_EQUAL
-from .request import check_loss, is_optimizer
+from .request import check_loss, checked_count, is_optimizer
 
 
 @hide_internal_frames
@@ -64,9 +64,9 @@ class Accumulation:
 
     def __init__(self, optimizers, steps, total, start):
         self.optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-        self.steps = _whole("steps", steps, 1)
-        self.total = None if total is None else _whole("total", total, 1)
-        self.iteration = _whole("start", start, 0)
+        self.steps = checked_count("amp.accumulate expected steps to be", steps)
+        self.total = None if total is None else checked_count("amp.accumulate expected total to be", total)
+        self.iteration = checked_count("amp.accumulate expected start to be", start, 0)
         for optimizer in self.optimizers:
             if not is_optimizer(optimizer):
                 raise AmpTypeError(
@@ -194,11 +194,3 @@ class Accumulation:
                 "gradients that no_sync kept. Pass total, the number of iterations, and call backward in each group's "
                 "last one."
             )
-
-
-def _whole(name, number, least):
-    if not isinstance(number, int) or isinstance(number, bool) or number < least:
-        raise AmpValueError(
-            "amp.accumulate expected {} to be a whole number from {} up, not {!r}.".format(name, least, number)
-        )
-    return number

@@ -79,8 +79,8 @@ def make_request(stated, command_line, dtypes=None):
         cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
         keep_fp32=stated["keep_fp32"],
         scaler_options=_scaler_options(stated),
-        num_losses=_count("num_losses", stated["num_losses"]),
-        skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
+        num_losses=checked_count("num_losses must be", stated["num_losses"]),
+        skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
     )
 
@@ -121,9 +121,10 @@ def _entries(keep_fp32):
     return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
 
 
-def _count(name, number):
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, number))
+def checked_count(subject, number, least=1):
+    """Return a whole number; raise ``AmpValueError`` for anything else. ``subject`` begins the error's message."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise AmpValueError("{} a whole number from {} up, not {!r}.".format(subject, least, number))
     return number
 
 
@@ -139,7 +140,7 @@ def _scaler_options(stated):
             options[name] = opt_levels.parse_scale(name, stated[name])
     for name, keyword in _COUNTS.items():
         if stated[name] is not None:
-            options[keyword] = _count(name, stated[name])
+            options[keyword] = checked_count(name + " must be", stated[name])
     _check_order(options)
     group = checked_group(stated["process_group"])
     return dict(options, checks_static=bool(stated["skip_static_overflow"]), process_group=group)

@@ -12,8 +12,7 @@ from ..patching import PatchStack, run_all
 from ..weak_list import WeakList
 from . import state
 from .backward_pass import BackwardPass, UnscaledPass
-from .callbacks import OptimizerCallbacks
-from .handle import Handle
+from .callbacks import SessionCallbacks
 from .initialize import Preparation, make_plan
 from .process_casts import ProcessCasts
 from .request import check_loss, is_optimizer
@@ -59,14 +58,13 @@ class Session:
         self.masters = state_dict.MasterTable()
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
         self.sharded_models = fsdp.ShardedModels()
-        self.callbacks = OptimizerCallbacks(self)
+        self.callbacks = SessionCallbacks(self)
         self.patches = PatchStack()
         self.forward_token = forward.Token()
         # Models and optimizers are held weakly, so that a loop over folds frees each fold.
         self.adapters = WeakList()
         self.policies = weakref.WeakKeyDictionary()  # model -> its policy
         self._models_before_backward = WeakList()  # models without a backward pass yet
-        self.handle = Handle(self)
 
     def initialize(self, request, verbosity=1):
         """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
