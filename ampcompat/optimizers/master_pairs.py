@@ -62,7 +62,7 @@ class MasterPairs:
         zero_redundancy.replace_params(self.optimizer, dict(pairs))
         self._chunks += chunks_of(pairs)
         for pair in pairs:
-            self.callbacks.writes.watch(pair)
+            self.session.writes.watch(pair)
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         self.process_groups = groups_of(params)  # ranks of these groups hold parts of the same gradients
 
@@ -110,7 +110,9 @@ class MasterPairs:
         self._has_begun = True
         for chunk in self._chunks:
             if chunk.is_new or not new_only:
-                chunk.refresh(self.callbacks.writes, chunk.is_new and self.callbacks.are_weights_shared_by_hand())
+                chunk.refresh(
+                    self.session.writes, chunk.is_new and self.session.ddp_wrappers.are_weights_shared_by_hand()
+                )
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
@@ -131,7 +133,7 @@ class MasterPairs:
         if self._chunks:
             with torch.no_grad():
                 for chunk in self._chunks:
-                    chunk.round_into_models(self.callbacks.writes)
+                    chunk.round_into_models(self.session.writes)
 
     def mark_masters_synced(self):
         """Mark the first step as done. Before it every half param is compared with its master."""
