@@ -230,6 +230,5 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
         twin.open_passes = weakref.WeakSet()
-        for pair in pairs:
-            self.session.writes.watch(pair)
+        self.session.writes.watch([param for pair in pairs for param in pair])
         return twin

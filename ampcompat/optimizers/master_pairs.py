@@ -61,8 +61,7 @@ class MasterPairs:
         self._pairs.update((id(pair.master), pair) for pair in pairs)
         zero_redundancy.replace_params(self.optimizer, dict(pairs))
         self._chunks += chunks_of(pairs)
-        for pair in pairs:
-            self.session.writes.watch(pair)
+        self.session.writes.watch([param for pair in pairs for param in pair])
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         self.process_groups = groups_of(params)  # ranks of these groups hold parts of the same gradients
 
