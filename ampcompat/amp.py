@@ -42,7 +42,7 @@ from .diagnostics.skip_limit import set_skip_limit
 from .errors import hide_internal_frames
 from .optimizers import plain_backward
 from .training import state
-from .training.accumulation import Accumulation
+from .training.accumulation import accumulate
 from .training.disabled import DisabledSession, disable
 from .training.registrations import (
     bfloat16_function,
@@ -202,21 +202,25 @@ def initialize(
             an optimizer was initialized before. Models, optimizers and torch are unchanged then.
         TypeError: models or optimizers are of other types.
     """
-    stated = dict(locals())
-    if not enabled:
-        disable(verbosity)
-        return models if optimizers is None else (models, optimizers)
+    _initialize(dict(locals()))
+    return models if optimizers is None else (models, optimizers)
+
+
+def _initialize(stated):
+    """Initialize what ``stated`` names: the arguments of ``initialize``."""
+    if not stated["enabled"]:
+        disable(stated["verbosity"])
+        return
     session = state.current()
     if session is None or not session.enabled:
         session = new_session()
     request = make_request(stated, session.overrides, session.dtypes)
-    session.initialize(request, verbosity)
+    session.initialize(request, stated["verbosity"])
     is_diagnosed_run = state.command_line().get("diagnose", False)
     if request.diagnose or is_diagnosed_run:
         add_diagnosis(session, prints_summary=is_diagnosed_run)
     set_skip_limit(session, *request.skip_limit)
     state.enter(session)
-    return request.return_value
 
 
 @hide_internal_frames
@@ -248,43 +252,6 @@ def scale_loss(
     """
     session = state.initialized_session("amp.scale_loss")
     return session.scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
-
-
-@hide_internal_frames
-def accumulate(
-    optimizers: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]],
-    steps: int,
-    total: Optional[int] = None,
-    start: int = 0,
-) -> Accumulation:
-    """Return an object for gradient accumulation: several iterations share one optimizer step, as one large batch.
-
-        accumulation = amp.accumulate(optimizer, steps=4, total=len(loader))
-        for input, target in loader:
-            with accumulation.no_sync(model):  # under DistributedDataParallel only; does nothing for other models
-                loss = criterion(model(input), target)
-                with accumulation.scale_loss(loss) as scaled_loss:
-                    scaled_loss.backward()
-            if accumulation.is_due():
-                clip_grad_norm_(amp.master_params(optimizer), 1.0)
-            if accumulation.step():  # steps and clears the gradients when it is due
-                scheduler.step()
-
-    Each loss is divided by the number of iterations that share its step: with 102 iterations and ``steps=4`` the last
-    two losses are divided by 2. Counting restarts after ``total`` iterations, so ``total`` is the length of an epoch,
-    or of the whole training.
-
-    Args:
-        optimizers: an optimizer or a list of them.
-        steps: iterations per optimizer step.
-        total: the number of iterations, or None if unknown; call ``accumulation.finish()`` at the end then.
-        start: ``accumulation.iteration`` of a run to resume. Gradients accumulated before the interruption are lost;
-            the losses up to the next step are divided by the number of iterations that remain until it.
-
-    Raises:
-        TypeError, RuntimeError: an invalid argument; the message names what was expected.
-    """
-    return Accumulation(lambda: state.initialized_session("amp.accumulate"), optimizers, steps, total, start)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

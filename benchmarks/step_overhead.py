@@ -1,6 +1,6 @@
 """What amp adds around a step, against torch's GradScaler on the same optimizer.
 
-Prints, for models of many small params, the dispatched operations and host reads per step of
+Prints, for models of many small params, the dispatched operations, host reads and calls of Python functions per step of
 
     ours      the exit of amp.scale_loss + optimizer.step()
     rival     torch.amp.GradScaler: unscale_ + step + update
@@ -14,6 +14,7 @@ two is measured.
 import argparse
 import gc
 import statistics
+import sys
 import time
 
 import torch
@@ -85,10 +86,16 @@ class Rival:
 
 
 def count(subject):
+    """Return the dispatched operations, the host reads and the calls of Python functions of one step."""
+    calls = []
+    subject.prepare()
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    subject.run()
+    sys.setprofile(None)
     subject.prepare()
     with CountOperations() as counted:
         subject.run()
-    return counted.operations, counted.host_reads
+    return counted.operations, counted.host_reads, calls.count("call")
 
 
 def clock(subject):
@@ -121,16 +128,13 @@ def compare(level, params, rounds, device, make_optimizer):
             ratios.append(mine / theirs)
             seconds["ours"].append(mine)
             seconds["rival"].append(theirs)
-        (operations, reads), (their_operations, their_reads) = count(ours), count(rival)
+        counts = [each for pair in zip(count(ours), count(rival)) for each in pair]
     finally:
         ampcompat.reset()
     return (
         params,
         level,
-        operations,
-        their_operations,
-        reads,
-        their_reads,
+        *counts,
         statistics.median(seconds["ours"]) * 1e6,
         statistics.median(seconds["rival"]) * 1e6,
         statistics.median(ratios),
@@ -155,12 +159,13 @@ def main():
     print(
         "torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE)
     )
-    print("optimizer   params level  ops ours/rival  host reads ours/rival   us ours     rival   ratio of medians")
+    print("                     ours/rival:")
+    print("optimizer   params level  operations       host reads       Python calls   us ours     rival   ratio")
     for name in stated.optimizers:
         for params in stated.params:
             for level in stated.levels:
                 row = compare(level, params, stated.rounds, stated.device, OPTIMIZERS[name])
-                print("{:11} {:6} {:5} {:7}/{:<7} {:7}/{:<7} {:14.0f} {:9.0f} {:9.2f}".format(name, *row))
+                print("{:11} {:6} {:5} {:7}/{:<7} {:7}/{:<7} {:7}/{:<7} {:9.0f} {:9.0f} {:9.2f}".format(name, *row))
 
 
 if __name__ == "__main__":

@@ -200,8 +200,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "master not refreshed",
         "optimizers/gradient_buffers.py",
-        "if versions == self._versions and not writes:",
-        "if True:",
+        "if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:",
+        "if not self.is_new:",
         WRITTEN,
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""``amp.init``, Apex's API of before 2019."""
+"""``amp.init`` and the ``Handle`` that it returns, Apex's API of before 2019."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Union
 
 import torch
 
+from ..errors import AmpError
 from ..opt_levels import level_named
 from ..training import state
 from ..training.disabled import disable
-from ..training.handle import Handle
 from ..training.session import new_session
 from ..training.state import enter
 
@@ -32,7 +32,7 @@ def init(
     """
     if not enabled:
         disable(0)
-        return state.current().handle
+        return Handle(state.current())
     session = state.current()
     if session is None or not session.enabled:
         session = new_session()
@@ -40,4 +40,54 @@ def init(
     level = "O4" if patch_type is torch.bfloat16 else "O1"
     session.process_casts.open(level_named(level, session.dtypes).dtypes)
     enter(session)
-    return session.handle
+    return Handle(session)
+
+
+class Handle:
+    """What ``init`` returns, also ``_amp_state.handle``: Apex's handle on one session.
+
+    Methods that are no longer supported raise an error that names their replacement.
+    """
+
+    def __init__(self, session):
+        self._session = session
+
+    def is_active(self) -> bool:
+        """Return whether casts are active in this thread."""
+        return self._session.casts.active()
+
+    def _disable_casts(self):
+        return self._session.casts.paused()
+
+    def _clear_cache(self):
+        self._session.casts.clear_cache()
+
+    def _deactivate(self):
+        """Stop casting functions; ``amp.init`` and ``amp.initialize`` start it again.
+
+        Models and optimizers stay as they are; a session that has none is closed.
+        """
+        session = self._session
+        if session.policy is not None:
+            session.process_casts.stop()
+        elif session.enabled and session in state.sessions:
+            session.close()
+
+    @property
+    def has_cache(self) -> bool:
+        """Casts of weights are always cached."""
+        return True
+
+    def scale_loss(self, loss, optimizer):
+        """Raise an ``AmpError`` that names the replacement, ``amp.scale_loss``."""
+        raise AmpError(
+            "handle.scale_loss is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer) and "
+            "with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()."
+        )
+
+    def wrap_optimizer(self, optimizer, num_loss=1):
+        """Raise an ``AmpError`` that names the replacement, ``amp.initialize``."""
+        raise AmpError(
+            "handle.wrap_optimizer is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer, "
+            "num_losses={}).".format(num_loss)
+        )

@@ -11,6 +11,7 @@ from ..errors import AmpError
 from ..notices import is_first_rank
 from ..optimizers import plain_backward
 from ..training import state
+from .old_api import Handle
 from .properties import Properties
 
 _LIST_NAMES = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
@@ -59,7 +60,7 @@ class AmpStateModule(types.ModuleType):
     @property
     def handle(self):
         """The result of ``amp.init``; absent before ``initialize``."""
-        return _session("handle").handle
+        return Handle(_session("handle"))
 
     @property
     def verbosity(self):

@@ -1,8 +1,7 @@
 """The loss scale: static, or dynamic (lowered after an overflow, raised after a number of good steps).
 
 Updates are lazy: ``check_overflow`` leaves the flags on the device, and the host applies the updates when the scale is
-read.
-Where every optimizer accepts ``found_inf``, a copy of the scale on the device is updated there, ahead of the host.
+read. Where every optimizer accepts ``found_inf``, a copy of the scale is updated on the device, ahead of the host.
 
 The automaton (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
 

@@ -13,6 +13,7 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 """
 
 import copy
+import enum
 import weakref
 from collections import OrderedDict
 
@@ -25,9 +26,16 @@ from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
 from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
-from .session_callbacks import Stage
 
 SLOT = "_amp_stash"
+
+
+class Stage(enum.Enum):
+    """The state of an optimizer within an iteration. Calls that it does not allow raise an error."""
+
+    READY = "ready for a backward pass"
+    SCALED = "holding gradients that are still scaled"
+    DELAYED = "holding gradients of a pass with delay_unscale whose scale was 1"
 
 
 class OptimizerAdapter(MasterPairs, ApexNames):
@@ -38,53 +46,58 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         dtypes: the session's ``DtypePair``.
         has_masters: whether half params get masters.
         originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
-        callbacks: the ``SessionCallbacks``.
+        session: the ``training.session.Session``. A copy of the optimizer keeps it.
     """
 
-    def __init__(self, optimizer, dtypes, has_masters, originals, callbacks):
+    def __init__(self, optimizer, dtypes, has_masters, originals, session):
         self.optimizer = optimizer
         self.dtypes = dtypes
         self.has_masters = has_masters
-        self.callbacks = callbacks
+        self.session = session
         self.stage = Stage.READY
         self.pending_scale = 1.0
         self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's original methods, by name
         self.methods = PatchStack()  # restores them
         self.open_passes = weakref.WeakSet()  # the open ``scale_loss`` blocks of this optimizer
-        self.known_passes = callbacks.passes.ended  # when its half params were last known to have no gradients
+        self.known_passes = session.passes.ended  # when its half params were last known to have no gradients
         # Counts the passes that ``untracked_gradients`` has watched, up to its limit. There is no limit for optimizers
         # with masters that step on gradients of plain backward passes: nothing else distinguishes these gradients from
         # scaled gradients of another optimizer's backward pass.
         self.watched_passes = float("-inf") if has_masters else 0
         self.steps_plainly = False
         self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
-        self.skips = StepSkips(optimizer, callbacks.step_skipped)
+        self.skips = StepSkips(optimizer, session.step_skipped)
         self._set_aside = []  # (param, gradient)
-        self.make_masters(originals)
+        self._pairs = OrderedDict()  # id(master) -> Pair
+        self._chunks = []  # the same pairs as ``Chunk`` lists, whose gradients are moved together
+        self._has_begun = False  # the first backward pass
+        self.make_new_masters(originals)
 
     # -- params and masters --------------------------------------------------------------------------------------------
 
     def unpaired_params(self):
         """Return the params that are their own masters."""
-        params = [param for group in self.optimizer.param_groups for param in group["params"]]
-        if not self._pairs:
-            return params
-        if len(self._pairs) == len(params):
+        groups = self.optimizer.param_groups
+        if len(self._pairs) == sum([len(group["params"]) for group in groups]):
             return []
-        return [param for param in params if id(param) not in self._pairs]
+        params = [param for group in groups for param in group["params"]]
+        return [param for param in params if id(param) not in self._pairs] if self._pairs else params
 
     def leaf_params(self):
         """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
         return [pair.model for pair in self._pairs.values()] + self.unpaired_params()
 
     def _unpaired_with_grad(self, seen):
-        """Return the own masters that have a gradient and are not in ``seen``; add them to it."""
-        own = [param for param in self.unpaired_params() if param.grad is not None]
-        if seen:
-            own = [param for param in own if id(param) not in seen]
-        seen.update(map(id, own))
-        return own
+        """Return the own masters that have a gradient and are not in ``seen``, and their gradients; add them to it."""
+        params, grads = [], []
+        for param in self.unpaired_params():
+            grad = param.grad
+            if grad is not None and id(param) not in seen:
+                params.append(param)
+                grads.append(grad)
+        seen.update(map(id, params))
+        return params, grads
 
     def has_state_to_update(self):
         """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
@@ -99,11 +112,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         if self.stage is Stage.SCALED or self.untracked_scale is not None:
             return True
         lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
-        for params in lists:
-            for param in params:
-                if param.grad is not None:
-                    return True
-        return False
+        return any(map(tensor_lists.have_gradients, lists))
 
     def before_backward(self, scaler, scale, seen, are_local=False):
         """Bring gradients of earlier passes to the scale of this one, so that the sum has one scale.
@@ -124,7 +133,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         is_skipped = self.skips.is_next_skipped()
         if is_one(scale) and not is_skipped:
             return
-        held = self._unpaired_with_grad(seen)
+        held, _ = self._unpaired_with_grad(seen)
         # Half gradients could overflow when multiplied. Gradients of an earlier loss that did overflow would count as
         # an overflow of this loss too, and lower its scale. Both are set aside until ``after_backward``.
         high = self.dtypes.high
@@ -144,18 +153,16 @@ class OptimizerAdapter(MasterPairs, ApexNames):
     def after_backward(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``before_backward``."""
         self._move_to_masters(scaler, scale)
-        grads = []
-        for param in self._unpaired_with_grad(seen):
-            grad = param.grad
+        params, grads = self._unpaired_with_grad(seen)
+        for index, grad in enumerate(grads):
             if grad.is_sparse and not grad.is_coalesced():
-                grad = param.grad = grad.coalesce()
-            grads.append(grad)
+                grads[index] = params[index].grad = grad.coalesce()
         scaler.unscale_(tensor_lists.grouped(grads), scale)
         for param, grad in self._set_aside:
             param.grad = grad if param.grad is None else param.grad.add_(grad)
         self._set_aside = []
         self.stage = Stage.READY
-        self.known_passes = self.callbacks.passes.ended
+        self.known_passes = self.session.passes.ended
         if not self.steps_plainly:
             self.watched_passes = max(self.watched_passes, 0)
 
@@ -163,7 +170,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         """Move half gradients of a pass that was not scaled to their masters."""
         with torch.no_grad():
             self._move_to_masters(None, 1.0)
-        self.known_passes = self.callbacks.passes.ended
+        self.known_passes = self.session.passes.ended
         if self.stage is Stage.DELAYED:
             self.stage = Stage.READY
 
@@ -187,7 +194,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
                 "reduced, in the last backward pass before step().".format(self.pending_scale)
             )
         if self.untracked_scale is not None:
-            self.callbacks.scaled_gradients_used(self)
+            self.session.notices.scaled_gradients_used(self)
             if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled
                 self.untracked_scale = None
 
@@ -199,7 +206,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         for chunk in self._chunks:
             for master in chunk.masters:
                 master.grad = None
-        for observer in self.callbacks.observers:
+        for observer in self.session.observers:
             observer.after_step(self)
 
     def forget_gradients(self, set_to_none):
@@ -212,7 +219,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self._set_aside = []
         self.stage = Stage.READY
         self.untracked_scale = None
-        self.known_passes = self.callbacks.passes.ended
+        self.known_passes = self.session.passes.ended
 
     def __deepcopy__(self, memo):
         # Keys are ids, so the copy's dict is built from the copied pairs. No ``scale_loss`` block is open for a copy.
@@ -223,6 +230,5 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
         twin.open_passes = weakref.WeakSet()
-        for pair in pairs:
-            self.callbacks.writes.watch(pair)
+        self.session.writes.watch([param for pair in pairs for param in pair])
         return twin

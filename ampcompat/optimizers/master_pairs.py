@@ -1,6 +1,5 @@
 """The half params of an optimizer and their float32 masters: creation, synchronization and removal."""
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
@@ -21,18 +20,7 @@ class Pair(NamedTuple):
 
 
 class MasterPairs:
-    """Mixed into ``OptimizerAdapter``, which has ``optimizer``, ``dtypes``, ``has_masters`` and ``callbacks``."""
-
-    def make_masters(self, originals):
-        """Make masters of all half params of the optimizer. ``rollback`` undoes it.
-
-        Args:
-            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
-        """
-        self._pairs = OrderedDict()  # id(master) -> Pair
-        self._chunks = []  # the same pairs as ``Chunk`` lists, whose gradients are moved together
-        self.has_stepped = False
-        self.make_new_masters(originals)
+    """Mixed into ``OptimizerAdapter``, which makes the attributes."""
 
     def make_masters_of_groups(self, groups):
         """Replace the half params of new param groups by masters.
@@ -46,7 +34,13 @@ class MasterPairs:
         self._replace_params(groups, ())
 
     def make_new_masters(self, originals):
-        """Make masters of params that a later ``initialize`` has cast to half. ``rollback`` undoes it."""
+        """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
+
+        ``rollback`` undoes it.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+        """
         self._before = Snapshot(self.optimizer), self._pairs.copy(), list(self._chunks)
         self._replace_params(self.optimizer.param_groups, originals)
 
@@ -67,8 +61,7 @@ class MasterPairs:
         self._pairs.update((id(pair.master), pair) for pair in pairs)
         zero_redundancy.replace_params(self.optimizer, dict(pairs))
         self._chunks += chunks_of(pairs)
-        for pair in pairs:
-            self.callbacks.writes.watch(pair)
+        self.session.writes.watch([param for pair in pairs for param in pair])
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         self.process_groups = groups_of(params)  # ranks of these groups hold parts of the same gradients
 
@@ -113,16 +106,16 @@ class MasterPairs:
                 replaced temporarily and restored before it (an EMA for evaluation, a perturbation for one backward
                 pass) leave the low bits of the masters alone.
         """
-        self.has_stepped = True
+        self._has_begun = True
         for chunk in self._chunks:
-            if chunk.is_new:
-                chunk.refresh_first(self.callbacks.writes, self.callbacks.are_weights_shared_by_hand())
-            elif not new_only:
-                chunk.refresh(self.callbacks.writes)
+            if chunk.is_new or not new_only:
+                chunk.refresh(
+                    self.session.writes, chunk.is_new and self.session.ddp_wrappers.are_weights_shared_by_hand()
+                )
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
-        if not self.has_stepped:
+        if not self._has_begun:
             self.refresh_masters()
 
     def pairs(self):
@@ -139,7 +132,7 @@ class MasterPairs:
         if self._chunks:
             with torch.no_grad():
                 for chunk in self._chunks:
-                    chunk.round_into_models(self.callbacks.writes)
+                    chunk.round_into_models(self.session.writes)
 
     def mark_masters_synced(self):
         """Mark the first step as done. Before it every half param is compared with its master."""
@@ -148,4 +141,4 @@ class MasterPairs:
 
     def has_half_gradients(self):
         """Return whether any half param has a gradient that was not moved to its master."""
-        return any([chunk.has_gradients() for chunk in self._chunks])
+        return any([tensor_lists.have_gradients(chunk.models) for chunk in self._chunks])

@@ -6,8 +6,21 @@ loss, not from ``.grad``, which another thread's backward may be writing. Segmen
 the graph, so params used only there are not found.
 """
 
+import threading
+
 #: For so many passes without it an optimizer is watched. A wrong training loop is wrong from its first iteration.
 WATCHED_PASSES = 10
+
+
+class Passes(threading.local):
+    """The number of scaled backward passes (scale not 1) that have ended in this thread, and the last one's scale."""
+
+    ended = 0
+    scale = 1.0
+
+    def add(self, scale):
+        """Count one."""
+        self.ended, self.scale = self.ended + 1, scale
 
 
 def is_watched(adapter):

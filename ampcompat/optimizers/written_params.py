@@ -11,6 +11,7 @@ from threading import get_ident
 import torch
 
 from ..casting.memory_aliases import watch_data
+from ..casting.thread_state import NULL_CONTEXT
 
 
 class Writes:
@@ -50,25 +51,15 @@ class Writes:
         for param in params:
             self._watched[id(param)] = param
 
-    @contextmanager
     def paused(self):
         """Return a context manager that notes no writes of this thread: those of an optimizer's own step."""
-        thread = get_ident()
-        self._paused_threads.add(thread)
-        try:
-            yield
-        finally:
-            self._paused_threads.discard(thread)
+        threads = self._paused_threads
+        return _switched(threads.add, threads.discard) if self._is_open else NULL_CONTEXT
 
-    @contextmanager
     def resumed(self):
         """Return a context manager that notes writes again, in a closure called by a step."""
-        thread = get_ident()
-        self._paused_threads.discard(thread)
-        try:
-            yield
-        finally:
-            self._paused_threads.add(thread)
+        threads = self._paused_threads
+        return _switched(threads.discard, threads.add) if self._is_open else NULL_CONTEXT
 
     def __bool__(self):
         return bool(self._recorded)
@@ -82,3 +73,13 @@ class Writes:
             aliases = self._recorded.get(id(param))
             if aliases is not None and all(alias() is None for alias in aliases):
                 del self._recorded[id(param)]
+
+
+@contextmanager
+def _switched(enter, leave):
+    thread = get_ident()
+    enter(thread)
+    try:
+        yield
+    finally:
+        leave(thread)

@@ -11,33 +11,62 @@ skips the group's step, and the loss scale grows after a number of steps, as it 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import Iterator
+from typing import Iterator, Optional, Sequence, Union
 
 import torch
 
 from ..accumulation_groups import group_bounds
-from ..errors import AmpError, AmpTypeError, AmpValueError
+from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
+from . import state
 from .backward_pass import WHERE_EQUAL
-from .request import check_loss, is_optimizer
+from .request import check_loss, checked_count, is_optimizer
+
+
+@hide_internal_frames
+def accumulate(
+    optimizers: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]],
+    steps: int,
+    total: Optional[int] = None,
+    start: int = 0,
+) -> Accumulation:
+    """Return an ``Accumulation``: several iterations share one optimizer step, as one large batch.
+
+        accumulation = amp.accumulate(optimizer, steps=4, total=len(loader))
+        for input, target in loader:
+            with accumulation.no_sync(model):  # under DistributedDataParallel only; does nothing for other models
+                loss = criterion(model(input), target)
+                with accumulation.scale_loss(loss) as scaled_loss:
+                    scaled_loss.backward()
+            if accumulation.is_due():
+                clip_grad_norm_(amp.master_params(optimizer), 1.0)
+            if accumulation.step():  # steps and clears the gradients when it is due
+                scheduler.step()
+
+    Each loss is divided by the number of iterations that share its step: with 102 iterations and ``steps=4`` the last
+    two losses are divided by 2. Counting restarts after ``total`` iterations, so ``total`` is the length of an epoch,
+    or of the whole training.
+
+    Args:
+        optimizers: an optimizer or a list of them.
+        steps: iterations per optimizer step.
+        total: the number of iterations, or None if unknown; call ``accumulation.finish()`` at the end then.
+        start: ``accumulation.iteration`` of a run to resume. Gradients accumulated before the interruption are lost;
+            the losses up to the next step are divided by the number of iterations that remain until it.
+
+    Raises:
+        TypeError, RuntimeError: an invalid argument; the message names what was expected.
+    """
+    return Accumulation(optimizers, steps, total, start)
 
 
 class Accumulation:
-    """Divides losses by the group's size, scales them, and steps at the end of a group.
+    """Divides losses by the group's size, scales them, and steps at the end of a group; see ``accumulate``."""
 
-    Args:
-        find_session: returns the current session.
-        optimizers: an optimizer or a list of them.
-        steps: iterations per optimizer step.
-        total: iterations after which a group ends in any case and counting restarts, or None.
-        start: the first iteration, counted from 0.
-    """
-
-    def __init__(self, find_session, optimizers, steps, total=None, start=0):
-        self._find_session = find_session
+    def __init__(self, optimizers, steps, total, start):
         self.optimizers = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-        self.steps = _whole("steps", steps, 1)
-        self.total = None if total is None else _whole("total", total, 1)
-        self.iteration = _whole("start", start, 0)
+        self.steps = checked_count("amp.accumulate expected steps to be", steps)
+        self.total = None if total is None else checked_count("amp.accumulate expected total to be", total)
+        self.iteration = checked_count("amp.accumulate expected start to be", start, 0)
         for optimizer in self.optimizers:
             if not is_optimizer(optimizer):
                 raise AmpTypeError(
@@ -79,7 +108,7 @@ class Accumulation:
             loss_id: which of the ``num_losses`` scalers.
         """
         check_loss(loss)
-        session = self._find_session()
+        session = state.initialized_session("amp.accumulate")
         share = loss.to(session.policy.dtypes.high) if session.enabled else loss
         # With several scalers each pass is checked by itself: in the sum one could not see which loss overflowed.
         delays = len(session.scalers) == 1 and not self.is_due()
@@ -155,7 +184,7 @@ class Accumulation:
         if self._has_unchecked:
             self._check_exchanged()
             self._has_unchecked = False
-            with self._find_session().scale_loss(torch.zeros(()), self.optimizers):
+            with state.initialized_session("amp.accumulate").scale_loss(torch.zeros(()), self.optimizers):
                 pass
 
     def _check_exchanged(self):
@@ -165,11 +194,3 @@ class Accumulation:
                 "gradients that no_sync kept. Pass total, the number of iterations, and call backward in each group's "
                 "last one."
             )
-
-
-def _whole(name, number, least):
-    if not isinstance(number, int) or isinstance(number, bool) or number < least:
-        raise AmpValueError(
-            "amp.accumulate expected {} to be a whole number from {} up, not {!r}.".format(name, least, number)
-        )
-    return number

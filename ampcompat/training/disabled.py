@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from ..casting.base import NoCasts
 from . import state
-from .handle import Handle
 
 
 def disable(verbosity):
@@ -32,7 +31,6 @@ class DisabledSession:
     def __init__(self, verbosity=1):
         self.verbosity = verbosity
         self.casts = NoCasts()
-        self.handle = Handle(self)
 
     @contextmanager
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):

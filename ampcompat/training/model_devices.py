@@ -1,9 +1,10 @@
 """The device types of the initialized models, which decide where functions are cast; notices when models are moved."""
 
 import functools
-import weakref
 
 import torch
+
+from ..weak_list import WeakList
 
 #: Methods that move a module. All of them call ``Module._apply``, but that is called for each submodule too.
 _MOVES = ("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty")
@@ -18,27 +19,28 @@ class ModelDevices:
     """
 
     def __init__(self, models=(), optimizers=()):
-        self._models = [weakref.ref(model) for model in models]
-        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._models, self._optimizers = WeakList(), WeakList()
+        for model in models:
+            self._models.add(model)
+        for optimizer in optimizers:
+            self._optimizers.add(optimizer)
 
     def joined_by(self, models, optimizers):
         """Return these ``ModelDevices`` with more models and optimizers."""
-        return ModelDevices(_alive(self._models) + list(models), _alive(self._optimizers) + list(optimizers))
+        return ModelDevices([*self._models, *models], [*self._optimizers, *optimizers])
 
     def types(self):
         """Return the device types of the models' params, else of buffers, else of the optimizers' params, or None."""
-        models = _alive(self._models)
-        found = {param.device.type for model in models for param in model.parameters()}
-        found = found or {buffer.device.type for model in models for buffer in model.buffers()}
-        return found or self._optimized() or None
-
-    def _optimized(self):
-        groups = [group for optimizer in _alive(self._optimizers) for group in optimizer.param_groups]
-        return {param.device.type for group in groups for param in group["params"]}
-
-
-def _alive(references):
-    return [found for found in [reference() for reference in references] if found is not None]
+        models = list(self._models)
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        for tensors in (
+            [param for model in models for param in model.parameters()],
+            [buffer for model in models for buffer in model.buffers()],
+            [param for group in groups for param in group["params"]],
+        ):
+            if tensors:
+                return {tensor.device.type for tensor in tensors}
+        return None
 
 
 def watch_moves(on_move, patches):

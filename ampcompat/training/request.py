@@ -1,6 +1,6 @@
 """``Request``: the arguments of one ``amp.initialize``, checked and normalized."""
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -12,7 +12,7 @@ from . import state
 
 
 class Request(NamedTuple):
-    """The arguments of one ``initialize``: models and optimizers as lists, and what to return."""
+    """The arguments of one ``initialize``; models and optimizers are lists."""
 
     models: list
     optimizers: list
@@ -24,7 +24,6 @@ class Request(NamedTuple):
     num_losses: int
     skip_limit: tuple
     diagnose: bool
-    return_value: Any
 
     def make_scalers(self):
         """Return the loss scalers, one per loss."""
@@ -80,10 +79,9 @@ def make_request(stated, command_line, dtypes=None):
         cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
         keep_fp32=stated["keep_fp32"],
         scaler_options=_scaler_options(stated),
-        num_losses=_count("num_losses", stated["num_losses"]),
-        skip_limit=(_count("max_skips", stated["max_skips"]), stated["raise_on_max_skips"]),
+        num_losses=checked_count("num_losses must be", stated["num_losses"]),
+        skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
-        return_value=models if optimizers is None else (models, optimizers),
     )
 
 
@@ -123,9 +121,10 @@ def _entries(keep_fp32):
     return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
 
 
-def _count(name, number):
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, number))
+def checked_count(subject, number, least=1):
+    """Return a whole number; raise ``AmpValueError`` for anything else. ``subject`` begins the error's message."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise AmpValueError("{} a whole number from {} up, not {!r}.".format(subject, least, number))
     return number
 
 
@@ -141,7 +140,7 @@ def _scaler_options(stated):
             options[name] = opt_levels.parse_scale(name, stated[name])
     for name, keyword in _COUNTS.items():
         if stated[name] is not None:
-            options[keyword] = _count(name, stated[name])
+            options[keyword] = checked_count(name + " must be", stated[name])
     _check_order(options)
     group = checked_group(stated["process_group"])
     return dict(options, checks_static=bool(stated["skip_static_overflow"]), process_group=group)

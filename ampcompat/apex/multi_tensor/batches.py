@@ -1,8 +1,10 @@
 """Split lists of mixed tensors into batches of one device and dtype, widen them, and write results back.
 
-float32 tensors are updated in place; only narrower ones are copied and written back. The overflow flag that the
-functions of ``amp_C`` share is handled here too.
+``apex.optimizers`` and the functions of ``amp_C`` share this. float32 tensors are updated in place; only narrower ones
+are copied and written back. The overflow flag of the functions of ``amp_C`` is handled here too.
 """
+
+import operator
 
 import torch
 
@@ -10,14 +12,16 @@ from ... import tensor_lists as tensors
 from ...torch_compat import features
 from . import foreach_ops
 
+_DEVICE, _DTYPE = map(operator.attrgetter, ("device", "dtype"))
+
 
 def split_by_dtype(tensor_lists):
     """Yield (row numbers, the lists' tensors of those rows): rows of one device and of the same dtypes."""
+    kinds = zip(map(_DEVICE, tensor_lists[0]), *[map(_DTYPE, each) for each in tensor_lists])
     batches = {}
-    for row, row_tensors in enumerate(zip(*tensor_lists)):
-        if row_tensors[0].numel():
-            key = (row_tensors[0].device,) + tuple(tensor.dtype for tensor in row_tensors)
-            batches.setdefault(key, []).append(row)
+    for row, kind in enumerate(kinds):
+        if tensor_lists[0][row].numel():
+            batches.setdefault(kind, []).append(row)
     for rows in batches.values():
         yield rows, [[tensor_list[row] for row in rows] for tensor_list in tensor_lists]
 

@@ -156,8 +156,7 @@ class LegacyFusedAdam(ExplicitGradientOptimizer, FusedAdam):
             batches = self._batches(group["params"], self.state_names)
             divisor = self._divisor(index, group, batches)
             for batch in batches:
-                self._update_batch(group, batch, divisor)
-                self._copy_to_params(batch)
+                self._apply(group, batch, divisor)
 
     def _divisor(self, index, group, batches):
         """Return the divisor of a group's gradients, as a tensor of shape (), or None."""

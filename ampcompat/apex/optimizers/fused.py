@@ -13,7 +13,7 @@ import torch
 from ... import tensor_lists
 from ...errors import AmpError
 from ...torch_compat import features
-from ..multi_tensor import foreach_ops
+from ..multi_tensor import batches, foreach_ops
 from .step_scaling import UNSCALED, step_scaling
 
 #: The keys of a group's step count and of a param's float32 copy.
@@ -100,8 +100,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             self._count_step(group)
             for batch in self._batches(group["params"], self.state_names):
-                self._update_batch(group, batch)
-                self._copy_to_params(batch)
+                self._apply(group, batch)
+
+    def _apply(self, group, batch, *arguments):
+        """Update a batch, and write the result to its params; the arguments are those of ``_update_batch``."""
+        self._update_batch(group, batch, *arguments)
+        batches.write_back([batch.params], [batch.weights])
 
     def _update_batch(self, group, batch):
         raise NotImplementedError("a subclass says what a step does")
@@ -135,27 +139,23 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _batches(self, params, names):
         """Return the params that have gradients, in batches, with their state of these names, created as 0."""
-        groups = {}
-        for param in params:
-            grad = self._grad(param)
-            if grad is None or not param.numel():
-                continue
-            if grad.is_sparse:
-                raise AmpError(
-                    "{} does not take sparse gradients; torch.optim.SparseAdam and SGD do.".format(type(self).__name__)
-                )
-            groups.setdefault((param.device, param.dtype, grad.dtype), []).append(param)
-        return [self._batch(group, names) for group in groups.values()]
+        pairs = [(param, self._grad(param)) for param in params]
+        pairs = [(param, grad) for param, grad in pairs if grad is not None]
+        if any([grad.is_sparse for _, grad in pairs]):
+            raise AmpError(
+                "{} does not take sparse gradients; torch.optim.SparseAdam and SGD do.".format(type(self).__name__)
+            )
+        lists = list(zip(*pairs)) or [(), ()]
+        return [self._batch(*split, names) for _, split in batches.split_by_dtype(lists)]
 
     def _grad(self, param):
         """Return the gradient for a param; None: the param is not updated."""
         return param.grad
 
-    def _batch(self, params, names):
+    def _batch(self, params, param_grads, names):
         dtype = foreach_ops.compute_dtype(params[0].dtype)
         state = {name: [self._state_tensor(param, name, dtype) for param in params] for name in names}
         like = state[names[0]] if names else None
-        param_grads = [self._grad(param) for param in params]
         grads = self._scaling.unscaled(foreach_ops.upcast(param_grads, dtype, like), param_grads)
         if params[0].dtype != dtype and self._keeps_master(params[0]):
             weights = [self._master(param, dtype) for param in params]
@@ -178,10 +178,6 @@ class FusedOptimizer(torch.optim.Optimizer):
         if MASTER not in state:
             state[MASTER] = param.detach().to(dtype)
         return state[MASTER]
-
-    def _copy_to_params(self, batch):
-        if batch.weights is not batch.params:
-            tensor_lists.copy_(batch.params, batch.weights)
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
 

@@ -50,8 +50,7 @@ class FusedLAMB(FusedOptimizer):
         for group in self.param_groups:
             self._count_step(group)
         for group, batch in batches:
-            self._update_batch(group, batch, norm)
-            self._copy_to_params(batch)
+            self._apply(group, batch, norm)
 
     def _update_batch(self, group, batch, norm):
         limit = group.get("max_grad_norm", self.defaults["max_grad_norm"])

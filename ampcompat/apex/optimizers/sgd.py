@@ -71,8 +71,7 @@ class FusedSGD(FusedOptimizer):
                 without = [self.state.get(param, {}).get(BUFFER) is None for param in group["params"]]
                 params = [param for param, has_none in zip(group["params"], without) if has_none == is_first]
                 for batch in self._batches(params, (BUFFER,) if group["momentum"] else ()):
-                    self._update_batch(group, batch, is_first)
-                    self._copy_to_params(batch)
+                    self._apply(group, batch, is_first)
 
     @property
     def _step_supports_amp_scaling(self):

@@ -59,33 +59,34 @@ class DistributedDataParallel(torch.nn.Module):
     ):
         super().__init__()
         _check(shared_param, delay_allreduce, allreduce_trigger_params, num_allreduce_streams, allreduce_communicators)
-        if gradient_average_split_factor is not None:
-            gradient_predivide_factor = gradient_average_split_factor
         self.module = module
         self.message_size = message_size
         self.delay_allreduce = bool(delay_allreduce)
         self.retain_allreduce_buffers = bool(retain_allreduce_buffers)
         self.gradient_average = bool(gradient_average)
-        self.gradient_predivide_factor = float(gradient_predivide_factor)
+        older_name = gradient_average_split_factor
+        self.gradient_predivide_factor = float(gradient_predivide_factor if older_name is None else older_name)
         self.allreduce_always_fp32 = bool(allreduce_always_fp32)
         self.prof = prof
-        options = ReductionOptions(
-            bucket_size=message_size,
-            trigger_params=frozenset(map(id, allreduce_trigger_params or ())),
+        groups = _groups(num_allreduce_streams, allreduce_communicators)
+        self._reduction = BackwardReduction(self._options(allreduce_trigger_params, groups))
+        broadcast_params(module)
+        for session in state.sessions if in_process_group() else ():
+            if session.enabled:
+                session.ddp_wrappers.compare_arithmetic(module)
+        self._register_hooks()
+
+    def _options(self, trigger_params, groups):
+        return ReductionOptions(
+            bucket_size=self.message_size,
+            trigger_params=frozenset(map(id, trigger_params or ())),
             delay_allreduce=self.delay_allreduce,
             retain_buffers=self.retain_allreduce_buffers,
-            groups=_groups(num_allreduce_streams, allreduce_communicators),
+            groups=groups,
             average=self.gradient_average,
             predivide_factor=self.gradient_predivide_factor,
             always_fp32=self.allreduce_always_fp32,
         )
-        self._reduction = BackwardReduction(options)
-        broadcast_params(module)
-        if in_process_group():
-            for session in state.sessions:
-                if session.enabled:
-                    session.ddp_wrappers.compare_arithmetic(module)
-        self._register_hooks()
 
     def forward(self, *inputs, **kwargs):
         """Run the module; the backward pass of what it returns will be reduced."""
