@@ -82,6 +82,17 @@ def test_scale_multiplies_and_casts(source, target):
     assert noop.item() == 0
 
 
+@pytest.mark.parametrize("bad", [None, math.inf, math.nan])
+@pytest.mark.parametrize("source", [F32, torch.float16], ids=str)
+def test_one_tensor_is_scaled_and_checked_as_before_march_2019(amp_c, source, bad):
+    (tensor, _, _), target, noop = randoms(1, source), torch.zeros(SHAPES[0]), flag()
+    if bad is not None:
+        tensor[1, 2] = bad
+    amp_c.scale_check_overflow(tensor, 0.25, noop, target)
+    assert noop.item() == (bad is not None)
+    assert bad is not None or same(target, tensor.float() * 0.25)
+
+
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["multi_tensor_scale", "multi_tensor_l2norm", "multi_tensor_axpby"])
 def test_inf_and_nan_set_the_flag_and_the_result_is_written(name, bad):

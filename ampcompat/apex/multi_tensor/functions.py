@@ -1,6 +1,6 @@
 """The functions of ``amp_C``, with Apex's signatures. The formulas are in ``updates``.
 
-All take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an integer
+Those on lists take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an integer
 tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan, and
 still write their results. Functions that update weights do nothing if it is set; where torch supports this, the flag
 is evaluated on the device.
@@ -33,6 +33,7 @@ __all__ = [
     "multi_tensor_lamb_stage1_cuda",
     "multi_tensor_lamb_stage2_cuda",
     "update_scale_hysteresis",
+    "scale_check_overflow",
 ]
 
 
@@ -43,6 +44,11 @@ def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
             sources = foreach_ops.upcast(sources)
             batches.flag_non_finite(noop_flag, sources)
             tensors.copy_(targets, foreach_ops.scaled(sources, scale))
+
+
+def scale_check_overflow(input, scale, overflow_buf, output):
+    """``multi_tensor_scale`` of one tensor, into ``output``, with the arguments that Apex had before March 2019."""
+    multi_tensor_scale(None, overflow_buf, [[input], [output]], scale)
 
 
 def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-1):
