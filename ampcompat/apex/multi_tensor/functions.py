@@ -1,9 +1,9 @@
 """The functions of ``amp_C``, with Apex's signatures. The formulas are in ``updates``.
 
-Those on lists take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an integer
-tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan, and
-still write their results. Functions that update weights do nothing if it is set; where torch supports this, the flag
-is evaluated on the device.
+Those on lists take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an
+integer tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan,
+and still write their results. Functions that update weights do nothing if it is set; where torch supports this, the
+flag is evaluated on the device.
 
 Lists may mix dtypes and devices. Each function computes in float32 at least and rounds once, when it writes to the
 given tensors.
@@ -73,7 +73,7 @@ multi_tensor_l2norm_mp = multi_tensor_l2norm
 
 
 def multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, scale, per_tensor=False):
-    """``multi_tensor_scale`` for the lists ``[xs, outs]``; return ``multi_tensor_l2norm`` of xs, which is not scaled."""
+    """``multi_tensor_scale`` for the lists ``[xs, outs]``; return ``multi_tensor_l2norm`` of the unscaled xs."""
     multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
     return _norms(noop_flag, tensor_lists[0], 1.0, per_tensor)
 

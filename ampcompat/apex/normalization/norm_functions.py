@@ -23,7 +23,7 @@ from ...training import registrations, state
 
 
 def _cast_to_float(function):
-    """Decorate a norm: O1 and O4 cast it as they cast ``torch.nn.functional.layer_norm``, ``torch.autocast`` to half."""
+    """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``, autocast to half."""
     casting = registrations.cast_when_active(function, rules.FLOAT)
 
     @functools.wraps(function)
