@@ -22,13 +22,19 @@ def _functions(device):
     """Return (is_enabled, set_enabled, get_dtype, set_dtype) for a device type, or None where it has no autocast."""
     if not IS_BY_DEVICE:
         names = _LEGACY.get(device, ("",))
-        return tuple(getattr(torch, name) for name in names) if hasattr(torch, names[0]) else None
+        return tuple(getattr(torch, name) for name in names) if hasattr(torch, names[-1]) else None
     functions = tuple(functools.partial(getattr(torch, name), device) for name in _NAMES)
     try:
         functions[0]()
     except RuntimeError:  # "meta", for one
         return None
     return functions
+
+
+def region_dtype(device):
+    """Return the dtype of the autocast region that the calling thread is in, for a device type; None outside of one."""
+    functions = _functions(device)
+    return functions[2]() if functions is not None and functions[0]() else None
 
 
 def _never_disabled():

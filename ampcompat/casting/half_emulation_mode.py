@@ -16,6 +16,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
+#: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
+_WITHOUT_KERNEL = ("avg_pool3d", "local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
 #: Python functions of torch that call products. A function mode is off within the function that it handles, so these
 #: run as copies that do not check for modes, with the mode entered again.
 _WALKED_TYPES = frozenset([torch.nn.functional.multi_head_attention_forward])
@@ -75,6 +77,8 @@ def bind_casts(function):
 class HalfMode(thread_context.FunctionMode):
     """A context manager: products of low tensors on the CPU are computed in the high dtype and rounded.
 
+    So are functions that torch cannot compute in half there.
+
     Args:
         dtypes: the ``DtypePair``.
     """
@@ -82,18 +86,18 @@ class HalfMode(thread_context.FunctionMode):
     def __init__(self, dtypes):
         super().__init__()
         self.low, self.high = dtypes
-        self._products = _products()
+        self._emulated = _emulated_functions()
 
     def context(self):
         """Return the mode itself, or None while a compiler or a tracer is running."""
         return None if compile.is_compiling() or thread_context.jit_tracing_state() is not None else self
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        """Call ``function``, in the high dtype if it is a product."""
+        """Call ``function``, in the high dtype if it is a product, or has no kernel for the low one."""
         kwargs = kwargs or {}
         if compile.is_compiling():  # checked first: a compiler traces this method too, but cannot trace the rest
             return function(*args, **kwargs)
-        if function in self._products and self._is_for(args, kwargs):
+        if function in self._emulated and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
         if function in _WALKED_TYPES:
             with self:
@@ -121,12 +125,14 @@ class HalfMode(thread_context.FunctionMode):
         return call.run(function, args, kwargs)
 
 
-def _products():
-    """Return the functions that are products: torch's own, not the wrappers of an O1 or O4 session."""
+def _emulated_functions():
+    """Return the functions that are emulated: torch's own, not the wrappers of an O1 or O4 session."""
     rows = [row for row in rules.rows() if row.rule == rules.HALF or row.source[1] in _PRODUCTS]
+    places = [(owner, row.name) for owner, row in patch_targets.place(rows)]
+    places += [(torch.nn.functional, name) for name in _WITHOUT_KERNEL]
     found = set()
-    for owner, row in patch_targets.place(rows):
-        function = getattr(owner, row.name)
+    for owner, name in places:
+        function = getattr(owner, name)
         while getattr(function, compile.MARK, False):
             function = function.__wrapped__
         found.add(function)

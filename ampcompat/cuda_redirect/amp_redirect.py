@@ -49,7 +49,14 @@ def autocast_flag(target, original):
             return by_device(_translated_type(target, args[0]), *args[1:])
         return by_device(target.type, *args)
 
-    return flag
+    return _constant_when_compiled(flag)
+
+
+def _constant_when_compiled(function):
+    """Let torch.compile evaluate a function that reads a flag, as it evaluates torch's own, and guards on the flags."""
+    if not function.__name__.startswith("set_"):
+        function._dynamo_marked_constant = True
+    return function
 
 
 def translate_device_type(target, original):
@@ -59,7 +66,7 @@ def translate_device_type(target, original):
     def redirected(device_type, *args, **kwargs):
         return original(_translated_type(target, device_type), *args, **kwargs)
 
-    return redirected
+    return _constant_when_compiled(redirected)
 
 
 def custom_function(target, original):

@@ -82,6 +82,17 @@ def test_scale_multiplies_and_casts(source, target):
     assert noop.item() == 0
 
 
+@pytest.mark.parametrize("bad", [None, math.inf, math.nan])
+@pytest.mark.parametrize("source", [F32, torch.float16], ids=str)
+def test_one_tensor_is_scaled_and_checked_as_before_march_2019(amp_c, source, bad):
+    (tensor, _, _), target, noop = randoms(1, source), torch.zeros(SHAPES[0]), flag()
+    if bad is not None:
+        tensor[1, 2] = bad
+    amp_c.scale_check_overflow(tensor, 0.25, noop, target)
+    assert noop.item() == (bad is not None)
+    assert bad is not None or same(target, tensor.float() * 0.25)
+
+
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["multi_tensor_scale", "multi_tensor_l2norm", "multi_tensor_axpby"])
 def test_inf_and_nan_set_the_flag_and_the_result_is_written(name, bad):
@@ -124,11 +135,12 @@ def test_l2norm_of_half_tensors_does_not_overflow():
     assert total.item() == pytest.approx(600000.0)
 
 
-def test_l2norm_scale_scales_on_the_way():
+def test_l2norm_scale_writes_scaled_tensors_and_returns_the_norm_before_that():
     tensors, outs = randoms(1), randoms(2)
-    total, _ = applied("multi_tensor_l2norm_scale", flag(), [tensors, outs], 0.5, False)
+    total, each = applied("multi_tensor_l2norm_scale", flag(), [tensors, outs], 0.5, True)
     assert all(same(out, tensor * 0.5) for tensor, out in zip(tensors, outs))
-    assert total.item() == pytest.approx(0.5 * applied("multi_tensor_l2norm_mp", flag(), [tensors])[0].item())
+    right = applied("multi_tensor_l2norm_mp", flag(), [tensors], True)
+    assert torch.equal(total, right[0]) and torch.equal(each, right[1])
 
 
 @pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)
@@ -178,6 +190,12 @@ def test_a_scale_backs_off_when_no_overflow_is_tolerated_any_more(amp_c, start, 
         returned = amp_c.update_scale_hysteresis(scale, good, left, found, 4.0, 0.5, interval, hysteresis)
         right.update(step)
         assert returned is scale and (scale.item(), good.item(), left.item()) == (right.scale, right.good, right.left)
+
+
+def test_a_scale_that_would_be_subnormal_becomes_0(amp_c):
+    scale, count = torch.tensor([2.0**-126]), torch.zeros(1, dtype=torch.int32)
+    amp_c.update_scale_hysteresis(scale, count, count.clone(), torch.ones(1), 2.0, 0.5, 10, 1)
+    assert scale.item() == 0.0  # as in Apex's kernel, which has no subnormal numbers
 
 
 def adam_in_float64(g, p, m, v, lr, b1, b2, eps, step, mode, correct, decay):

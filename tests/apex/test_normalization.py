@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from half_kernels import trains_in
-from networks import each_setting, initialize, session_of, train_step
+from networks import each_setting, initialize, session_of, settings_at, train_step
 
 from ampcompat.apex import install, normalization
 from ampcompat.apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
@@ -239,6 +239,30 @@ def test_compiled_it_is_one_graph(kind):
     module = make_norm(kind, 5, torch.float32)
     x = torch.randn(2, 5)
     assert torch.equal(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
+
+
+@pytest.mark.skipif(not hasattr(torch, "autocast"), reason="torch < 1.10")
+@each_norm
+def test_in_a_region_of_autocast_tensors_are_cast_to_its_dtype(kind):
+    module = make_norm(kind, 5, torch.float32)
+    x, low = torch.randn(2, 5), torch.bfloat16
+    with torch.autocast("cpu", dtype=low):
+        inside, double = module(x), module(x.double())
+        with torch.autocast("cpu", enabled=False):
+            assert module(x).dtype is torch.float32
+    assert inside.dtype is low and torch.equal(inside, copy.deepcopy(module).to(low)(x.to(low)))
+    assert double.dtype is (low if issubclass(kind, (MixedFusedLayerNorm, MixedFusedRMSNorm)) else torch.float64)
+
+
+@pytest.mark.skipif(not hasattr(torch, "autocast"), reason="torch < 1.10")
+@each_norm
+@settings_at("O1", "O4")
+def test_casts_of_amp_take_precedence_over_a_region_of_autocast(setting, kind):
+    module = make_norm(kind, 5, setting.high)
+    with session_of(setting):
+        initialize(setting, module)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert module(torch.randn(2, 5).to(setting.high)).dtype is setting.high
 
 
 class Network(torch.nn.Module):

@@ -168,6 +168,48 @@ def test_levels_that_come_and_go_put_checkpointing_back(levels):
     assert after == before
 
 
+CUBE, ROWS = (2, 4, 4, 4), (16, 8)
+WITHOUT_KERNEL = {  # of torch 2.13: half kernels on a GPU, none on a CPU
+    "avg_pool3d": lambda x: torch.nn.AvgPool3d(2)(x.reshape(1, *CUBE)),
+    "local_response_norm": lambda x: torch.nn.LocalResponseNorm(2)(x.reshape(CUBE)),
+    "multi_margin_loss": lambda x: torch.nn.MultiMarginLoss()(x.reshape(ROWS), torch.arange(16) % 8),
+    "multilabel_margin_loss": lambda x: torch.nn.MultiLabelMarginLoss()(
+        x.reshape(ROWS), torch.arange(128).reshape(ROWS) % 8
+    ),
+}
+
+
+class After(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = torch.nn.Linear(8, 8), function
+
+    def forward(self, x):
+        self.hidden = self.layer(x)
+        self.result = self.function(self.hidden)
+        return self.result
+
+
+@each_level
+@pytest.mark.parametrize("name", sorted(WITHOUT_KERNEL))
+def test_a_function_that_has_no_half_kernel_on_a_cpu_is_computed_wide(prepared, name, level):
+    function = WITHOUT_KERNEL[name]
+    model, optimizer = prepared(After(function), level)
+    with amp.scale_loss(model(torch.randn(16, 8)).sum(), optimizer) as scaled:
+        scaled.backward()
+    assert model.result.dtype is LOW
+    assert torch.equal(model.result, function(model.hidden.detach().to(HIGH)).to(LOW))
+    assert all(param.grad is not None for param in amp.master_params(optimizer))
+
+
+def test_it_is_computed_wide_also_when_casts_of_o1_have_come_and_gone():
+    with ampcompat.session(dtypes=PAIR, verbosity=0) as session:
+        amp.initialize(torch.nn.Linear(2, 2), opt_level="O1", verbosity=0)
+        model = amp.initialize(After(WITHOUT_KERNEL["multi_margin_loss"]), opt_level="O2", verbosity=0)
+        session.handle._deactivate()
+        assert torch.isfinite(model(torch.randn(16, 8)))
+
+
 @each_level
 def test_a_deep_copy_computes_wide_too(prepared, level):
     model, _ = prepared(torch.nn.Linear(3, 3), level)

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from processes import python
 from torch import nn
 
 from ampcompat.cuda_redirect import redirect_device
@@ -457,6 +458,29 @@ def test_torchscript_compiles_torchs_own_functions():
     except OSError:
         pytest.skip("this torch cannot read the source of a test")
     assert scripted(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+COMPILED = """
+import torch
+from ampcompat.cuda_redirect import redirect_device
+
+def function(x):
+    return x * 2 if torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") is torch.float16 else x * 3
+
+with redirect_device("cpu"):
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    outside = compiled(torch.ones(1, device="cuda"))
+    with torch.autocast("cuda"):
+        inside = compiled(torch.ones(1, device="cuda"))
+print(outside.item(), inside.item())
+"""
+
+
+@needs("torch.get_autocast_dtype")
+@needs("torch.compile")
+def test_a_compiled_function_that_reads_the_flags_of_autocast_is_one_graph():
+    result = python("-c", COMPILED)  # a process of its own: what the compiler finds at its import matters
+    assert result.stdout.split() == ["3.0", "2.0"], result.stderr
 
 
 # -- what cannot be redirected -----------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The functions of ``amp_C``, with Apex's signatures. The formulas are in ``updates``.
 
-All take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an integer
-tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan, and
-still write their results. Functions that update weights do nothing if it is set; where torch supports this, the flag
-is evaluated on the device.
+Those on lists take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an
+integer tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan,
+and still write their results. Functions that update weights do nothing if it is set; where torch supports this, the
+flag is evaluated on the device.
 
 Lists may mix dtypes and devices. Each function computes in float32 at least and rounds once, when it writes to the
 given tensors.
@@ -33,6 +33,7 @@ __all__ = [
     "multi_tensor_lamb_stage1_cuda",
     "multi_tensor_lamb_stage2_cuda",
     "update_scale_hysteresis",
+    "scale_check_overflow",
 ]
 
 
@@ -43,6 +44,11 @@ def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
             sources = foreach_ops.upcast(sources)
             batches.flag_non_finite(noop_flag, sources)
             tensors.copy_(targets, foreach_ops.scaled(sources, scale))
+
+
+def scale_check_overflow(input, scale, overflow_buf, output):
+    """``multi_tensor_scale`` of one tensor, into ``output``, with the arguments that Apex had before March 2019."""
+    multi_tensor_scale(None, overflow_buf, [[input], [output]], scale)
 
 
 def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-1):
@@ -60,31 +66,34 @@ def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-
 
 def multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists, per_tensor=False):
     """Return (joint 2-norm of the list ``[xs]``, 2-norm of each tensor if ``per_tensor``, else empty), both float32."""
-    return multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, 1.0, per_tensor)
+    return _norms(noop_flag, tensor_lists[0], 1.0, per_tensor)
 
 
 multi_tensor_l2norm_mp = multi_tensor_l2norm
 
 
 def multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists, scale, per_tensor=False):
-    """``multi_tensor_scale`` for ``[xs, outs]``, nothing for ``[xs]``; return ``multi_tensor_l2norm`` of the result."""
-    with torch.no_grad():
-        if len(tensor_lists) > 1:
-            multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
-        device = noop_flag.device
-        norms = torch.zeros(len(tensor_lists[0]), dtype=torch.float32, device=device)
-        for rows, (xs,) in batches.split_by_dtype(tensor_lists[:1]):
-            norms[rows] = foreach_ops.norms(foreach_ops.upcast(xs)).to(device, torch.float32)
-        norms = norms * scale
-        total = norms.norm().reshape(1)
-        batches.flag_non_finite(noop_flag, [total])
-        return total, norms if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
+    """``multi_tensor_scale`` for the lists ``[xs, outs]``; return ``multi_tensor_l2norm`` of the unscaled xs."""
+    multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
+    return _norms(noop_flag, tensor_lists[0], 1.0, per_tensor)
 
 
 def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, per_tensor=False):
     """Return ``multi_tensor_l2norm`` of ``[xs]`` times ``inv_scale``, a tensor of one element; xs are not modified."""
-    inv_scale = inv_scale.to(noop_flag.device).reshape(())
-    return multi_tensor_l2norm_scale(chunk_size, noop_flag, tensor_lists[:1], inv_scale, per_tensor)
+    return _norms(noop_flag, tensor_lists[0], inv_scale.to(noop_flag.device).reshape(()), per_tensor)
+
+
+def _norms(noop_flag, xs, factor, per_tensor):
+    """Return what ``multi_tensor_l2norm`` returns, times ``factor``."""
+    with torch.no_grad():
+        device = noop_flag.device
+        norms = torch.zeros(len(xs), dtype=torch.float32, device=device)
+        for rows, (batch,) in batches.split_by_dtype([xs]):
+            norms[rows] = foreach_ops.norms(foreach_ops.upcast(batch)).to(device, torch.float32)
+        norms = norms * factor
+        total = norms.norm().reshape(1)
+        batches.flag_non_finite(noop_flag, [total])
+        return total, norms if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
 
 
 def multi_tensor_sgd(

@@ -2,6 +2,9 @@
 
 import torch
 
+#: The smallest positive float32 number that is not subnormal.
+_SMALLEST = torch.finfo(torch.float32).tiny
+
 
 def update_scale_hysteresis(
     current_scale,
@@ -17,7 +20,7 @@ def update_scale_hysteresis(
 
     Each overflow decrements the number of tolerated ones, which starts at ``hysteresis``; at 0 the scale backs off. A
     step without overflow resets the number. ``growth_interval`` steps without overflow in a row grow the scale, unless
-    it would become inf.
+    it would become inf. A scale that would become subnormal becomes 0, as in Apex.
 
     Args:
         current_scale: the scale; a float32 tensor of one element.
@@ -38,5 +41,6 @@ def update_scale_hysteresis(
         grown = (wide * growth_factor).to(current_scale.dtype)
         grows = grows & (grown - grown == 0)
         backed_off = (wide * backoff_factor).to(current_scale.dtype)
+        backed_off = torch.where(backed_off < _SMALLEST, torch.zeros_like(backed_off), backed_off)
         unless_grown = torch.where(overflowed & (left <= 0), backed_off, current_scale)
         return current_scale.copy_(torch.where(grows, grown, unless_grown))

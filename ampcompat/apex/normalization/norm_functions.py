@@ -1,7 +1,8 @@
 """Layer norm and RMS norm as functions of tensors.
 
 The plain functions return the input's dtype, the ``mixed_dtype`` ones the weight's; both compute in float32 at least.
-At O1 and O4 norms are rows of the op table: inputs are cast to float32 and the result is float32.
+At O1 and O4 norms are rows of the op table: inputs are cast to float32 and the result is float32. In a region of
+``torch.autocast`` of the script's own, tensors are cast to the dtype of the region, as Apex does.
 
 The formulas (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019), over the last ``len(normalized_shape)`` dimensions:
 
@@ -9,19 +10,39 @@ The formulas (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019), over the last
     RMS norm      x / sqrt(mean(x * x) + eps) * weight
 """
 
+import functools
 import numbers
 
 import torch
 
 from ... import tensor_lists
+from ...casting import autocast_flags
 from ...op_table import rules
 from ...torch_compat import features
-from ...training import registrations
+from ...training import registrations, state
 
 
 def _cast_to_float(function):
-    """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``."""
-    return registrations.cast_when_active(function, rules.FLOAT)
+    """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``, autocast to half."""
+    casting = registrations.cast_when_active(function, rules.FLOAT)
+
+    @functools.wraps(function)
+    def norm(input, *args, **kwargs):
+        session = state.current()
+        if session is None or not session.casts.active():
+            low = autocast_flags.region_dtype(input.device.type)
+            if low is not None:
+                kwargs = {name: _cast(value, low) for name, value in kwargs.items()}
+                return function(_cast(input, low), *[_cast(value, low) for value in args], **kwargs)
+        return casting(input, *args, **kwargs)
+
+    return norm
+
+
+def _cast(value, dtype):
+    """Return ``value``, if it is a floating tensor and not float64, in another dtype."""
+    is_cast = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
+    return value.to(dtype) if is_cast else value
 
 
 @_cast_to_float

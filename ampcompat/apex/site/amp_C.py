@@ -24,6 +24,7 @@ from ampcompat.apex.multi_tensor.functions import (
     multi_tensor_scale,
     multi_tensor_sgd,
     multi_tensor_unscale_l2norm,
+    scale_check_overflow,
     update_scale_hysteresis,
 )
 
