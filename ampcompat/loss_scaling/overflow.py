@@ -6,7 +6,7 @@ An overflow passes five stations:
     OverflowCheck     the flags of one check, all-reduced over ranks; the host reads them at most once
     LossScaler        lowers the scale (``scaler``)
     StepSkips         the checks that decide whether an optimizer's next step is skipped
-    Session           ``step_skipped``: the printed message and the observers (``training.session``)
+    SessionCallbacks  ``step_skipped``: the printed message and the observers (``optimizers.session_callbacks``)
 """
 
 import copy

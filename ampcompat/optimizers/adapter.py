@@ -46,28 +46,28 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         dtypes: the session's ``DtypePair``.
         has_masters: whether half params get masters.
         originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
-        session: the ``training.session.Session``. A copy of the optimizer keeps it.
+        callbacks: the ``SessionCallbacks``, what the adapter asks and tells its session.
     """
 
-    def __init__(self, optimizer, dtypes, has_masters, originals, session):
+    def __init__(self, optimizer, dtypes, has_masters, originals, callbacks):
         self.optimizer = optimizer
         self.dtypes = dtypes
         self.has_masters = has_masters
-        self.session = session
+        self.callbacks = callbacks
         self.stage = Stage.READY
         self.pending_scale = 1.0
         self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's original methods, by name
         self.methods = PatchStack()  # restores them
         self.open_passes = weakref.WeakSet()  # the open ``scale_loss`` blocks of this optimizer
-        self.known_passes = session.passes.ended  # when its half params were last known to have no gradients
+        self.known_passes = callbacks.passes.ended  # when its half params were last known to have no gradients
         # Counts the passes that ``untracked_gradients`` has watched, up to its limit. There is no limit for optimizers
         # with masters that step on gradients of plain backward passes: nothing else distinguishes these gradients from
         # scaled gradients of another optimizer's backward pass.
         self.watched_passes = float("-inf") if has_masters else 0
         self.steps_plainly = False
         self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
-        self.skips = StepSkips(optimizer, session.step_skipped)
+        self.skips = StepSkips(optimizer, callbacks.step_skipped)
         self._set_aside = []  # (param, gradient)
         self._pairs = OrderedDict()  # id(master) -> Pair
         self._chunks = []  # the same pairs as ``Chunk`` lists, whose gradients are moved together
@@ -162,7 +162,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
             param.grad = grad if param.grad is None else param.grad.add_(grad)
         self._set_aside = []
         self.stage = Stage.READY
-        self.known_passes = self.session.passes.ended
+        self.known_passes = self.callbacks.passes.ended
         if not self.steps_plainly:
             self.watched_passes = max(self.watched_passes, 0)
 
@@ -170,7 +170,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         """Move half gradients of a pass that was not scaled to their masters."""
         with torch.no_grad():
             self._move_to_masters(None, 1.0)
-        self.known_passes = self.session.passes.ended
+        self.known_passes = self.callbacks.passes.ended
         if self.stage is Stage.DELAYED:
             self.stage = Stage.READY
 
@@ -194,7 +194,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
                 "reduced, in the last backward pass before step().".format(self.pending_scale)
             )
         if self.untracked_scale is not None:
-            self.session.notices.scaled_gradients_used(self)
+            self.callbacks.scaled_gradients_used(self)
             if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled
                 self.untracked_scale = None
 
@@ -206,7 +206,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         for chunk in self._chunks:
             for master in chunk.masters:
                 master.grad = None
-        for observer in self.session.observers:
+        for observer in self.callbacks.observers:
             observer.after_step(self)
 
     def forget_gradients(self, set_to_none):
@@ -219,7 +219,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self._set_aside = []
         self.stage = Stage.READY
         self.untracked_scale = None
-        self.known_passes = self.session.passes.ended
+        self.known_passes = self.callbacks.passes.ended
 
     def __deepcopy__(self, memo):
         # Keys are ids, so the copy's dict is built from the copied pairs. No ``scale_loss`` block is open for a copy.
@@ -230,5 +230,5 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
         twin.open_passes = weakref.WeakSet()
-        self.session.writes.watch([param for pair in pairs for param in pair])
+        self.callbacks.writes.watch([param for pair in pairs for param in pair])
         return twin

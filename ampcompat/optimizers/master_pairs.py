@@ -61,7 +61,7 @@ class MasterPairs:
         self._pairs.update((id(pair.master), pair) for pair in pairs)
         zero_redundancy.replace_params(self.optimizer, dict(pairs))
         self._chunks += chunks_of(pairs)
-        self.session.writes.watch([param for pair in pairs for param in pair])
+        self.callbacks.writes.watch([param for pair in pairs for param in pair])
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         self.process_groups = groups_of(params)  # ranks of these groups hold parts of the same gradients
 
@@ -109,9 +109,7 @@ class MasterPairs:
         self._has_begun = True
         for chunk in self._chunks:
             if chunk.is_new or not new_only:
-                chunk.refresh(
-                    self.session.writes, chunk.is_new and self.session.ddp_wrappers.are_weights_shared_by_hand()
-                )
+                chunk.refresh(self.callbacks.writes, chunk.is_new and self.callbacks.are_weights_shared_by_hand())
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
@@ -132,7 +130,7 @@ class MasterPairs:
         if self._chunks:
             with torch.no_grad():
                 for chunk in self._chunks:
-                    chunk.round_into_models(self.session.writes)
+                    chunk.round_into_models(self.callbacks.writes)
 
     def mark_masters_synced(self):
         """Mark the first step as done. Before it every half param is compared with its master."""

@@ -44,7 +44,7 @@ def _is_in_scaled_block(adapter):
 
 def _take_gradients(adapter):
     """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
-    passes = adapter.session.passes
+    passes = adapter.callbacks.passes
     if adapter.untracked_scale is None and adapter.known_passes != passes.ended and not is_watched(adapter):
         adapter.untracked_scale = passes.scale  # assumed; later passes are watched, so it is known then
     adapter.steps_plainly, adapter.watched_passes = True, float("-inf")
@@ -52,4 +52,4 @@ def _take_gradients(adapter):
         is_stated = adapter.stage is Stage.DELAYED
         adapter.move_plain_gradients()
         if not is_stated:
-            adapter.session.notices.unscaled_gradients_used(adapter)
+            adapter.callbacks.unscaled_gradients_used(adapter)

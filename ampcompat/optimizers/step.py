@@ -73,9 +73,9 @@ def _copy_signature(original, method):
 
 def _step(self, *args, **kwargs):
     adapter = self._amp_stash
-    observers = adapter.session.observers
+    observers = adapter.callbacks.observers
     if not (args or kwargs or observers or adapter.has_state_to_update()):
-        with adapter.session.process_casts.step_context(adapter.leaf_params):
+        with adapter.callbacks.step_context(adapter.leaf_params):
             return adapter.replaced["step"]()
     catch_up(adapter)
     for observer in observers:
@@ -88,7 +88,7 @@ def _step(self, *args, **kwargs):
         return None
     args, kwargs = _watch_closure(adapter, args, kwargs)
     try:
-        with adapter.session.process_casts.step_context(adapter.leaf_params), adapter.session.writes.paused():
+        with adapter.callbacks.step_context(adapter.leaf_params), adapter.callbacks.writes.paused():
             step = adapter.replaced["step"]
             if flag is None:
                 result = step(*args, **kwargs)
@@ -139,14 +139,14 @@ def _watched(adapter, closure):
     """
     params = [param for group in adapter.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
-    closure = adapter.session.process_casts.backend.bind_casts(closure)
+    closure = adapter.callbacks.bind_casts(closure)
     losses = []
 
     def watched():
         moved = bool(losses) or [param._version for param in params] != versions
         if moved:
             adapter.masters_to_models()
-        with torch.enable_grad(), adapter.session.writes.resumed():
+        with torch.enable_grad(), adapter.callbacks.writes.resumed():
             loss = closure()
         losses.append(loss)
         catch_up(adapter)
@@ -217,7 +217,7 @@ def _deepcopy(self, memo):
         patches.set(self, "__deepcopy__", self._amp_stash.replaced.get("__deepcopy__"))
         twin = copy.deepcopy(self, memo)
     if SLOT not in vars(twin):
-        self._amp_stash.session.attach_copy(copy.deepcopy(self._amp_stash, memo))
+        self._amp_stash.callbacks.optimizer_copied(copy.deepcopy(self._amp_stash, memo))
     return twin
 
 
@@ -231,7 +231,7 @@ def _amp_lazy_init(self):
 
 def _prepare_amp_backward(self):
     adapter = self._amp_stash
-    scaler = adapter.session.scalers[0]
+    scaler = adapter.callbacks.first_scaler()
     adapter.begin()
     with torch.no_grad():
         adapter.before_backward(scaler, scaler.loss_scale(), set())

@@ -43,7 +43,6 @@ class BackwardPass:
         self.delay_overflow_check = delay_overflow_check
         self.high = session.policy.dtypes.high
         self._casts = session.process_casts
-        self._passes = session.passes
         self._ddp_wrappers = session.ddp_wrappers
         self._sharded_models = session.sharded_models
         self._other_adapters = ()  # to find out whether the pass leaves scaled gradients in their params
@@ -103,7 +102,7 @@ class BackwardPass:
         adapters = [adapter for adapter in self.adapters if adapter not in nested]
         self._casts.backend.clear_cache()
         if self.adapters and not is_one(self.scale):
-            self._passes.add(self.scale)
+            self.adapters[0].callbacks.passes.add(self.scale)
         if self._other_adapters and not is_one(self.scale):
             record_pass(self.loss, self.scale, self._other_adapters)
         is_unreduced = self._sharded_models.keep_gradients(adapters)

@@ -59,7 +59,7 @@ def _is_initialized(optimizer, session, policy, known, new):
     Params that belong to no model are allowed: they may be of a replaced head, or of a loss.
     """
     adapter = getattr(optimizer, SLOT, None)
-    if getattr(adapter, "session", None) is not session or adapter.dtypes != policy.dtypes:
+    if getattr(adapter, "callbacks", None) is not session.callbacks or adapter.dtypes != policy.dtypes:
         return False
     params = {id(param) for param in adapter.leaf_params()}
     return bool(params & known) and not params & new
@@ -175,7 +175,7 @@ class Preparation:
             if master is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
                 originals[id(param)] = (kept_where_equal(master.detach(), param.detach()), param.grad)
         has_masters = bool(policy.master_weights)
-        adapter = OptimizerAdapter(optimizer, policy.dtypes, has_masters, originals, self._session)
+        adapter = OptimizerAdapter(optimizer, policy.dtypes, has_masters, originals, self._session.callbacks)
         self._rollback.callback(adapter.rollback)
         self.attach(adapter)
         masters.add(adapter.pairs())
@@ -196,7 +196,7 @@ class Preparation:
             adapter.commit()
         for adapter in self._adapters:
             if adapter.pairs():
-                session.writes.open(session.patches)
+                session.callbacks.writes.open(session.patches)
             session.adapters.add(adapter)
             self._patches.defer_weakly(adapter.release)
         session.patches.absorb(self._patches)

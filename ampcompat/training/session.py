@@ -8,12 +8,11 @@ from ..loss_scaling.scaler import scaler_states
 from ..models import ddp, forward, fsdp, state_dict
 from ..notices import Notices
 from ..optimizers.adapter import SLOT
-from ..optimizers.untracked_gradients import Passes
-from ..optimizers.written_params import Writes
 from ..patching import PatchStack, run_all
 from ..weak_list import WeakList
 from . import state
 from .backward_pass import BackwardPass, UnscaledPass
+from .callbacks import OptimizerCallbacks
 from .initialize import Preparation, make_plan
 from .process_casts import ProcessCasts
 from .request import check_loss, is_optimizer
@@ -59,8 +58,7 @@ class Session:
         self.masters = state_dict.MasterTable()
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
         self.sharded_models = fsdp.ShardedModels()
-        self.passes = Passes()
-        self.writes = Writes()
+        self.callbacks = OptimizerCallbacks(self)
         self.patches = PatchStack()
         self.forward_token = forward.Token()
         # Models and optimizers are held weakly, so that a loop over folds frees each fold.
@@ -105,21 +103,6 @@ class Session:
         """Copy to the masters what has been written to their half params."""
         for adapter in list(self.adapters):
             adapter.refresh_masters()
-
-    def step_skipped(self, loss_id, scaler):
-        """Announce a step that is skipped, after the update of the scale."""
-        self.notices.overflow(loss_id, scaler)
-        for observer in self.observers:
-            observer.step_skipped(self, loss_id, scaler)
-
-    def attach_copy(self, adapter):
-        """Replace the methods of a copy of an optimizer, which has a copy of its adapter."""
-        with Preparation(self) as preparation:
-            preparation.attach(adapter)
-            preparation.commit()
-
-    def __deepcopy__(self, memo):
-        return self  # a copy of an optimizer keeps the session
 
     def close(self):
         """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights.

@@ -1,0 +1,54 @@
+"""``SessionCallbacks``: what an optimizer's adapter asks and tells its session (see ``training.callbacks``)."""
+
+from abc import ABC, abstractmethod
+
+from .untracked_gradients import Passes
+from .written_params import Writes
+
+
+class SessionCallbacks(ABC):
+    """The session, as the adapters of its optimizers see it. A copy of an optimizer keeps it, and so its session.
+
+    Args:
+        observers: the session's list of ``Observer`` objects.
+    """
+
+    def __init__(self, observers):
+        self.observers = observers
+        self.passes = Passes()
+        self.writes = Writes()
+
+    @abstractmethod
+    def step_context(self, weights):
+        """Return the context manager of a step; ``weights()`` returns the weights that the step changes."""
+
+    @abstractmethod
+    def bind_casts(self, function):
+        """Return ``function`` wrapped to run with the casts that are active now."""
+
+    @abstractmethod
+    def first_scaler(self):
+        """Return the ``LossScaler`` that methods with Apex's names use."""
+
+    @abstractmethod
+    def are_weights_shared_by_hand(self):
+        """Return whether ranks may share weights without a data-parallel wrapper."""
+
+    @abstractmethod
+    def step_skipped(self, loss_id, scaler):
+        """Called for every step that is skipped, after the update of the scale."""
+
+    @abstractmethod
+    def scaled_gradients_used(self, adapter):
+        """Called for a step on scaled gradients of a backward pass whose ``scale_loss`` did not get this optimizer."""
+
+    @abstractmethod
+    def unscaled_gradients_used(self, adapter):
+        """Called for a step on half gradients of a backward pass without ``scale_loss``."""
+
+    @abstractmethod
+    def optimizer_copied(self, adapter):
+        """Called with the adapter of every copy of an optimizer."""
+
+    def __deepcopy__(self, memo):
+        return self

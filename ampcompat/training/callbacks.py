@@ -1,0 +1,40 @@
+"""``OptimizerCallbacks``: what optimizers ask and tell their session."""
+
+from ..optimizers.session_callbacks import SessionCallbacks
+from .initialize import Preparation
+
+
+class OptimizerCallbacks(SessionCallbacks):
+    """The callbacks of one ``Session``."""
+
+    def __init__(self, session):
+        super().__init__(session.observers)
+        self._session = session
+
+    def step_context(self, weights):
+        return self._session.process_casts.step_context(weights)
+
+    def bind_casts(self, function):
+        return self._session.process_casts.backend.bind_casts(function)
+
+    def first_scaler(self):
+        return self._session.scalers[0]
+
+    def are_weights_shared_by_hand(self):
+        return self._session.ddp_wrappers.are_weights_shared_by_hand()
+
+    def step_skipped(self, loss_id, scaler):
+        self._session.notices.overflow(loss_id, scaler)
+        for observer in self.observers:
+            observer.step_skipped(self._session, loss_id, scaler)
+
+    def scaled_gradients_used(self, adapter):
+        self._session.notices.scaled_gradients_used(adapter)
+
+    def unscaled_gradients_used(self, adapter):
+        self._session.notices.unscaled_gradients_used(adapter)
+
+    def optimizer_copied(self, adapter):
+        with Preparation(self._session) as preparation:
+            preparation.attach(adapter)
+            preparation.commit()
