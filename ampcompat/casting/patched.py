@@ -17,9 +17,9 @@ from .argument_casts import CastDevices, Casts
 from .base import CastBackend, do_nothing
 from .memory_aliases import Aliases, watch_aliases
 from .thread_state import NULL_CONTEXT, InRegion, Paused, Switch, Unpaused
-from .weight_cache import CastingThread, Parameter, WeightCache, is_weight
+from .weight_cache import CastingThread, WeightCache
 
-_Tensor = torch.Tensor
+_Tensor, Parameter = torch.Tensor, torch.nn.Parameter
 
 
 class PatchedBackend(CastBackend):
@@ -42,12 +42,9 @@ class PatchedBackend(CastBackend):
         self._switch = Switch()
         self._switch.devices = CastDevices()
         self._is_limited_to_regions = False
-        low, high = dtypes
         self._aliases, self._casting_thread = Aliases(), CastingThread()
-        shared = (self._aliases, self._casting_thread)
-        self._cache = WeightCache(METHODS[low], *shared)
-        self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
-        self._emulate = half_emulation.is_wanted(low)
+        self._cache = WeightCache(METHODS[dtypes.low], self._aliases, self._casting_thread)
+        self._emulate = half_emulation.is_wanted(dtypes.low)
         self._casts = self._make_casts()
 
     def _make_casts(self):
@@ -56,7 +53,6 @@ class PatchedBackend(CastBackend):
             is_exempt=self._make_exemption(),
             paused=self._paused_inside,
             to_low=self._make_to_low(),
-            rounded_weight=self._rounded_of(),
             is_compiling=compile.is_compiling,
         )
 
@@ -70,8 +66,7 @@ class PatchedBackend(CastBackend):
                 return True
             devices, first = switch.devices, args[0] if args else None
             # The most common case first: this runs at every call of every function of the table.
-            is_tensor = isinstance(first, _Tensor)
-            if is_tensor and (first.is_cpu if devices.is_cpu_only else devices[first.device]) and first.dim():
+            if isinstance(first, _Tensor) and devices.has(first) and first.dim():
                 return False
             return devices.is_exempt(args, kwargs)
 
@@ -84,24 +79,19 @@ class PatchedBackend(CastBackend):
 
     def _make_to_low(self):
         low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
-        not_low = frozenset(BYTES) - frozenset([low])
+        not_low, convert = frozenset(BYTES) - frozenset([low]), METHODS[low]
 
         # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
         def to_low(value):
             if isinstance(value, _Tensor):
                 if value.dtype not in not_low:
                     return value
-                # ``is_weight``, without the call in the most common case; no caches in traced code.
-                if (type(value) is Parameter or is_weight(value)) and not is_tracing():
-                    return cached(value)
-                return value.to(low)
+                kind = type(value)
+                is_weight = kind is Parameter or (kind is _Tensor and value.requires_grad and value.is_leaf)
+                return cached(value) if is_weight and not is_tracing() else convert(value)
             return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
 
         return to_low
-
-    def _rounded_of(self):
-        cached = self._rounded_cache.cast
-        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
 
     def open(self, patches, on_move=do_nothing):
         originals = [
@@ -115,13 +105,12 @@ class PatchedBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
-        watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
+        watch_aliases(self._cache, self._aliases, patches, on_move)
         compile.patch_compile(patches)
         _turn_off_fast_paths(patches)
         if not self._is_limited_to_regions:
             self._switch.turn_on()
         patches.defer(self._cache.forget_all)
-        patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
 
     def _casts_for(self, row):
@@ -176,7 +165,6 @@ class PatchedBackend(CastBackend):
 
     def clear_cache(self, weights=list):
         self._cache.clear(weights)
-        self._rounded_cache.clear(weights)
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, rule, self._casts)
