@@ -58,35 +58,36 @@ class Switch:
 
     def change_pauses(self, change):
         """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
-        local = self.local
-        before = local.depth
-        local.depth = after = before + change
+        mine = vars(self.local)  # of this thread; a dict is faster than several reads of a thread-local
+        before = mine.get("depth", 0)
+        mine["depth"] = after = before + change
         if after and not before:
-            local.off = True
+            mine["off"] = True
             self._pausing.append(None)
         elif before and not after:
-            self._restore_state(local)
+            _restore_state(mine)
             self._pausing.pop()
 
     def mark_inside(self, inside):
         """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
-        local = self.local
-        was = local.inside
+        mine = vars(self.local)
+        was = mine.get("inside", False)
         if inside is not was:
-            local.inside = inside
-            self._restore_state(local)
+            mine["inside"] = inside
+            _restore_state(mine)
             if inside:
                 self._inside.append(None)
             else:
                 self._inside.pop()
         return was
 
-    @staticmethod
-    def _restore_state(local):
-        if local.inside:
-            local.off = False
-        elif "off" in vars(local):
-            del local.off
+
+def _restore_state(mine):
+    """Make ``off`` what the region of a thread says, or outside a region that of the process."""
+    if mine.get("inside"):
+        mine["off"] = False
+    else:
+        mine.pop("off", None)
 
 
 class Paused:
