@@ -64,14 +64,12 @@ class Casts:
             devices whose tensors are not cast.
         paused: a function that returns a context manager with casts off.
         to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
-        is_compiling: whether a compiler is tracing; traced code must not use caches.
     """
 
-    def __init__(self, dtypes, is_exempt, paused, to_low, is_compiling):
+    def __init__(self, dtypes, is_exempt, paused, to_low):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.paused = paused
-        self.is_compiling = is_compiling
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
 

@@ -17,7 +17,7 @@ from . import autocast_flags, compile
 from .autocast_flags import Flags
 from .base import do_nothing
 from .patched import PatchedBackend
-from .thread_state import NULL_CONTEXT, InRegion
+from .thread_state import InRegion
 
 _Tensor = torch.Tensor
 
@@ -121,13 +121,12 @@ class NativeBackend(PatchedBackend):
     _paused_inside = paused
 
     def entered(self):
-        """Return a context manager with autocast on in this thread, unless it is on already or paused."""
         members = self._thread
         if self._switch.local.off or members.entered is self._switch.devices:
-            return NULL_CONTEXT
+            return None
         if members.before is not None:  # the main thread, after another thread has moved a model to another device
             self._update_flags()
-            return NULL_CONTEXT
+            return None
         return self._with_flags_on()
 
     @contextmanager

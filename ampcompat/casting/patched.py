@@ -16,7 +16,7 @@ from . import autograd, compile, data_loading, half_emulation, jit_script, norms
 from .argument_casts import CastDevices, Casts
 from .base import CastBackend, do_nothing
 from .memory_aliases import Aliases, watch_aliases
-from .thread_state import NULL_CONTEXT, InRegion, Paused, Switch, Unpaused
+from .thread_state import InRegion, Paused, Switch, Unpaused
 from .weight_cache import CastingThread, WeightCache
 
 _Tensor, Parameter = torch.Tensor, torch.nn.Parameter
@@ -48,13 +48,7 @@ class PatchedBackend(CastBackend):
         self._casts = self._make_casts()
 
     def _make_casts(self):
-        return Casts(
-            self.dtypes,
-            is_exempt=self._make_exemption(),
-            paused=self._paused_inside,
-            to_low=self._make_to_low(),
-            is_compiling=compile.is_compiling,
-        )
+        return Casts(self.dtypes, self._make_exemption(), self._paused_inside, self._make_to_low())
 
     def _make_exemption(self):
         switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
@@ -74,7 +68,7 @@ class PatchedBackend(CastBackend):
 
     def _paused_inside(self):
         # A compiler traces such a function down to kernels, which no wrapper casts, so it needs no pause. It cannot
-        # trace the lock either.
+        # trace thread-locals either.
         return nullcontext() if compile.is_compiling() else Paused(self._switch)
 
     def _make_to_low(self):
@@ -132,7 +126,7 @@ class PatchedBackend(CastBackend):
         return Paused(self._switch)
 
     def entered(self):
-        return NULL_CONTEXT  # the wrappers apply in every thread
+        return None  # the wrappers apply in every thread
 
     def set_devices(self, types):
         if types is None or self._switch.devices.types != frozenset(types):

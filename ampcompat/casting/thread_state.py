@@ -133,18 +133,3 @@ class InRegion(Unpaused):
     def __exit__(self, *exc_info):
         self._switch.mark_inside(self._was)
         super().__exit__(*exc_info)
-
-
-class NullContext:
-    """Context manager that changes nothing. torch.compile cannot compare ``contextlib.nullcontext`` by identity."""
-
-    __slots__ = ()
-
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *exc_info):
-        return None
-
-
-NULL_CONTEXT = NullContext()
