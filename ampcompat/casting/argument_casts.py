@@ -64,14 +64,17 @@ class Casts:
             devices whose tensors are not cast.
         paused: a function that returns a context manager with casts off.
         to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
+        rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.EmulatedCall``; the result is
+            cached for a weight.
     """
 
-    def __init__(self, dtypes, is_exempt, paused, to_low):
+    def __init__(self, dtypes, is_exempt, paused, to_low, rounded_weight):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.paused = paused
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
+        self.rounded_weight = rounded_weight
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""
@@ -88,7 +91,7 @@ class Casts:
 
         def rounded(value):
             if isinstance(value, _Tensor):
-                return call.rounded(value, self.to_low) if value.dtype in BYTES else value
+                return self.rounded_weight(value, call) if value.dtype in BYTES else value
             return map_items(rounded, value) if isinstance(value, CONTAINERS) else value
 
         return rounded

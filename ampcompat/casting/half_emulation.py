@@ -69,6 +69,11 @@ def is_for(args):
     return False
 
 
+def rounded(tensor, low, high):
+    """Return a tensor with the values of ``low`` in the dtype ``high``; its gradient is rounded on the way back too."""
+    return _cast(_cast(tensor, low), high)
+
+
 class _SparseCast(torch.autograd.Function):
     """A cast of a sparse tensor. torch's own refuses gradients of another layout, which sparse products return."""
 
@@ -113,9 +118,9 @@ class EmulatedCall:
         self._keeps = _may_keep_low()
         self._sources = {}
 
-    def rounded(self, tensor, to_low):
-        """Return a tensor rounded to the low dtype, in the high one; ``to_low`` casts dense tensors to the low one."""
-        return self.widened(to_low(tensor) if tensor.layout is torch.strided else _cast(tensor, self.low))
+    def rounded(self, tensor):
+        """Return a tensor rounded to the low dtype, in the high one."""
+        return self.widened(_cast(tensor, self.low))
 
     def widened(self, narrow):
         """Cast a tensor of the low dtype to the high one, and record the low one as its source."""

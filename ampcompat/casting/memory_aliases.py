@@ -65,12 +65,12 @@ class Aliases:
                 self._of[memory] = alive
 
 
-def watch_aliases(cache, aliases, patches, moved):
+def watch_aliases(caches, aliases, patches, moved):
     """Make ``Tensor.data`` and ``Tensor.numpy`` record the aliases they return, and ``Tensor.data`` those assigned.
 
     Args:
-        cache: the ``WeightCache``.
-        aliases: its ``Aliases``.
+        caches: the ``WeightCache`` objects.
+        aliases: their ``Aliases``.
         patches: the ``PatchStack`` that undoes it.
         moved: called without arguments when the new data of a tensor is on another device.
     """
@@ -79,10 +79,12 @@ def watch_aliases(cache, aliases, patches, moved):
         memory = memory_of(tensor)
         if memory:  # 0: an empty tensor, or one on "meta"
             aliases.record(memory, alias)
-            cache.forget_memory(memory)
+            for cache in caches:
+                cache.forget_memory(memory)
 
     def record_assigned(tensor, value, before):
-        cache.forget_weight(tensor)
+        for cache in caches:
+            cache.forget_weight(tensor)
         memory = memory_of(tensor)
         for alias in (value, value._base):  # they share this memory from now on
             if alias is not None and memory_of(alias) == memory:

@@ -17,9 +17,9 @@ from .argument_casts import CastDevices, Casts
 from .base import CastBackend, do_nothing
 from .memory_aliases import Aliases, watch_aliases
 from .thread_state import InRegion, Paused, Switch, Unpaused
-from .weight_cache import CastingThread, WeightCache
+from .weight_cache import CastingThread, Parameter, WeightCache, is_weight
 
-_Tensor, Parameter = torch.Tensor, torch.nn.Parameter
+_Tensor = torch.Tensor
 
 
 class PatchedBackend(CastBackend):
@@ -42,13 +42,16 @@ class PatchedBackend(CastBackend):
         self._switch = Switch()
         self._switch.devices = CastDevices()
         self._is_limited_to_regions = False
+        low, high = dtypes
         self._aliases, self._casting_thread = Aliases(), CastingThread()
-        self._cache = WeightCache(METHODS[dtypes.low], self._aliases, self._casting_thread)
-        self._emulate = half_emulation.is_wanted(dtypes.low)
+        shared = (self._aliases, self._casting_thread)
+        self._cache = WeightCache(METHODS[low], *shared)
+        self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
+        self._emulate = half_emulation.is_wanted(low)
         self._casts = self._make_casts()
 
     def _make_casts(self):
-        return Casts(self.dtypes, self._make_exemption(), self._paused_inside, self._make_to_low())
+        return Casts(self.dtypes, self._make_exemption(), self._paused_inside, self._make_to_low(), self._rounded_of())
 
     def _make_exemption(self):
         switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
@@ -81,11 +84,15 @@ class PatchedBackend(CastBackend):
             if kind is Parameter or isinstance(value, _Tensor):  # for a subclass the second takes four times as long
                 if value.dtype not in not_low:
                     return value
-                is_weight = kind is Parameter or (kind is _Tensor and value.requires_grad and value.is_leaf)
-                return cached(value) if is_weight and not is_tracing() else convert(value)
+                # ``is_weight`` without the call in the most common case; no caches in traced code
+                return cached(value) if (kind is Parameter or is_weight(value)) and not is_tracing() else convert(value)
             return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
 
         return to_low
+
+    def _rounded_of(self):
+        cached = self._rounded_cache.cast
+        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
 
     def open(self, patches, on_move=do_nothing):
         originals = [
@@ -99,12 +106,13 @@ class PatchedBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
-        watch_aliases(self._cache, self._aliases, patches, on_move)
+        watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
         compile.patch_compile(patches)
         _turn_off_fast_paths(patches)
         if not self._is_limited_to_regions:
             self._switch.turn_on()
         patches.defer(self._cache.forget_all)
+        patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
 
     def _casts_for(self, row):
@@ -159,6 +167,7 @@ class PatchedBackend(CastBackend):
 
     def clear_cache(self, weights=list):
         self._cache.clear(weights)
+        self._rounded_cache.clear(weights)
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, rule, self._casts)

@@ -18,12 +18,19 @@ from ..torch_compat.thread_context import (
 from .compile import is_compiling
 from .memory_aliases import memory_of
 
+Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
 _grad_is_enabled = torch.is_grad_enabled
 
 
 def _mode_without_grad():
     return "inference" if in_inference_mode() else False
+
+
+def is_weight(tensor):
+    """Return whether the casts of a tensor are cached: it is a plain parameter, or a leaf that requires a gradient."""
+    kind = type(tensor)
+    return kind is Parameter or (kind is _Tensor and tensor.requires_grad and tensor.is_leaf)
 
 
 def _is_cacheable(weight):
