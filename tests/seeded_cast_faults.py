@@ -75,12 +75,12 @@ FAULTS_OF_CASTS = [
         RESUMED,
     ),
     # -- casts ---------------------------------------------------------------------------------------------------------
-    Fault("stale cast", CACHE, "if version == weight._version and address", "if address", CACHED),
+    Fault("stale cast", CACHE, "state = (weight._version, ", "state = (0, ", CACHED),
     Fault(
         "cache not invalidated",
         CACHE,
-        "            if mine in entry.casting_threads:\n",
-        "            if False:\n",
+        "if cached is not None and cached[-1] is mine:",
+        "if False:",
         CACHED,
     ),
     Fault(

@@ -3,6 +3,8 @@
 ``Casts`` holds what a wrapper needs from its backend.
 """
 
+from operator import attrgetter
+
 import torch
 
 from ..nested import BYTES, CONTAINERS, floating_tensors, map_items
@@ -10,22 +12,23 @@ from ..nested import BYTES, CONTAINERS, floating_tensors, map_items
 _Tensor = torch.Tensor
 
 
-class CastDevices(dict):
-    """{``torch.device``: whether tensors on it are cast}, which fills itself in as devices are looked up.
+class CastDevices:
+    """The devices on which tensors are cast.
 
     Args:
         types: device types ("cpu", "cuda", …); None means all.
     """
 
     def __init__(self, types=None):
-        super().__init__()
         self.types = None if types is None else frozenset(types)
-        #: Whether ``tensor.is_cpu`` gives the answer; it costs a third of a look-up in this dict.
-        self.is_cpu_only = self.types == {"cpu"} and hasattr(_Tensor, "is_cpu")
+        #: tensor -> whether it is on one of these devices
+        self.has = self._has
+        if self.types is not None and len(self.types) == 1:  # the common case, made fast
+            attribute = "is_" + "".join(self.types)
+            self.has = attrgetter(attribute) if hasattr(_Tensor, attribute) else self._has
 
-    def __missing__(self, device):
-        is_cast = self[device] = self.types is None or device.type in self.types
-        return is_cast
+    def _has(self, tensor):
+        return self.types is None or tensor.device.type in self.types
 
     def is_exempt(self, args, kwargs):
         """Return whether a call with these arguments is left alone, as its tensors are on other devices.
@@ -38,14 +41,14 @@ class CastDevices(dict):
         first = args[0] if args else None
         if isinstance(first, (tuple, list)) and first and isinstance(first[0], _Tensor):
             first = first[0]  # the first tensor of a sequence, as in ``cat``
-            if self[first.device] and first.dim():
+            if self.has(first) and first.dim():
                 return False
         found = floating_tensors(kwargs, floating_tensors(args, []))
         found = [tensor for tensor in found if tensor.dim()] or found
-        return bool(found) and not any(self[tensor.device] for tensor in found)
+        return bool(found) and not any(map(self.has, found))
 
     def is_exempt_traced(self, args):
-        """As ``is_exempt``, but by the first tensor alone: torch.compile cannot trace a look-up in this dict."""
+        """As ``is_exempt``, but by the first tensor alone: torch.compile does not trace ``has``."""
         for arg in args if self.types is not None else ():
             if isinstance(arg, _Tensor):
                 return arg.device.type not in self.types
@@ -63,17 +66,15 @@ class Casts:
         to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
         rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.EmulatedCall``; the result is
             cached for a weight.
-        is_compiling: whether a compiler is tracing; traced code must not use caches.
     """
 
-    def __init__(self, dtypes, is_exempt, paused, to_low, rounded_weight, is_compiling):
+    def __init__(self, dtypes, is_exempt, paused, to_low, rounded_weight):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.paused = paused
-        self.rounded_weight = rounded_weight
-        self.is_compiling = is_compiling
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
+        self.rounded_weight = rounded_weight
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""

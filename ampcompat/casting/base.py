@@ -47,8 +47,8 @@ class CastBackend(abc.ABC):
         """Return a context manager with casts off in this thread: nestable, restored when the body raises."""
 
     @abc.abstractmethod
-    def entered(self) -> ContextManager[None]:
-        """Return a context manager with casts on in this thread, unless the thread has paused them.
+    def entered(self) -> Optional[ContextManager[None]]:
+        """Return a context manager with casts on in this thread, or None if they are on already or paused.
 
         Initialized models enter it in ``forward``, so that every thread computes as the main thread does.
         """
@@ -106,7 +106,10 @@ class NoCasts(CastBackend):
     def paused(self) -> Iterator[None]:
         yield
 
-    entered = region = paused
+    region = paused
+
+    def entered(self) -> None:
+        return None
 
     def set_devices(self, types: Optional[Collection[str]]) -> None:
         pass

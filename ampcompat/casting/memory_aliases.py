@@ -12,7 +12,7 @@ from collections import deque
 
 import torch
 
-from .thread_state import renew_lock_in_forks
+from .thread_state import forget_threads_in_forks
 
 _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
@@ -35,10 +35,10 @@ class Aliases:
         self._of = {}  # memory -> the references
         # The memories of aliases that died. A weakref callback may run at any time, so it takes no lock.
         self._dead = deque()
-        renew_lock_in_forks(self)
+        forget_threads_in_forks(self)
 
-    def renew_lock(self):
-        """Make a new lock: in a forked process a lock that was held would never be released."""
+    def forget_threads(self):
+        """Make a new lock: one that another thread held would never be released."""
         self.lock = threading.RLock()  # reentrant: garbage collection may run any code while it is held
 
     def record(self, memory, alias):

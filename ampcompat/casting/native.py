@@ -17,7 +17,7 @@ from . import autocast_flags, compile
 from .autocast_flags import Flags
 from .base import do_nothing
 from .patched import PatchedBackend
-from .thread_state import NULL_CONTEXT, InRegion
+from .thread_state import InRegion
 
 _Tensor = torch.Tensor
 
@@ -48,19 +48,18 @@ class NativeBackend(PatchedBackend):
 
     def _make_exemption(self, is_autocast=False):
         switch, local, flags, members = self._switch, self._switch.local, self._flags, self._thread
-        is_tracing, is_switched_off = compile.is_tracing, self._is_switched_off
+        is_tracing = compile.is_tracing
 
         def is_exempt(args, kwargs):
             if is_tracing():  # a compiler cannot follow thread-locals, and it guards on autocast's flags
                 is_off = is_autocast or not compile.is_autocast_enabled(flags.devices)
                 return is_off or switch.devices.is_exempt_traced(args)
-            if local.off:
+            if local.off or (not flags.is_enabled() and members.entered is not None):  # as ``_is_switched_off``
                 return True
             devices, first = switch.devices, args[0] if args else None
-            is_tensor = isinstance(first, _Tensor)
-            if is_tensor and (first.is_cpu if devices.is_cpu_only else devices[first.device]) and first.dim():
-                return not flags.is_enabled() and members.entered is not None  # as ``is_switched_off``
-            return is_switched_off() or devices.is_exempt(args, kwargs)
+            if isinstance(first, _Tensor) and devices.has(first) and first.dim():
+                return False
+            return devices.is_exempt(args, kwargs)
 
         return is_exempt
 
@@ -122,13 +121,12 @@ class NativeBackend(PatchedBackend):
     _paused_inside = paused
 
     def entered(self):
-        """Return a context manager with autocast on in this thread, unless it is on already or paused."""
         members = self._thread
         if self._switch.local.off or members.entered is self._switch.devices:
-            return NULL_CONTEXT
+            return None
         if members.before is not None:  # the main thread, after another thread has moved a model to another device
             self._update_flags()
-            return NULL_CONTEXT
+            return None
         return self._with_flags_on()
 
     @contextmanager

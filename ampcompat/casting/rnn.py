@@ -5,6 +5,8 @@ import functools
 import torch
 from torch.nn.modules import rnn
 
+from . import compile
+
 
 def accept_any_floating_input(casts, patches):
     """Make recurrent layers accept inputs of any floating dtype while casts are active."""
@@ -14,7 +16,7 @@ def accept_any_floating_input(casts, patches):
 
     @functools.wraps(original)
     def check_input(self, input, *args, **kwargs):
-        if not casts.is_compiling() and not casts.is_exempt((input,), kwargs):
+        if not compile.is_compiling() and not casts.is_exempt((input,), kwargs):
             input = _with_dtype_of(input, self)
         return original(self, input, *args, **kwargs)
 

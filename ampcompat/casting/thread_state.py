@@ -4,22 +4,22 @@ import os
 import threading
 import weakref
 
-_locked = weakref.WeakSet()
+_with_threads = weakref.WeakSet()
 
 
-def renew_lock_in_forks(owner):
-    """Call ``owner.renew_lock()`` now and in every forked process, where a held lock would never be released."""
-    _locked.add(owner)
-    owner.renew_lock()
+def forget_threads_in_forks(owner):
+    """Call ``owner.forget_threads()`` now and in every forked process, which has only the thread that forked it."""
+    _with_threads.add(owner)
+    owner.forget_threads()
 
 
-def _renew_locks():
-    for owner in list(_locked):
-        owner.renew_lock()
+def _forget_threads():
+    for owner in list(_with_threads):
+        owner.forget_threads()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 class Switch:
@@ -32,63 +32,62 @@ class Switch:
         self.local = self._process_state()
         #: The ``argument_casts.CastDevices``: on which devices tensors are cast.
         self.devices = None
-        #: Whether casts are off for the process or paused in any thread. Compiled code uses this, because torch.compile
-        #: guards on plain attributes and not on thread-locals.
-        self.is_off_somewhere = True
-        renew_lock_in_forks(self)
+        self._is_off = True
+        forget_threads_in_forks(self)
 
-    def renew_lock(self):
-        """Make a new lock and count the threads that pause or are in a region again: a fork has only this thread."""
-        self._lock = threading.Lock()
-        local = self.local
-        self._pausing_threads, self._threads_inside = int(local.depth > 0), int(local.inside)
-        self._update()
+    def forget_threads(self):
+        """Count only the calling thread, as far as it pauses casts or is in a region."""
+        # One item per thread: unlike additions to a number, ``append`` and ``pop`` need no lock.
+        self._pausing, self._inside = [None] * (self.local.depth > 0), [None] * self.local.inside
+
+    @property
+    def is_off_somewhere(self):
+        """Whether casts are off for the process or paused in any thread.
+
+        Compiled code uses this, because torch.compile guards on plain attributes and not on thread-locals.
+        """
+        return bool(self._pausing) or (self._is_off and not self._inside)
 
     def turn_on(self):
         """Turn casts on in every thread that does not pause them."""
-        self._process_state.off = False
-        self._update()
+        self._process_state.off = self._is_off = False
 
     def turn_off(self):
         """Turn casts off in every thread, except in those that are in a region."""
-        self._process_state.off = True
-        self._update()
+        self._process_state.off = self._is_off = True
 
     def change_pauses(self, change):
         """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
-        local = self.local
-        before = local.depth
-        local.depth = after = before + change
+        mine = vars(self.local)  # of this thread; a dict is faster than several reads of a thread-local
+        before = mine.get("depth", 0)
+        mine["depth"] = after = before + change
         if after and not before:
-            local.off = True
-            self._update(pausing=1)
+            mine["off"] = True
+            self._pausing.append(None)
         elif before and not after:
-            self._restore_state(local)
-            self._update(pausing=-1)
+            _restore_state(mine)
+            self._pausing.pop()
 
     def mark_inside(self, inside):
         """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
-        local = self.local
-        was = local.inside
+        mine = vars(self.local)
+        was = mine.get("inside", False)
         if inside is not was:
-            local.inside = inside
-            self._restore_state(local)
-            self._update(inside=1 if inside else -1)
+            mine["inside"] = inside
+            _restore_state(mine)
+            if inside:
+                self._inside.append(None)
+            else:
+                self._inside.pop()
         return was
 
-    @staticmethod
-    def _restore_state(local):
-        if local.inside:
-            local.off = False
-        elif "off" in vars(local):
-            del local.off
 
-    def _update(self, pausing=0, inside=0):
-        with self._lock:
-            self._pausing_threads += pausing
-            self._threads_inside += inside
-            is_off = self._process_state.off and not self._threads_inside
-            self.is_off_somewhere = is_off or self._pausing_threads > 0
+def _restore_state(mine):
+    """Make ``off`` what the region of a thread says, or outside a region that of the process."""
+    if mine.get("inside"):
+        mine["off"] = False
+    else:
+        mine.pop("off", None)
 
 
 class Paused:
@@ -134,18 +133,3 @@ class InRegion(Unpaused):
     def __exit__(self, *exc_info):
         self._switch.mark_inside(self._was)
         super().__exit__(*exc_info)
-
-
-class NullContext:
-    """Context manager that changes nothing. torch.compile cannot compare ``contextlib.nullcontext`` by identity."""
-
-    __slots__ = ()
-
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *exc_info):
-        return None
-
-
-NULL_CONTEXT = NullContext()

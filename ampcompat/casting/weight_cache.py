@@ -20,8 +20,6 @@ from .memory_aliases import memory_of
 
 Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
-
-
 _grad_is_enabled = torch.is_grad_enabled
 
 
@@ -35,16 +33,23 @@ def is_weight(tensor):
     return kind is Parameter or (kind is _Tensor and tensor.requires_grad and tensor.is_leaf)
 
 
-class _Entry:
-    """The casts of one weight by grad mode, each with the state of the weight it is valid for, and their makers."""
+def _is_cacheable(weight):
+    """Return whether a weight has a version (not in inference mode) and memory (not if it is sparse)."""
+    return not (is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided)
 
-    __slots__ = ("reference", "address", "memory", "casting_threads", "casts")
+
+class _Entry:
+    """What is known of one weight.
+
+    ``cached`` is None or (cast, (version, address, requires_grad) of the weight, grad mode, casting thread). It is only
+    replaced as a whole, because other threads read it.
+    """
+
+    __slots__ = ("reference", "address", "memory", "cached")
 
     def __init__(self, reference):
         self.reference = reference
-        self.address = self.memory = None
-        self.casting_threads = set()
-        self.casts = {}  # grad mode -> (cast, version, address, requires_grad)
+        self.address = self.memory = self.cached = None
 
 
 class CastingThread(threading.local):
@@ -58,7 +63,7 @@ class CastingThread(threading.local):
 
 
 class WeightCache:
-    """Casts of weights by ``make``, one per weight, weight version and grad mode, for all threads.
+    """Casts of weights by ``make``, one per weight, for all threads.
 
     Args:
         make: weight -> its cast.
@@ -82,43 +87,32 @@ class WeightCache:
             return self._make(weight)
         if weight.is_cuda and is_capturing_cuda_graph():  # the graph must make its casts anew at every replay
             return self._make(weight)
-        mode = True if _grad_is_enabled() else _mode_without_grad()
         entry = self._entries.get(id(weight))
         if entry is None or entry.reference() is not weight:
-            return self._cast_first(weight, mode)
-        found = entry.casts.get(mode)
-        if found is not None:
-            cast, version, address, requires_grad = found
-            if version == weight._version and address == weight.data_ptr() and requires_grad == weight.requires_grad:
-                return cast
-            entry.casts.clear()
-        return self._cast_into(entry, weight, mode)
+            if not _is_cacheable(weight):
+                return self._make(weight)
+            entry = self._add_entry(weight)
+        mode = True if _grad_is_enabled() else _mode_without_grad()
+        # Read before the cast is made: another thread may change the weight meanwhile.
+        state = (weight._version, weight.data_ptr(), weight.requires_grad)
+        cached = entry.cached
+        if cached is not None and cached[1] == state and cached[2] in (mode, True):
+            return cached[0]
+        if state[1] != entry.address:
+            entry.address, entry.memory = state[1], memory_of(weight)
+        cast = self._make(weight)
+        if type(cast) is _Tensor:
+            entry.cached = (cast, state, mode, self._casting_thread.token)
+            self._is_empty = False
+            if self._aliases.has(entry.memory):  # asked last: an alias that is recorded meanwhile drops the cast
+                entry.cached = None
+        return cast
 
-    def _cast_first(self, weight, mode):
-        """Cast a weight without an entry. Add one, unless it has no version (inference mode) or no memory (sparse)."""
-        if is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided:
-            return self._make(weight)
+    def _add_entry(self, weight):
         entry = _Entry(weakref.ref(weight, _Forget(self, id(weight))))
         with self._aliases.lock:
             self._entries[id(weight)] = entry
-        return self._cast_into(entry, weight, mode)
-
-    def _cast_into(self, entry, weight, mode):
-        """Cast a weight, and cache the cast if that is safe."""
-        # Read before the cast is made: another thread may change the weight meanwhile.
-        version, address, requires_grad = weight._version, weight.data_ptr(), weight.requires_grad
-        if address != entry.address:
-            entry.address, entry.memory = address, memory_of(weight)
-        cast = self._make(weight)
-        if type(cast) is _Tensor:
-            if not entry.casts:
-                entry.casting_threads.clear()  # the threads that made the earlier casts no longer count
-            entry.casting_threads.add(self._casting_thread.token)
-            entry.casts[mode] = (cast, version, address, requires_grad)
-            self._is_empty = False
-            if self._aliases.has(entry.memory):  # asked last: an alias that is recorded meanwhile drops the cast
-                entry.casts.clear()
-        return cast
+        return entry
 
     def forget_dead(self, key, reference):
         """Drop the entry of a weight that died."""
@@ -134,19 +128,19 @@ class WeightCache:
                 return
             for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
                 if entry.memory == memory:
-                    entry.casts.clear()
+                    entry.cached = None
 
     def forget_weight(self, weight):
         """Drop the casts of one weight."""
         entry = self._entries.get(id(weight))
         if entry is not None:
-            entry.casts.clear()
+            entry.cached = None
 
     def forget_all(self):
         """Drop every cast, whichever thread made it. The recorded aliases stay."""
         self._is_empty = True
         for entry in self._entries.copy().values():
-            entry.casts.clear()
+            entry.cached = None
 
     def clear(self, weights=list):
         """Drop the casts that this thread has made, and those of some weights, whichever thread made them.
@@ -163,10 +157,10 @@ class WeightCache:
         with self._aliases.lock:  # so that ``forget_memory`` in another thread does not take the cache for empty
             self._is_empty = True
             for entry in self._entries.copy().values():
-                if mine in entry.casting_threads:
-                    entry.casts.clear()
-                elif entry.casts:
-                    is_left = True
+                cached = entry.cached
+                if cached is not None and cached[-1] is mine:
+                    entry.cached = None
+                is_left = is_left or entry.cached is not None
             if is_left:
                 self._is_empty = False
         if is_left:
@@ -174,7 +168,7 @@ class WeightCache:
                 self.forget_weight(weight)
 
     def __len__(self):
-        return sum(bool(entry.casts) for entry in self._entries.copy().values())
+        return sum(entry.cached is not None for entry in self._entries.copy().values())
 
 
 class _Forget:

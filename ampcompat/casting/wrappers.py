@@ -13,7 +13,7 @@ from ..nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import rules
 from . import half_emulation
 from .argument_casts import caster, widest
-from .compile import MARK
+from .compile import MARK, is_compiling
 
 _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
@@ -52,7 +52,7 @@ def half_emulated(function, casts, always=True):
         casts: the backend's ``Casts``.
         always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
     """
-    is_exempt, is_compiling, paused = casts.is_exempt, casts.is_compiling, casts.paused
+    is_exempt, paused = casts.is_exempt, casts.paused
 
     @functools.wraps(function)
     def in_half(*args, **kwargs):

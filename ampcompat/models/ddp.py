@@ -13,7 +13,7 @@ import torch
 from .. import tensor_lists
 from ..casting import half_emulation
 from ..loss_scaling import process_group
-from ..torch_compat.thread_context import in_process_group
+from ..torch_compat.thread_context import world_size
 
 #: Where a wrapper's unreduced gradients of earlier passes are: there are none, in ``.grad`` of the params, in masters.
 NONE, IN_PLACE, IN_MASTERS = range(3)
@@ -113,7 +113,7 @@ class DDPWrappers:
 
     def are_weights_shared_by_hand(self):
         """Return whether there are other ranks but no wrapper, so that only the script itself can share weights."""
-        return not self._unreduced and in_process_group() and torch.distributed.get_world_size() > 1
+        return not self._unreduced and world_size() > 1
 
     def exist(self):
         """Return whether there is any wrapper."""

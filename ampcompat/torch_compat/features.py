@@ -38,7 +38,7 @@ def read():
     return Facts(
         version=torch.__version__,
         devices=devices,
-        autocast_devices={device: dtypes for device, dtypes in _autocast_devices(devices)},
+        autocast_devices={device: autocast_dtypes(device) for device in devices if autocast_dtypes(device)},
         has_inference_mode=hasattr(torch, "inference_mode"),
         has_functorch=hasattr(torch._C, "_functorch"),
         has_compile=hasattr(torch, "compile"),
@@ -58,20 +58,8 @@ def available_devices():
     return tuple(devices)
 
 
-def _autocast_devices(devices):
-    for device in devices:
-        dtypes = _autocast_dtypes(device)
-        if dtypes:
-            yield device, dtypes
-
-
 @functools.lru_cache(maxsize=None)
 def autocast_dtypes(device):
-    """Return the low dtypes that autocast supports on a device type."""
-    return _autocast_dtypes(device)
-
-
-def _autocast_dtypes(device):
     """Return the low dtypes that autocast supports on a device type. Only entering the context shows it."""
     if not hasattr(torch, "autocast"):  # torch < 1.10; the CUDA-only context of 1.6 cannot be addressed by device
         return ()

@@ -7,7 +7,6 @@ backend.
 from .. import casting
 from ..casting import autograd, half_emulation_mode
 from ..casting.base import NoCasts
-from ..casting.thread_state import NULL_CONTEXT
 from ..op_table import rules
 from ..patching import PatchStack
 from ..torch_compat import features
@@ -125,8 +124,7 @@ class ProcessCasts:
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        context = self.backend.entered()
-        return None if context is NULL_CONTEXT else context
+        return self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""

@@ -116,12 +116,12 @@ def test_forked_workers_are_not_cast_and_neither_are_their_threads(in_session):
 
 
 @needs_fork
-def test_worker_forked_while_another_thread_holds_the_locks_does_not_hang(in_session):
+def test_worker_forked_while_another_thread_holds_the_lock_does_not_hang(in_session):
     backend = ampcompat.current().casts
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with backend._switch._lock, backend._aliases.lock:
+        with backend._aliases.lock:
             held.set()
             done.wait(60)
 

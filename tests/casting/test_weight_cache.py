@@ -285,6 +285,20 @@ def test_cast_made_without_gradients_is_not_used_where_they_are_wanted(setting):
 
 
 @each_setting
+def test_a_pass_without_gradients_does_not_replace_the_cast_that_has_them(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting):
+        with CastCounter(model.weight.shape, PAIRS[setting[1]].low) as counter:
+            trained = model(x)
+            with torch.no_grad():
+                assert torch.equal(model(x), trained) and not model(x).requires_grad
+            loss = (trained + model(x)).sum()
+        assert counter.count == 1
+        loss.backward()
+        assert model.weight.grad is not None
+
+
+@each_setting
 def test_weight_that_starts_to_be_trained_gets_its_gradient(setting):
     model, x = make_linear(setting), make_input(setting)
     model.weight.requires_grad_(False)
