@@ -5,13 +5,12 @@ possibly written after such an access, and as long as such a tensor is alive.
 """
 
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import get_ident
 
 import torch
 
 from ..casting.memory_aliases import watch_data
-from ..casting.thread_state import NULL_CONTEXT
 
 
 class Writes:
@@ -54,12 +53,12 @@ class Writes:
     def paused(self):
         """Return a context manager that notes no writes of this thread: those of an optimizer's own step."""
         threads = self._paused_threads
-        return _switched(threads.add, threads.discard) if self._is_open else NULL_CONTEXT
+        return _switched(threads.add, threads.discard) if self._is_open else nullcontext()
 
     def resumed(self):
         """Return a context manager that notes writes again, in a closure called by a step."""
         threads = self._paused_threads
-        return _switched(threads.discard, threads.add) if self._is_open else NULL_CONTEXT
+        return _switched(threads.discard, threads.add) if self._is_open else nullcontext()
 
     def __bool__(self):
         return bool(self._recorded)
