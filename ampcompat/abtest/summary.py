@@ -8,6 +8,9 @@ from typing import Optional
 from . import curves, target
 from .verdict import Verdict, judge
 
+#: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
+SETTLING = 5
+
 
 @dataclass
 class LevelSummary:
@@ -96,14 +99,19 @@ def _timed(run):
 
 
 def steady_steps(run):
-    """Return the steps whose times count: after the first, neither watched for overflows nor measured for memory.
+    """Return the steps whose times count: not slow, nor one of the ``SETTLING`` steps after a slow one.
 
-    Without any the unmeasured ones after the first; without these the last.
+    Slow are the first step, and those that were watched for overflows or measured for memory. In runs that are too
+    short for that: the steps that are not slow; without any those not measured, after the first; without these the
+    last.
     """
-    steps, slow = range(1, len(run.step_seconds)), set(run.measured)
-    watched = slow.union(run.watched)
-    unwatched = [step for step in steps if step not in watched] if run.watched else []
-    return unwatched or [step for step in steps if step not in slow] or list(range(len(run.step_seconds)))[-1:]
+    steps, measured = range(1, len(run.step_seconds)), {0}.union(run.measured)
+    slow = measured.union(run.watched)
+    settled = [step for step in steps if slow.isdisjoint(range(step - SETTLING, step + 1))]
+    for found in settled, [step for step in steps if step not in slow], [step for step in steps if step not in measured]:
+        if found:
+            return found
+    return list(range(len(run.step_seconds)))[-1:]
 
 
 def _rate(run):

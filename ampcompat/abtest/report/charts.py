@@ -201,7 +201,7 @@ def _times(named):
         if times:
             low, middle, high = (_rounded(series.quantile(times, share) * 1e3) for share in (0.25, 0.5, 0.75))
             rows.append(dict(fields, milliseconds=middle, low=low, high=high))
-    caption = "Median; the line spans the middle half. Steps that were watched or measured do not count."
+    caption = "Median; the line spans the middle half. Steps that were watched or measured, and five after each, do not count."
     return Chart("time", "Time per step", caption, _filled("time", rows, named))
 
 

@@ -47,7 +47,7 @@ def levels(reports):
     for name, report, summary in reports:
         fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
         rows += [[name] * len(prefix) + _level(row, report.runs[level], fastest) for level, row in summary.items()]
-    title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of unwatched steps."
+    title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
     return Table(title, prefix + columns, rows, len(prefix) + 2, [])
 
 
