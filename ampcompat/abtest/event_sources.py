@@ -4,8 +4,8 @@ from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
 from ..memory.step_observer import MemoryObserver
 from .layers import LayerErrors
 
-#: Of every twenty steps ten are watched for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no hooks,
-#: so that their times are those of the script (see ``summary.steady_steps``).
+#: Of every twenty steps ten are watched for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
+#: hooks, so that their times are those of the script (see ``summary.steady_steps``).
 CYCLE, WATCHED, FIRST = 20, 10, 4
 
 #: Steps in which memory is measured, besides every 200th: watched ones. Not the first, and some after the skips that a

@@ -35,6 +35,12 @@ class LevelSummary:
     peak: Optional[int] = None
     saved: Optional[int] = None
     to_target: Optional[target.TimeToTarget] = None
+    status: str = "ok"
+
+    @property
+    def kind(self):
+        """The verdict in a word, or how the run ended where it did not end by itself."""
+        return self.status if self.status in ("failed", "interrupted") else self.verdict.kind
 
 
 def summarize(report):
@@ -70,6 +76,7 @@ def _row(level, run, verdict, shared):
         seconds=seconds_per_step(run),
         rate=_rate(run),
         peak=run.memory.peak_total,
+        status=run.status,
     )
 
 
@@ -84,8 +91,14 @@ def _mean(values):
 
 def seconds_per_step(run):
     """Return the median step time of a run and its repeats; None without steps."""
-    times = steady_seconds(run)
-    return median(times) if times else None
+    found = quartiles(steady_seconds(run))
+    return found[1] if found else None
+
+
+def quartiles(values):
+    """Return the lower quartile, the median and the upper quartile; None without values."""
+    ordered = sorted(values)
+    return (ordered[len(ordered) // 4], median(ordered), ordered[len(ordered) * 3 // 4]) if ordered else None
 
 
 def steady_seconds(run):
@@ -108,7 +121,11 @@ def steady_steps(run):
     steps, measured = range(1, len(run.step_seconds)), {0}.union(run.measured)
     slow = measured.union(run.watched)
     settled = [step for step in steps if slow.isdisjoint(range(step - SETTLING, step + 1))]
-    for found in settled, [step for step in steps if step not in slow], [step for step in steps if step not in measured]:
+    for found in (
+        settled,
+        [step for step in steps if step not in slow],
+        [step for step in steps if step not in measured],
+    ):
         if found:
             return found
     return list(range(len(run.step_seconds)))[-1:]

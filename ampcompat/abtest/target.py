@@ -4,8 +4,8 @@ The target is where the baseline's first loss ends with the same seed, within 1 
 metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it; a metric rises to it where the baseline begins
 below. What counts are medians of the last tenth of the steps so far (of the run's length; at least five losses, one
 value of a metric), so that one lucky batch does not. At its last step a level is where the table says that it ends: at
-the baseline's end plus the median difference in the last window. Seconds are steps times the median step time of the level, since
-some steps are slower for being watched.
+the baseline's end plus the median difference in the last window. Seconds are steps times the median step time of the
+level, since some steps are slower for being watched.
 """
 
 import math
@@ -103,7 +103,7 @@ def _end(reference):
 
 
 def _first_step(run, reference, name, value, rises) -> Optional[int]:
-    """Return the step at which a series reaches a value: by its smoothed values, at the last step by the table's end."""
+    """Return the step at which a series reaches a value: by its smoothed values, or by its end as the table has it."""
 
     def is_reached(each):
         return each >= value if rises else each <= value

@@ -134,7 +134,9 @@ class LineProgress:
         steps = "{} steps".format(len(run.step_seconds))
         if run.error and run.status != "interrupted":
             return "{} after {}: {}".format(run.status, steps, run.error)
-        return "{}{} in {}".format("interrupted after " if run.status == "interrupted" else "", steps, duration(seconds))
+        return "{}{} in {}".format(
+            "interrupted after " if run.status == "interrupted" else "", steps, duration(seconds)
+        )
 
     def show(self):
         """Write a line."""
