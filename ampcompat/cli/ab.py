@@ -64,7 +64,12 @@ def ab(arguments):
         return ALL_FAILED
     if interrupted is not None:
         return interrupted
-    return ALL_FAILED if all(run.status == "failed" for run in report.runs.values()) else 0
+    if not all(run.status == "failed" for run in report.runs.values()):
+        return 0
+    misplaced = parser.options_among(command[1:])
+    if misplaced:
+        print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))
+    return ALL_FAILED
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -232,10 +237,10 @@ def _check_combinations(parser, options):
 
 
 def _print(options, report, outputs):
-    failed = {}  # output -> the levels that printed it
+    failed = {}  # output -> the levels that printed it, as the keys of a dict
     for (level, repeat), text in outputs.items():
         if text and report.run_of(level, repeat).status == "failed":
-            failed.setdefault(text, []).append(level)
+            failed.setdefault(text, {})[level] = True
     for text, levels in failed.items():
         print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
     width = shutil.get_terminal_size((100, 24)).columns

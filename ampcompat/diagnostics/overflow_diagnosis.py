@@ -236,7 +236,7 @@ class OverflowDiagnosis(Observer):
         step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
         told = "{} What to try: {}".format(text, advice)
-        if loss_id in self._last:
+        if loss_id in self._last and not facts.loss:
             told = "As in step {}, as far as is known: {}.".format(self._last[loss_id][3], UNWATCHED)
         self.findings.append((step, told))
 

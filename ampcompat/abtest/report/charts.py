@@ -89,11 +89,7 @@ def _runs(named):
     """Yield (level, fields of its rows, run) of every level of every report."""
     for name, report in named:
         for level, run in report.runs.items():
-            yield level, {"run": _label(level, name), "report": name}, run
-
-
-def _label(*words):
-    return " ".join(filter(None, words))
+            yield level, {"run": "{} {}".format(level, name).strip(), "report": name}, run
 
 
 def _palette(named):
@@ -200,9 +196,7 @@ def _times(named):
         if found:
             low, middle, high = (_rounded(1e3 * each) for each in found)
             rows.append(dict(fields, milliseconds=middle, low=low, high=high))
-    caption = (
-        "Median; the line spans the middle half. Steps that were watched or measured, and five after, do not count."
-    )
+    caption = "Median; the line spans the middle half. Watched and measured steps, and five after each, do not count."
     return Chart("time", "Time per step", caption, _filled("time", rows, named))
 
 
@@ -213,7 +207,8 @@ def _memory(named):
             for place, kind in enumerate(KINDS):
                 value, is_known = getattr(memory, kind, None), kind not in ("activations", "buffers")
                 if value and (is_known or source == "measured"):
-                    row = {"run": _label(level, source, fields["report"]), "kind": kind, "order": place}
-                    rows.append(dict(row, MiB=_rounded(value / 2**20), is_known=is_known))
+                    name = "{} {} {}".format(level, source, fields["report"]).strip()
+                    row = {"run": name, "kind": kind, "order": place, "is_known": is_known}
+                    rows.append(dict(row, MiB=_rounded(value / 2**20)))
     caption = "By kind at the peak of a step. Pale: activations and buffers, of which the formula knows nothing."
     return Chart("memory", "Memory", caption, _filled("memory", rows, named))
