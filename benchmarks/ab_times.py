@@ -12,6 +12,7 @@ import statistics
 import time
 import types
 
+import ab_machine
 import torch
 
 from ampcompat import abtest, amp, session
@@ -43,6 +44,7 @@ def main():
                 level, *times, middle, low, high, slow
             )
         )
+    print("\n" + ab_machine.describe())
 
 
 def measure(level, steps, clock):
@@ -52,7 +54,7 @@ def measure(level, steps, clock):
         train(steps, times, clock)
     report = abtest.compare(lambda _: train(steps, [], clock), levels=[level], baseline=level, control=False)
     run = report.runs[level]
-    watched = [run.step_seconds[step] for step in run.watched[1:] if step not in run.measured]
+    watched = [run.step_seconds[step] for step in run.watched if step not in {0}.union(run.measured)]
     return [statistics.median(each) for each in (times[1:], steady_seconds(run), watched)]
 
 

@@ -13,6 +13,8 @@ import math
 import random
 import sys
 
+import ab_machine
+
 from ampcompat.abtest import Report, Run, verdict
 
 #: The learning rate of the real trainings.
@@ -66,6 +68,7 @@ def main():
                 print("| {} | {} | {} | {} | {} | {} |".format(kind, source, *(counts + [len(found)])), flush=True)
     accepted, rejected = wrong[verdict.ACCEPTED], wrong[verdict.REJECTED]
     print("\n{} reports: {} wrong acceptances, {} wrong rejections".format(total, accepted, rejected))
+    print(ab_machine.describe())
     return 1 if accepted or rejected > 0.05 * total else 0
 
 

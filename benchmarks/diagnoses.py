@@ -10,6 +10,7 @@ import argparse
 import collections
 import sys
 
+import ab_machine
 import torch
 
 import ampcompat
@@ -123,6 +124,7 @@ def main():
             if options.show or not each:
                 print("    {}: {}".format(level, text))
     print("\n{} of {} right".format(right, len(CAUSES) * len(LEVELS)))
+    print(ab_machine.describe())
     return 0 if right >= 43 else 1
 
 

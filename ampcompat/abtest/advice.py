@@ -1,10 +1,8 @@
 """Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
 
-from statistics import median
-
 from . import target
 from .number_format import percent, seconds
-from .summary import steady_seconds, summarize
+from .summary import quartiles, steady_seconds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED
 
 #: Step times that differ by no more than this share count as equal.
@@ -113,5 +111,5 @@ def _remarks(report, rows):
 
 
 def _spread(run):
-    times = sorted(steady_seconds(run))
-    return (times[len(times) * 3 // 4] - times[len(times) // 4]) / median(times)
+    low, middle, high = quartiles(steady_seconds(run))
+    return (high - low) / middle

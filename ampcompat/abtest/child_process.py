@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
 
@@ -64,21 +65,25 @@ class Events:
 
     def __init__(self, task, device):
         self._writer = EventWriter(task["event_log"])
-        self.close = self._writer.close
+        self._folder = os.path.dirname(task["event_log"])
         self._parent, self._device = task["parent"], device
-        self._check_parent()
 
     def write(self, event):
         """Write an event."""
         self._writer.write(event)
         if event.get("step") == 0:
             self._writer.write({"environment": {"device": recorded_run.device_name(self._device())}})
-        if "step" in event:
-            self._check_parent()
-
-    def _check_parent(self):
-        if self._parent not in (None, os.getppid()):
+        if "step" in event and self._is_orphaned():
             raise StepLimitReached("nobody waits for this run: the process that started it has ended")
+
+    def close(self):
+        """Close the file, and remove its folder where the process that made it was killed."""
+        self._writer.close()
+        if self._is_orphaned():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _is_orphaned(self):
+        return self._parent not in (None, os.getppid())
 
 
 def run_script(command, has_alias=True):

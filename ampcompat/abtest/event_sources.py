@@ -4,13 +4,13 @@ from ..diagnostics.overflow_diagnosis import OverflowDiagnosis
 from ..memory.step_observer import MemoryObserver
 from .layers import LayerErrors
 
-#: Of every eight steps five are watched for overflows, from step 5 on. The other three have no hooks; the first of them
-#: still runs with cold caches, so that the times of two count: those of the steps 3, 4, 11, 12, …
-CYCLE, WATCHED, FIRST = 8, 5, 3
+#: Of every twenty steps ten are watched for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
+#: hooks, so that their times are those of the script (see ``summary.steady_steps``).
+CYCLE, WATCHED, FIRST = 20, 10, 4
 
-#: Steps in which memory is measured, besides every 200th. Not the first, and some after the skips that a dynamic
-#: scale may begin with, since an optimizer has no state before it has stepped.
-MEASURED = (1, 2, 5, 10, 20, 50, 100)
+#: Steps in which memory is measured, besides every 200th: watched ones. Not the first, and some after the skips that a
+#: dynamic scale may begin with, since an optimizer has no state before it has stepped.
+MEASURED = (1, 2, 5, 20, 60, 100)
 
 
 class DiagnosisEvents:
@@ -18,18 +18,20 @@ class DiagnosisEvents:
 
     def __init__(self, diagnosis):
         self._diagnosis = diagnosis
-        self._place = FIRST  # of the current step in the cycle
         self._count = 0  # explanations that have become events
 
     @property
     def is_watching(self):
         """Whether the diagnosis slows the current step."""
-        return self._place <= WATCHED
+        return not self._diagnosis.is_paused
 
     def step_ended(self, next_step):
-        """Pause or resume the diagnosis for the next step."""
-        self._place = FIRST if next_step is None else (next_step + FIRST) % CYCLE
-        self._diagnosis.is_paused = self._place >= WATCHED
+        """Pause the diagnosis for the next steps, or resume it: by turns, and after an unwatched step was skipped."""
+        place = 0 if next_step is None else (next_step + FIRST) % CYCLE
+        if place == WATCHED:
+            self._diagnosis.is_paused = True
+        elif place < WATCHED or len(self._diagnosis.findings) > self._count:
+            self._diagnosis.is_paused = False
 
     def new_events(self):
         """Return the events of explanations since the last call."""

@@ -18,8 +18,8 @@ from ..nested import cast_floating, floating_tensors
 from ..observer import Observer
 from ..torch_compat import features
 
-#: The steps in which layers are compared.
-STEPS = (1, 10, 30)
+#: The steps in which layers are compared; in these no memory is measured, and no time is taken.
+STEPS = (3, 16, 36)
 
 
 class LayerErrors(Observer):

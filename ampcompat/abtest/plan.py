@@ -14,6 +14,7 @@ from . import advice
 from .execution import add_recorded, run_process
 from .planned_run import PlannedRun, check_identity
 from .report_data import NOT_RUN, Report, write_atomically
+from .subprocess_run import exit_code, sigterm_as_interrupt
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
 
@@ -122,12 +123,16 @@ def _labelled(report):
 
 
 def main(arguments):
-    """Do the run that the command line names; return 1 if it failed."""
+    """Do the run that the command line names; return 1 if it failed, 130 or 143 if it was interrupted."""
     if len(arguments) != 2:
         print("expected: python -m ampcompat.abtest.plan FOLDER NAME", file=sys.stderr)
         return 2
     try:
-        run = run_planned(*arguments)
+        with sigterm_as_interrupt():
+            run = run_planned(*arguments)
+    except KeyboardInterrupt as error:
+        print("{}: interrupted; nothing was written".format(arguments[1]))
+        return exit_code(error)
     except AmpError as error:
         print("ampcompat.abtest.plan: error: {}".format(error), file=sys.stderr)
         return 2

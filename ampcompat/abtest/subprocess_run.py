@@ -1,5 +1,6 @@
 """Does a ``PlannedRun`` in a child process and reads its events. This process does not import torch."""
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,29 @@ INTERRUPT_WAIT, TERMINATE_WAIT = 1.0, 10.0
 
 #: Bytes of a script's output that are shown when it fails.
 OUTPUT_BYTES = 4000
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which a scheduler sends; handled as Ctrl-C, so that the child process ends and nothing is left."""
+
+
+@contextlib.contextmanager
+def sigterm_as_interrupt():
+    """Raise ``Terminated`` where SIGTERM arrives within the block; for the main thread."""
+
+    def terminate(number, frame):
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def exit_code(interrupt):
+    """Return the exit code after a ``KeyboardInterrupt``."""
+    return 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
 class SubprocessRun:

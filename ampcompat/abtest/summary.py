@@ -8,6 +8,9 @@ from typing import Optional
 from . import curves, target
 from .verdict import Verdict, judge
 
+#: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
+SETTLING = 5
+
 
 @dataclass
 class LevelSummary:
@@ -32,6 +35,12 @@ class LevelSummary:
     peak: Optional[int] = None
     saved: Optional[int] = None
     to_target: Optional[target.TimeToTarget] = None
+    status: str = "ok"
+
+    @property
+    def kind(self):
+        """The verdict in a word, or how the run ended where it did not end by itself."""
+        return self.status if self.status in ("failed", "interrupted") else self.verdict.kind
 
 
 def summarize(report):
@@ -67,6 +76,7 @@ def _row(level, run, verdict, shared):
         seconds=seconds_per_step(run),
         rate=_rate(run),
         peak=run.memory.peak_total,
+        status=run.status,
     )
 
 
@@ -81,8 +91,14 @@ def _mean(values):
 
 def seconds_per_step(run):
     """Return the median step time of a run and its repeats; None without steps."""
-    times = steady_seconds(run)
-    return median(times) if times else None
+    found = quartiles(steady_seconds(run))
+    return found[1] if found else None
+
+
+def quartiles(values):
+    """Return the lower quartile, the median and the upper quartile; None without values."""
+    ordered = sorted(values)
+    return (ordered[len(ordered) // 4], median(ordered), ordered[len(ordered) * 3 // 4]) if ordered else None
 
 
 def steady_seconds(run):
@@ -96,14 +112,23 @@ def _timed(run):
 
 
 def steady_steps(run):
-    """Return the steps whose times count: after the first, neither watched for overflows nor measured for memory.
+    """Return the steps whose times count: not slow, nor one of the ``SETTLING`` steps after a slow one.
 
-    Without any the unmeasured ones after the first; without these the last.
+    Slow are the first step, and those that were watched for overflows or measured for memory. In runs that are too
+    short for that: the steps that are not slow; without any those not measured, after the first; without these the
+    last.
     """
-    steps, slow = range(1, len(run.step_seconds)), set(run.measured)
-    watched = slow.union(run.watched)
-    unwatched = [step for step in steps if step not in watched] if run.watched else []
-    return unwatched or [step for step in steps if step not in slow] or list(range(len(run.step_seconds)))[-1:]
+    steps, measured = range(1, len(run.step_seconds)), {0}.union(run.measured)
+    slow = measured.union(run.watched)
+    settled = [step for step in steps if slow.isdisjoint(range(step - SETTLING, step + 1))]
+    for found in (
+        settled,
+        [step for step in steps if step not in slow],
+        [step for step in steps if step not in measured],
+    ):
+        if found:
+            return found
+    return list(range(len(run.step_seconds)))[-1:]
 
 
 def _rate(run):

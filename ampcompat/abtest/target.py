@@ -3,8 +3,9 @@
 The target is where the baseline's first loss ends with the same seed, within 1 %; or a value of a loss or of a logged
 metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it; a metric rises to it where the baseline begins
 below. What counts are medians of the last tenth of the steps so far (of the run's length; at least five losses, one
-value of a metric), so that one lucky batch does not. Seconds are steps times the median step time of the level, since
-some steps are slower for being watched.
+value of a metric), so that one lucky batch does not. At its last step a level is where the table says that it ends: at
+the baseline's end plus the median difference in the last window. Seconds are steps times the median step time of the
+level, since some steps are slower for being watched.
 """
 
 import math
@@ -102,8 +103,16 @@ def _end(reference):
 
 
 def _first_step(run, reference, name, value, rises) -> Optional[int]:
-    reached = (step for step, each in _smoothed(run, reference, name) if (each >= value if rises else each <= value))
-    return next(reached, None)
+    """Return the step at which a series reaches a value: by its smoothed values, or by its end as the table has it."""
+
+    def is_reached(each):
+        return each >= value if rises else each <= value
+
+    found = _smoothed(run, reference, name)
+    step = next((step for step, each in found if is_reached(each)), None)
+    windows = curves.compare(run, reference, name) if found and step is None else []
+    is_at_end = bool(windows) and is_reached(curves.end_value(reference, name) + windows[-1].gap)
+    return found[-1][0] if is_at_end else step
 
 
 def _smoothed(run, reference, name):

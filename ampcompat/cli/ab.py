@@ -8,7 +8,6 @@ import argparse
 import os
 import shlex
 import shutil
-import signal
 import sys
 
 from ..abtest import advice, export
@@ -18,6 +17,7 @@ from ..abtest.report.html import to_html
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
+from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, target_option
 from .argument_parser import CommandParser, whole_number
@@ -27,11 +27,7 @@ from .run import BACKENDS, parse_dtypes, parse_level, script_command
 from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses, write_json
 from .variants import choose_rows, parse_against, parse_variant
 
-ALL_FAILED, INTERRUPTED = 1, 130
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which a scheduler sends; handled as Ctrl-C, so that the child process ends and the report is written."""
+ALL_FAILED = 1
 
 
 def ab(arguments):
@@ -52,14 +48,15 @@ def ab(arguments):
     progress = make_progress(steps=options.steps, runs=len(missing))
     outputs = {}
     try:
-        interrupted = _run(options, missing, report, progress, outputs)
+        run = run_in_process if options.in_process else run_in_subprocesses
+        interrupted = _interruptible(run, options, missing, report, progress, outputs)
     except AmpError as error:
         parser.error(str(error))
     report.environment.update({"target": options.target} if options.target else {})
     advice.advise(report)
     _print(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
-        print("\n" + find_in_processes(report, options, planned, progress))
+        interrupted = _interruptible(_print_search, report, options, planned, progress)
     try:
         _write(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
@@ -67,7 +64,12 @@ def ab(arguments):
         return ALL_FAILED
     if interrupted is not None:
         return interrupted
-    return ALL_FAILED if all(run.status == "failed" for run in report.runs.values()) else 0
+    if not all(run.status == "failed" for run in report.runs.values()):
+        return 0
+    misplaced = parser.options_among(command[1:])
+    if misplaced:
+        print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))
+    return ALL_FAILED
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -169,16 +171,13 @@ def _writable_file(text):
     return text
 
 
-def _run(options, missing, report, progress, outputs):
-    """Do the runs that are missing; return the exit code if they were interrupted, otherwise None."""
-    run = run_in_process if options.in_process else run_in_subprocesses
-    before = signal.signal(signal.SIGTERM, _raise_terminated)
+def _interruptible(function, *args):
+    """Call a function that does runs; return the exit code if it was interrupted, otherwise None."""
     try:
-        run(options, missing, report, progress, outputs)
+        with sigterm_as_interrupt():
+            function(*args)
     except KeyboardInterrupt as error:
-        return 128 + signal.SIGTERM if isinstance(error, Terminated) else INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        return exit_code(error)
     return None
 
 
@@ -234,18 +233,14 @@ def _check_combinations(parser, options):
         options.levels = [options.find_keep_fp32]
 
 
-def _raise_terminated(number, frame):
-    raise Terminated
-
-
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
 def _print(options, report, outputs):
-    failed = {}  # output -> the levels that printed it
+    failed = {}  # output -> the levels that printed it, as the keys of a dict
     for (level, repeat), text in outputs.items():
         if text and report.run_of(level, repeat).status == "failed":
-            failed.setdefault(text, []).append(level)
+            failed.setdefault(text, {})[level] = True
     for text, levels in failed.items():
         print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
     width = shutil.get_terminal_size((100, 24)).columns
@@ -253,6 +248,10 @@ def _print(options, report, outputs):
     nothing = [run.error for run in report.runs.values() if run.error in NOTHING_TO_RECORD]
     if nothing:
         print("The other levels were not run: {}.".format(nothing[0]))
+
+
+def _print_search(report, options, planned, progress):
+    print("\n" + find_in_processes(report, options, planned, progress))
 
 
 def _write(options, report):

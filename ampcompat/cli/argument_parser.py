@@ -16,6 +16,10 @@ class CommandParser(argparse.ArgumentParser):
         """Print the message on one line and exit with 2."""
         self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, " ".join(message.split())))
 
+    def options_among(self, arguments):
+        """Return those of ``arguments`` that are options of this parser."""
+        return [each for each in arguments if each.partition("=")[0] in self._option_string_actions]
+
     def write_file(self, path, text):
         """Write a text file; an error of the command line if that is not possible."""
         try:

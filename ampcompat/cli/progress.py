@@ -91,7 +91,7 @@ class LineProgress:
             self._durations.append(time.monotonic() - ended.start)
             if self.total is None and run.status in ("ok", "stopped"):
                 self.total = len(run.step_seconds)
-            self.show_end(ended.label, run)
+            self.show_end(ended.label, run, self._durations[-1])
 
     def remaining(self):
         """Return the estimated seconds until all runs have ended, or None."""
@@ -129,21 +129,22 @@ class LineProgress:
         steps = sum(run.step for run in self.running.values())
         return min(1.0, steps / self.total / len(self.running)) if self.total and self.running else 0.0
 
-    def ending(self, run):
-        """Return a description of how a run ended."""
+    def ending(self, run, seconds):
+        """Return a description of how a run ended. Where its loss ends is said in the report, where levels compare."""
+        steps = "{} steps".format(len(run.step_seconds))
         if run.error and run.status != "interrupted":
-            return "{} after {} steps: {}".format(run.status, len(run.step_seconds), run.error)
-        text = "interrupted after " if run.status == "interrupted" else ""
-        text += "{} steps".format(len(run.step_seconds))
-        return text + (", last loss " + number(run.loss[-1][2]) if run.loss else "")
+            return "{} after {}: {}".format(run.status, steps, run.error)
+        return "{}{} in {}".format(
+            "interrupted after " if run.status == "interrupted" else "", steps, duration(seconds)
+        )
 
     def show(self):
         """Write a line."""
         print("{}: {}".format(self.heading(), ", ".join(self.status())), file=self.stream, flush=True)
 
-    def show_end(self, label, run):
-        """Write the last line of a run."""
-        print("{}: {}".format(label, self.ending(run)), file=self.stream, flush=True)
+    def show_end(self, label, run, seconds):
+        """Write the last line of a run, which took so many seconds."""
+        print("{}: {}".format(label, self.ending(run, seconds)), file=self.stream, flush=True)
 
 
 class BarProgress(LineProgress):
@@ -160,10 +161,10 @@ class BarProgress(LineProgress):
         """Redraw the line."""
         self._draw(self.heading(), self.status(), self.share(), None)
 
-    def show_end(self, label, run):
+    def show_end(self, label, run, seconds):
         """Draw the line of a run for the last time and leave it there."""
         share = min(1.0, len(run.step_seconds) / self.total) if self.total else 0.0
-        self._draw(label, [self.ending(run)], share, RED if run.error else GREEN)
+        self._draw(label, [self.ending(run, seconds)], share, RED if run.error else GREEN)
         self.stream.write("\n")
         self.stream.flush()
 

@@ -236,8 +236,9 @@ class OverflowDiagnosis(Observer):
         step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
         told = "{} What to try: {}".format(text, advice)
-        if loss_id in self._last:
-            told = "As in step {}, as far as is known: {}.".format(self._last[loss_id][3], UNWATCHED)
+        earlier = self._last.get(loss_id)
+        if earlier is not None and earlier[2].loss == facts.loss:  # nan or inf, or None for a finite loss
+            told = "As in step {}, as far as is known: {}.".format(earlier[3], UNWATCHED)
         self.findings.append((step, told))
 
     def _conclude(self, session, record, skipped):

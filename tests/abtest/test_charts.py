@@ -1,12 +1,12 @@
 """Charts of reports: specifications of Vega-Lite that are drawn whatever a report contains."""
 
-import builtins
 import struct
+import sys
 
 import pytest
 from made_reports import MADE, made_run
 
-from ampcompat.abtest import Report, save_figure
+from ampcompat.abtest import Report, Run, save_figure
 from ampcompat.abtest.report import charts, renderer
 from ampcompat.errors import AmpError
 
@@ -50,6 +50,17 @@ def test_the_difference_is_that_of_equal_steps():
     assert [row["value"] for row in rows_of(report, "difference")] == pytest.approx([0.5] * 15, rel=1e-4)
 
 
+def test_of_a_loss_scale_the_changes_the_end_and_the_skipped_steps_are_kept():
+    run = Run(scale=[(step, 0, value) for step, value in enumerate([4.0, 4.0, 2.0, 2.0, 2.0, 2.0])], skipped=[3])
+    rows = rows_of(Report(runs={"O0": run}), "scale")
+    assert [(row["step"], row["scale"], row["skipped"]) for row in rows] == [
+        (0, 4.0, False),
+        (2, 2.0, False),
+        (3, 2.0, True),
+        (5, 2.0, False),
+    ]
+
+
 def colours_of(chart):
     """Return ``{run: colour}`` of a chart."""
     scale = chart.spec["layer"][0]["encoding"]["color"]["scale"]
@@ -63,7 +74,7 @@ def test_a_run_has_the_same_colour_in_every_chart_and_a_level_in_every_report():
     assert difference == {name: loss[name] for name in ("O1", "torch 2")} and len(set(loss.values())) == 3
     both = charts.charts([("one", Report(runs={"O4": runs["O1"]})), ("other", Report(runs=runs))])
     found = colours_of(both[0])
-    assert found["O1 other"] == loss["O1"] == charts.COLOURS[1] and found["O4 one"] == charts.COLOURS[4]
+    assert found["O1 other"] == loss["O1"] == charts.COLOURS["O1"] and found["O4 one"] == charts.COLOURS["O4"]
 
 
 def test_metrics_have_charts_of_their_own():
@@ -92,14 +103,7 @@ def test_an_unknown_ending_is_an_error(tmp_path):
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch, tmp_path):
-    original = builtins.__import__
-
-    def refusing(name, *args, **kwargs):
-        if name == "vl_convert":
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refusing)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(AmpError, match="pip install"):
         save_figure(MADE["one level"](), str(tmp_path / "x.png"))
 

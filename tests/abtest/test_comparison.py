@@ -12,7 +12,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.abtest import Report, compare, log, record, summary, to_text
+from ampcompat.abtest import Report, Run, compare, comparison, log, record, summary, to_text
 from ampcompat.errors import AmpError
 from ampcompat.training import state
 
@@ -235,7 +235,7 @@ def test_a_training_that_never_initializes_ends_the_series_after_its_first_run()
 
 
 def test_in_timed_steps_nothing_is_watched(monkeypatch):
-    """By counting: tensor statistics are computed in watched steps alone, and only the others' times count."""
+    """By counting: tensor statistics are computed in watched steps alone, and only settled steps' times count."""
     from ampcompat.diagnostics import activation_hooks, tensor_stats
 
     calls, per_step, hooks = [], [], []
@@ -250,27 +250,55 @@ def test_in_timed_steps_nothing_is_watched(monkeypatch):
 
     def counting(level):
         model, optimizer = amp.initialize(*make_pair(), loss_scale=8.0)
-        for _ in range(8):
+        for _ in range(40):
             before = len(calls)
             advance(model, optimizer)
             per_step.append(len(calls) - before)
             hooks.append(len(model[0]._forward_hooks))  # those of the next step
 
     run = compare(counting, levels=["O2"], baseline="O2", control=False, memory=False).runs["O2"]
-    assert run.watched == [0, 1, 2, 5, 6, 7] and summary.steady_steps(run) == [3, 4]
-    assert [step for step, count in enumerate(per_step) if count] == [0, 1, 5, 6, 7]  # step 2 runs with cold caches
-    assert hooks == [1, 0, 0, 0, 1, 1, 1, 1]
+    watched = list(range(6)) + list(range(16, 26)) + list(range(36, 40))
+    assert run.watched == watched == [step for step, count in enumerate(per_step) if count]
+    assert [step + 1 for step, count in enumerate(hooks[:-1]) if count] == watched[1:]
+    assert summary.steady_steps(run) == list(range(11, 16)) + list(range(31, 36))
 
 
-def test_a_step_that_is_skipped_while_it_is_timed_is_explained_from_its_gradients():
+def test_no_time_counts_right_after_a_slow_step():
+    run = Run(step_seconds=[1.0] * 20, measured=[8])
+    assert summary.steady_steps(run) == [6, 7, 14, 15, 16, 17, 18, 19]
+    assert summary.steady_steps(Run(step_seconds=[1.0] * 4, measured=[1])) == [2, 3]
+    assert summary.steady_steps(Run(step_seconds=[1.0] * 4, measured=[1], watched=[0, 1, 2, 3])) == [2, 3]
+    assert summary.steady_steps(Run(step_seconds=[1.0])) == [0] and summary.steady_steps(Run()) == []
+
+
+def test_steps_in_which_layers_are_compared_are_not_measured_for_memory():
+    """What the comparison allocates is not the training's."""
+    peaks = []
+    for flag in (False, True):
+        report, options = Report(), comparison.RunOptions(verbosity=0, layers=flag)
+        comparison.run_levels(report, lambda level: train(steps=22), [("O0", 0)], None, 0, options)
+        peaks.append(report.runs["O0"].memory.peak_total)
+        assert report.runs["O0"].measured == [1, 2, 5, 20]
+    assert peaks[0] == peaks[1]
+
+
+def overflowing_at(*steps):
+    """Return a training whose loss is inf in these steps."""
+
     def overflowing(level):
-        model, optimizer = amp.initialize(*make_pair())
-        for step in range(4):
-            advance(model, optimizer, float("inf") if step == 3 else 1.0)
+        model, optimizer = amp.initialize(*make_pair(), init_scale=8.0)
+        for step in range(12):
+            advance(model, optimizer, float("inf") if step in steps else 1.0)
 
-    run = compare(overflowing, levels=["O2"], baseline="O2", control=False).runs["O2"]
-    assert run.skipped[-1:] == [3] and run.findings[-1].step == 3
-    assert "the time of this step was taken" in run.findings[-1].text
+    return overflowing
+
+
+def test_a_step_that_is_skipped_while_it_is_timed_is_explained_from_its_gradients_and_the_next_ones_are_watched():
+    run = compare(overflowing_at(7, 9), levels=["O2"], baseline="O2", control=False).runs["O2"]
+    assert run.skipped == [7, 9] and [finding.step for finding in run.findings] == [7, 9]
+    assert "the time of this step was taken" in run.findings[0].text
+    assert "the time of this step was taken" not in run.findings[1].text
+    assert run.watched == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11]
 
 
 def test_metrics_are_recorded_at_their_steps_from_log_and_from_summary_writers(monkeypatch):

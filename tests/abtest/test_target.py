@@ -42,6 +42,17 @@ def test_a_level_that_ends_above_it_does_not_reach_it(end, is_reached):
     assert found(report).is_reached == is_reached and ("not reached" in to_text(report)) != is_reached
 
 
+@pytest.mark.parametrize("given", [None, "loss=2.95"])
+def test_a_level_that_ends_below_it_has_reached_it_at_its_last_step(given):
+    """The table's end of a level is the baseline's plus the median difference, not the median of its own losses."""
+    before = falling(20, low=8.0)
+    baseline, level = before + [1.0, 2.0, 3.0, 4.0, 5.0], before + [1.5, 1.9, 3.5, 3.9, 4.9]
+    report = report_with(run_with(baseline), O1=run_with(level))
+    report.environment.update({"target": given} if given else {})
+    assert summarize(report)["O1"].end == pytest.approx(2.9)
+    assert found(report).steps == [25] and found(report).is_reached
+
+
 def test_one_lucky_batch_does_not_reach_it_and_skipped_steps_count_as_steps():
     losses = falling()
     lucky = losses[:20] + [0.0] + losses[21:]

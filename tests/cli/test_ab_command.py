@@ -77,9 +77,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
     assert max(map(len, table.splitlines())) <= 100
-    assert (
-        "O0 (run 1 of 4): 6 steps, last loss" in done.stderr and "O1 (run 3 of 4): failed after 3 steps" in done.stderr
-    )
+    assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 3 of 4): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
@@ -184,6 +182,14 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
     assert "No advice" in printed
 
 
+def test_options_behind_the_script_are_pointed_out_where_it_fails(script, capsys):
+    path = script("import sys; sys.exit(2)")
+    assert in_process("--levels", "O0", "--no-control", path, "--html", "x.html", "--lr=1") == 1
+    assert "The script was given --html: options of `ab` come before the script." in capsys.readouterr().out
+    assert in_process("--levels", "O0", "--no-control", path, "--lr", "1") == 1
+    assert "come before the script" not in capsys.readouterr().out
+
+
 def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     saved, table = tmp_path / "report.json", tmp_path / "series.csv"
     path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
@@ -207,7 +213,7 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 def test_the_module_that_overflows_is_named(capsys):
     assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "step 21, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
+    assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
     assert "O2: rejected: its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
@@ -215,7 +221,8 @@ def test_the_module_that_overflows_is_named(capsys):
 def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
     assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "step 13, O0 O2: The loss was nan before scaling" in printed
+    assert "step 12, O2: The loss was nan before scaling" in printed  # in a step without hooks
+    assert "steps 13 to 16, O0 O2: The loss was nan before scaling. In the forward pass nan was there" in printed
     assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
 
 

@@ -378,3 +378,46 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
 def test_options_that_do_not_fit_are_errors_before_anything_runs(begun, script, capsys, options, says):
     assert says in error_of(capsys, *(options + [script]))
     assert begun == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("kind", ["series", "planned run"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_series_or_a_planned_run_that_is_killed_leaves_no_folder(tmp_path, kind, number):
+    """After SIGKILL the child process removes it when its next step ends."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    given = ["--levels", "O0", "--no-control", "--no-memory", "endless.py"]
+    arguments = ["-m", "ampcompat", "ab"] + given
+    if kind == "planned run":
+        assert python("-m", "ampcompat", "ab", "--plan", "plan", *given, cwd=str(tmp_path)).returncode == 0
+        arguments = ["-m", "ampcompat.abtest.plan", "plan", "O0"]
+    env = dict(environment(), TMPDIR=str(temporary))
+    process = subprocess.Popen([sys.executable] + arguments, env=env, cwd=str(tmp_path), stdout=subprocess.DEVNULL)
+    _wait_until(lambda: (tmp_path / "stepping").exists())
+    process.send_signal(number)
+    assert process.wait(60) == (143 if number == signal.SIGTERM else -number)
+    _wait_until(lambda: not [name for name in os.listdir(str(temporary)) if name.startswith("ampcompat-ab-")])
+
+
+ENDLESS = """
+import time
+import torch
+from apex import amp
+model, optimizer = torch.nn.Linear(2, 1), None
+model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), verbosity=0)
+while True:
+    with amp.scale_loss(model(torch.ones(2, 2)).mean(), optimizer) as loss:
+        loss.backward()
+    optimizer.step()
+    open("stepping", "w").close()
+    time.sleep(0.05)
+"""
+
+
+def _wait_until(is_true, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.1)

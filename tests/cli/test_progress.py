@@ -39,7 +39,7 @@ def test_a_bar_fits_the_width_of_the_terminal(monkeypatch, columns):
     assert lines[-1].endswith("\n") and "\x1b" not in "".join(lines)
     if columns >= 80:
         assert "3/4  loss 0.25  ETA 0:00  scale 65536" in lines[-2]
-        assert "4 steps, last loss 0.5" in lines[-1]
+        assert "4 steps in 0:00" in lines[-1] and "loss" not in lines[-1]
 
 
 def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
@@ -68,4 +68,4 @@ def test_several_runs_at_once_share_a_line_and_an_estimate(monkeypatch):
     # At 1 s and 2.5 s a step 5 s and 20 s are left of these, and two runs of 17.5 s on average: two at once, 60 s / 2.
     shown.end("O1", Run(step_seconds=[1.0] * 11))
     assert shown.heading() == "O0 (run 1 of 4)" and shown.status()[0] == "6/11"
-    assert stream.getvalue() == "O1 (run 2 of 4): 11 steps\n"
+    assert stream.getvalue() == "O1 (run 2 of 4): 11 steps in 0:05\n"

@@ -8,19 +8,20 @@ import json
 import math
 import os
 from collections import namedtuple
-from itertools import combinations, cycle
+from itertools import combinations, cycle, groupby
+from operator import itemgetter
 from statistics import median
 
 from .. import curves
 from ..report_data import KINDS
-from ..summary import steady_seconds
+from ..summary import quartiles, steady_seconds
 from . import series
 
-#: ``spec`` has neither size nor schema; see ``complete``.
+#: ``spec`` has no size; see ``complete``.
 Chart = namedtuple("Chart", "name title caption spec")
 
-#: The colours of O0 to O5.
-COLOURS = ("#808080", "#0072b2", "#d55e00", "#009e73", "#aa4488", "#b8860b")
+#: The colours of the levels.
+COLOURS = dict(O0="#808080", O1="#0072b2", O2="#d55e00", O3="#009e73", O4="#aa4488", O5="#b8860b")
 
 #: Smoothing, by the name in the menu -> the share of the points over which values are averaged.
 SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
@@ -28,8 +29,6 @@ POINTS = 400
 
 #: A chart is logarithmic at first where its values span more than this; differences above 100 % are beyond the axis.
 LOGARITHMIC = 1e4
-
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
 def _read(name):
@@ -49,20 +48,20 @@ def charts(reports):
 
 def complete(spec, width, height=220):
     """Return the specification of an image of one chart."""
-    return dict(spec, width=width, height=height, config=config(), **{"$schema": _SCHEMA})
+    return dict(spec, width=width, height=height, config=config())
 
 
 def interactive(spec):
     """Return the specification of a chart of the page: with its menus, a legend that selects, zoom and hover."""
     if "params" not in spec:
-        return dict(spec, **{"$schema": _SCHEMA})
+        return spec
     menus = _read("menus")
     params = [dict(param, bind=menus[param["name"]]) for param in spec["params"]] + _read("selections")
     layers = [dict(each, encoding=dict(_read("fading"), **each["encoding"])) for each in spec["layer"]]
     for each in layers:
         if each["mark"]["type"] == "line":  # the mouse finds points more easily than a line
             each.update(name="lines", mark=dict(each["mark"], point="transparent"))
-    return dict(spec, params=params, layer=layers, **{"$schema": _SCHEMA})
+    return dict(spec, params=params, layer=layers)
 
 
 def figure(drawn, columns=2):
@@ -70,7 +69,7 @@ def figure(drawn, columns=2):
     params = {param["name"]: param for chart in drawn for param in chart.spec.get("params", ())}
     panels = [dict(chart.spec, title=chart.title, width=400, height=180, params=[]) for chart in drawn]
     whole = {"concat": panels, "columns": columns, "spacing": 32, "resolve": {"scale": {"color": "independent"}}}
-    return dict(whole, params=list(params.values()), config=config(), padding=16, **{"$schema": _SCHEMA})
+    return dict(whole, params=list(params.values()), config=config(), padding=16)
 
 
 def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
@@ -90,19 +89,14 @@ def _runs(named):
     """Yield (level, fields of its rows, run) of every level of every report."""
     for name, report in named:
         for level, run in report.runs.items():
-            yield level, {"run": _label(level, name), "report": name}, run
-
-
-def _label(*words):
-    return " ".join(filter(None, words))
+            yield level, {"run": "{} {}".format(level, name).strip(), "report": name}, run
 
 
 def _palette(named):
     """Return ``{run: its colour}``; variants get colours that no level among the runs has, while there are any."""
-    by_level = {"O{}".format(index): colour for index, colour in enumerate(COLOURS)}
     levels = {fields["run"]: level for level, fields, _ in _runs(named)}
-    free = cycle([colour for level, colour in by_level.items() if level not in levels.values()] or COLOURS)
-    return {run: by_level.get(level) or next(free) for run, level in levels.items()}
+    free = cycle([colour for level, colour in COLOURS.items() if level not in levels.values()] or COLOURS.values())
+    return {run: COLOURS.get(level) or next(free) for run, level in levels.items()}
 
 
 def _filled(name, rows, named):
@@ -138,10 +132,10 @@ def _values(named, name, names):
 
 def _rows(points, **fields):
     """Return one row per step with the value smoothed in each way, thinned."""
-    rows, means = [], series.averaged(points, 10 * POINTS)
+    rows, means = [], series.averaged(points, POINTS)
     for name, share in SMOOTHING.items():
         width = int(len(means) * share)
-        kept = series.smoothed(means, width, POINTS) if width > 1 else series.with_gaps(series.thinned(points, POINTS))
+        kept = series.smoothed(means, width) if width > 1 else series.thinned(points, POINTS)
         rows += [dict(fields, step=step, value=_rounded(value), smoothed=name) for step, value in kept]
     return rows
 
@@ -182,8 +176,9 @@ def _scales(named):
     rows = []
     for _, fields, run in _runs(named):
         points, skipped = [(step, value) for step, loss_id, value in run.scale if loss_id == 0], set(run.skipped)
-        kept = set(series.changes(points) + [point for point in points if point[0] in skipped][:POINTS])
-        kept = [(step, value if math.isfinite(value) else None) for step, value in sorted(kept)]
+        changes = [next(group) for _, group in groupby(points, itemgetter(1))] + points[-1:]
+        kept = sorted(set(changes + [point for point in points if point[0] in skipped][:POINTS]))
+        kept = [(step, value if math.isfinite(value) else None) for step, value in kept]
         rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in kept]
     spec = _filled("scale", rows, named)
     spec["layer"] += [_read("skips")] if any(row["skipped"] for row in rows) else []
@@ -197,11 +192,11 @@ def _scales(named):
 def _times(named):
     rows = []
     for _, fields, run in _runs(named):
-        times = sorted(steady_seconds(run))
-        if times:
-            low, middle, high = (_rounded(series.quantile(times, share) * 1e3) for share in (0.25, 0.5, 0.75))
+        found = quartiles(steady_seconds(run))
+        if found:
+            low, middle, high = (_rounded(1e3 * each) for each in found)
             rows.append(dict(fields, milliseconds=middle, low=low, high=high))
-    caption = "Median; the line spans the middle half. Steps that were watched or measured do not count."
+    caption = "Median; the line spans the middle half. Watched and measured steps, and five after each, do not count."
     return Chart("time", "Time per step", caption, _filled("time", rows, named))
 
 
@@ -212,7 +207,8 @@ def _memory(named):
             for place, kind in enumerate(KINDS):
                 value, is_known = getattr(memory, kind, None), kind not in ("activations", "buffers")
                 if value and (is_known or source == "measured"):
-                    row = {"run": _label(level, source, fields["report"]), "kind": kind, "order": place}
-                    rows.append(dict(row, MiB=_rounded(value / 2**20), is_known=is_known))
+                    name = "{} {} {}".format(level, source, fields["report"]).strip()
+                    row = {"run": name, "kind": kind, "order": place, "is_known": is_known}
+                    rows.append(dict(row, MiB=_rounded(value / 2**20)))
     caption = "By kind at the peak of a step. Pale: activations and buffers, of which the formula knows nothing."
     return Chart("memory", "Memory", caption, _filled("memory", rows, named))

@@ -8,15 +8,12 @@ import os
 import re
 import shlex
 
-from ...errors import AmpError
+from ..advice import best_level
 from ..summary import summarize
 from . import charts, renderer, tables
 
 #: Causes of skipped steps that are shown at once; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
-
-#: The levels for which ``run`` has an option; other rows are variants.
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 
 #: How wide a chart is drawn for readers without JavaScript.
 WIDTH = 560
@@ -39,7 +36,9 @@ def to_html(reports, summaries=None, drawn=None):
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
         title="Opt levels of {}".format(scripts[0] if len(scripts) == 1 else "{} runs".format(len(scripts))),
-        parts=[_part(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
+        parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
+        command=_command,
+        tables=tables,
         overview=tables.levels(reports),
         charts=[_figure(chart) for chart in drawn],
         shown_causes=SHOWN_CAUSES,
@@ -49,10 +48,7 @@ def to_html(reports, summaries=None, drawn=None):
 
 
 def _template():
-    try:
-        import jinja2
-    except ImportError:
-        raise AmpError(renderer.NOT_INSTALLED) from None
+    jinja2 = renderer.library("jinja2")
     loader = jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__)))
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
     return jinja2.Environment(loader=loader, finalize=_allowed, **options).get_template("page.html")
@@ -63,33 +59,11 @@ def _allowed(value):
     return value if hasattr(value, "__html__") else _CONTROLS.sub("\ufffd", str(value))
 
 
-def _part(of, report, summary):
-    """Return what the page says of one report alone; ``of`` begins its headings."""
-    failed = [(level, run) for level, run in report.runs.items() if run.status in ("failed", "interrupted")]
-    return {
-        "of": of,
-        "heading": tables.heading(report),
-        "advice": report.advice.splitlines(),
-        "command": _command(report),
-        "badges": [_badge(row, report.runs[level]) for level, row in summary.items()],
-        "layers": tables.layers(report),
-        "details": tables.details(report, summary),
-        "overflows": tables.overflows(report),
-        "failures": failed,
-        "environment": list(report.environment.items()),
-    }
-
-
-def _badge(row, run):
-    kind = run.status if run.status in ("failed", "interrupted") else row.verdict.kind
-    return row.level, kind, "" if kind == row.verdict.text else row.verdict.text
-
-
-def _command(report):
-    """Return the command that trains at the recommended level, or None."""
-    script, level = report.environment.get("script"), report.advice.partition("Take ")[2].partition(":")[0]
-    if script and level in LEVELS and level in report.runs:
-        return "python -m ampcompat run --opt-level {} {}".format(shlex.quote(level), script)
+def _command(report, summary):
+    """Return the command that trains at the recommended level, or None; variants are no levels."""
+    script, best = report.environment.get("script"), best_level(summary)
+    if script and report.advice.startswith("Take ") and best is not None and best.level in charts.COLOURS:
+        return "python -m ampcompat run --opt-level {} {}".format(shlex.quote(best.level), script)
     return None
 
 

@@ -23,23 +23,23 @@ def is_installed():
     return all(importlib.util.find_spec(name) is not None for name in ("vl_convert", "jinja2"))
 
 
-def _library():
+def library(name):
+    """Return a package of the extra ``report``; without it an ``AmpError`` says what to install."""
     try:
-        import vl_convert
+        return importlib.import_module(name)
     except ImportError:
         raise AmpError(NOT_INSTALLED) from None
-    return vl_convert
 
 
 def javascript():
     """Return JavaScript that defines ``vegaEmbed``; it loads nothing."""
     # Within a script element "</script" would end it; it occurs in strings at most.
-    return _library().javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script")
+    return library("vl_convert").javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script")
 
 
 def image(spec, kind, **options):
     """Return a specification drawn as an image, of ``FORMATS``: text of an svg, bytes of the others."""
-    return getattr(_library(), "vegalite_to_" + kind)(spec, vl_version=VEGA_LITE, **options)
+    return getattr(library("vl_convert"), "vegalite_to_" + kind)(spec, vl_version=VEGA_LITE, **options)
 
 
 def save_figure(reports, path, scale=1.5, drawn=None):

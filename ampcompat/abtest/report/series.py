@@ -4,15 +4,8 @@ Thinning keeps the lowest and the highest value of each stretch, as in M4 (Jugel
 visualization-oriented time series data aggregation*, VLDB 2014), so that the drawn line covers the same pixels.
 """
 
-import itertools
 import math
-import operator
 from bisect import bisect_left
-
-
-def with_gaps(points):
-    """Return the points with nan for each value that is not finite: a line breaks there."""
-    return [(step, value if math.isfinite(value) else math.nan) for step, value in points]
 
 
 def thinned(points, max_points):
@@ -20,42 +13,36 @@ def thinned(points, max_points):
 
     So a spike of one step in a hundred thousand is still drawn.
     """
-    if len(points) <= max_points:
-        return list(points)
-    size, kept = -(-len(points) * 3 // max_points), []
-    values = [value for _, value in points]
-    for start in range(0, len(points), size):
-        stretch = values[start : start + size]
-        known = list(filter(math.isfinite, stretch))
-        selected = {stretch.index(low_or_high) for low_or_high in (min(known), max(known))} if known else set()
-        if len(known) < len(stretch):
-            selected.add(next(index for index, value in enumerate(stretch) if not math.isfinite(value)))
-        kept.extend(points[start + index] for index in sorted(selected))
+    kept = []
+    for _, known, gaps in _stretches(points, max_points, 3):
+        values = [value for _, value in known]
+        extremes = [known[values.index(each)] for each in (min(values), max(values))] if known else []
+        kept += sorted(set(extremes + gaps[:1]))
     return kept
 
 
 def averaged(points, max_points):
     """Return at most about ``max_points`` points: the mean of each stretch, and one gap where it has any."""
-    if len(points) <= max_points:
-        return list(points)
-    size, kept = -(-len(points) * 2 // max_points), []
-    values = [value for _, value in points]
-    for start in range(0, len(points), size):
-        known = list(filter(math.isfinite, values[start : start + size]))
-        kept += [(points[start][0], _mean(known))] if known else []
-        kept += [] if len(known) == len(values[start : start + size]) else [(points[start][0], math.nan)]
+    kept = []
+    for step, known, gaps in _stretches(points, max_points, 2):
+        kept += ([(step, _mean([value for _, value in known]))] if known else []) + [(step, math.nan) for _ in gaps[:1]]
     return kept
 
 
-def smoothed(points, width, max_points):
-    """Return means over ``width`` neighbouring finite points, at about ``max_points`` places, with gaps."""
+def _stretches(points, max_points, kept):
+    """Yield (first step, finite points, others) of stretches, of which ``kept`` points each make ``max_points``."""
+    size = 1 if len(points) <= max_points else -(-len(points) * kept // max_points)
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        known = [point for point in stretch if math.isfinite(point[1])]
+        yield stretch[0][0], known, [point for point in stretch if not math.isfinite(point[1])]
+
+
+def smoothed(points, width):
+    """Return means over ``width`` neighbouring finite points; gaps stay."""
     known = [(step, value) for step, value in points if math.isfinite(value)]
-    steps = [step for step, _ in known]
-    every, half, kept = max(1, -(-len(points) // max_points)), width // 2, []
-    for index, (step, value) in enumerate(points):
-        begins_gap = not math.isfinite(value) and (index == 0 or math.isfinite(points[index - 1][1]))
-        if index % every and index != len(points) - 1 and not begins_gap:
-            continue
+    steps, half, kept = [step for step, _ in known], width // 2, []
+    for step, value in points:
         centre = bisect_left(steps, step)
         around = [item for _, item in known[max(0, centre - half) : centre + half + 1]]
         kept.append((step, _mean(around) if math.isfinite(value) else math.nan))
@@ -68,17 +55,3 @@ def _mean(values):
         return math.fsum(values) / len(values)
     except OverflowError:
         return math.fsum(each / len(values) for each in values)
-
-
-def changes(points):
-    """Return the points at which a piecewise constant series changes, and the last point."""
-    kept = [next(group) for _, group in itertools.groupby(points, operator.itemgetter(1))]
-    return kept + points[-1:] if points and kept[-1] != points[-1] else kept
-
-
-def quantile(values, share):
-    """Return a quantile of sorted values, with linear interpolation."""
-    place = share * (len(values) - 1)
-    low = int(place)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (place - low)

@@ -14,13 +14,9 @@ Table = namedtuple("Table", "title columns rows left notes")
 SHOWN_LAYERS = 8
 
 #: Names of columns for fields of ``Memory``.
-_MEMORY = {
-    "parameters": "params",
-    "gradients": "grads",
-    "peak_total": "peak",
-    "cuda_allocated": "CUDA",
-    "cuda_reserved": "reserved",
-}
+_MEMORY = dict(
+    parameters="params", gradients="grads", peak_total="peak", cuda_allocated="CUDA", cuda_reserved="reserved"
+)
 
 
 class Bar(str):
@@ -31,23 +27,13 @@ class Bar(str):
 
 def levels(reports):
     """Return the table of all levels of ``[(name, Report, its summary), …]``."""
-    columns = [
-        "level",
-        "verdict",
-        "loss ends at",
-        "difference",
-        "ms/step",
-        "speed",
-        "to target",
-        "samples/s",
-        "peak",
-        "skips",
-    ]
+    columns = ["level", "verdict", "loss ends at", "difference", "ms/step", "speed"]
+    columns += ["to target", "samples/s", "peak", "skips"]
     rows, prefix = [], ["report"] if len(reports) > 1 else []
     for name, report, summary in reports:
         fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
         rows += [[name] * len(prefix) + _level(row, report.runs[level], fastest) for level, row in summary.items()]
-    title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of unwatched steps."
+    title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
     return Table(title, prefix + columns, rows, len(prefix) + 2, [])
 
 
@@ -56,7 +42,7 @@ def _level(row, run, fastest):
     speed.share = row.speed / fastest if row.speed else 0.0
     return [
         row.level,
-        run.status if run.status in ("failed", "interrupted") else row.verdict.kind,
+        row.kind,
         number(row.end) + (" \u00b1 {:.2g}".format(row.spread) if row.spread is not None else ""),
         signed_percent(row.difference),
         milliseconds(row.seconds),
@@ -102,11 +88,11 @@ def layers(report):
             continue
         outputs = [[name, percent(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
         gradients = [[name, percent(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
-        found = [
-            (outputs, ["layer", "error", "share"], "Error of each layer at "),
-            (gradients, ["param", "error"], "Error of gradients at "),
-        ]
-        tables += [Table(title + level, columns, rows[:SHOWN_LAYERS], 1, []) for rows, columns, title in found if rows]
+        title = "Error of each layer at " + level
+        tables.append(Table(title, ["layer", "error", "share"], outputs[:SHOWN_LAYERS], 1, []))
+        if gradients:
+            title = "Error of gradients at " + level
+            tables.append(Table(title, ["param", "error"], gradients[:SHOWN_LAYERS], 1, []))
     return tables
 
 

@@ -28,21 +28,16 @@ def to_text(report, width=100, details=False, summary=None):
     overview = tables.levels([("", report, summary)])._replace(title="")
     blocks = [tables.heading(report)] + [_table(each, width) for each in [overview] + tables.layers(report)]
     if details:
-        blocks += [_table(each, width) for each in tables.details(report, summary)] + [
-            _sentences(_overflows(report), width)
-        ]
-        blocks.append(_sentences(["{}: {}".format(*each) for each in _verdicts(report)], width))
+        blocks += [_table(each, width) for each in tables.details(report, summary)]
+        blocks.append(_sentences(_overflows(report), width))
+        told = ["{}: {}".format(level, run.verdict) for level, run in report.runs.items() if run.verdict]
     else:
-        errors = ["{}: {}: {}".format(level, run.status, run.error) for level, run in report.runs.items() if run.error]
-        blocks.append(_sentences(errors, width))
-    unexplained = [level for level, row in summary.items() if row.verdict.kind in (REJECTED, NOT_JUDGED)]
+        told = ["{}: {}: {}".format(level, run.status, run.error) for level, run in report.runs.items() if run.error]
+    blocks.append(_sentences(told, width))
+    unexplained = [level for level, row in summary.items() if row.kind in (REJECTED, NOT_JUDGED)]
     hint = ["Why {}: see --details.".format(", ".join(unexplained))] if unexplained else []
     blocks.append(_sentences(advice if details else advice[:1] + hint, width))
     return "\n\n".join(filter(None, blocks))
-
-
-def _verdicts(report):
-    return [(level, run.verdict) for level, run in report.runs.items() if run.verdict]
 
 
 def _overflows(report):
