@@ -60,6 +60,17 @@ def test_links_lead_to_files(page):
     assert [link for link in links(read("docs", page)) if link.startswith("..")] == [], "the site has docs/ only"
 
 
+def test_the_files_that_the_architecture_page_names_exist():
+    package, page = os.path.join(ROOT, "ampcompat"), read("docs", "architecture.md")
+    packages = re.findall(r"`(\w+)/?`", "".join(re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)))
+    files = re.findall(r"`([\w/]+\.(?:py|md))`", page)
+    assert len(packages) > 25 and len(files) > 40
+    assert [
+        name for name in packages if not any(os.path.exists(os.path.join(package, name + end)) for end in ("", ".py"))
+    ] == []
+    assert [path for path in files if not any(os.path.exists(os.path.join(top, path)) for top in (package, ROOT))] == []
+
+
 def test_commands_and_their_options_exist(capsys):
     commands = {}
     for page in PAGES:
