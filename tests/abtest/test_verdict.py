@@ -156,7 +156,7 @@ def test_one_nan_at_a_skipped_step_rejects_no_level():
     [
         (run_with([math.nan] * 100), "its loss is nan from step 0 on"),
         (run_with([], status="failed", error="it left"), "recorded no steps to compare with"),
-        (run_with(curve()[:4], status="failed", error="it left"), "at the baseline O0 failed: it left"),
+        (run_with(curve()[:4], status="failed", error="it left"), "the baseline O0 is no measure: failed: it left"),
         (run_with(curve()[::-1]), "its own loss rises"),
     ],
 )

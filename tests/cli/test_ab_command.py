@@ -216,7 +216,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
     assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 13, O0 O2: The loss was nan before scaling" in printed
-    assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
+    assert "No advice: the baseline O0 is no measure: its loss is nan from step 12 on" in printed
 
 
 @pytest.mark.parametrize(
