@@ -20,14 +20,14 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
 from ..errors import AmpError
 from . import device_option, target_option
-from .argument_parser import CommandParser, whole_number
+from .argument_parser import INTERRUPTED, CommandParser, whole_number
 from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses, write_json
 from .variants import choose_rows, parse_against, parse_variant
 
-ALL_FAILED, INTERRUPTED = 1, 130
+ALL_FAILED = 1
 
 
 class Terminated(KeyboardInterrupt):
@@ -45,10 +45,7 @@ def ab(arguments):
     except AmpError as error:
         parser.error(str(error))
     if options.plan:
-        write_plan(options.plan, report, planned)
-        path = os.path.join(options.plan, COMMANDS)
-        print("wrote {} commands to {}; afterwards: ampcompat report {}".format(len(planned), path, options.plan))
-        return 0
+        return _plan(parser, options.plan, report, planned)
     progress = make_progress(steps=options.steps, runs=len(missing))
     outputs = {}
     try:
@@ -153,6 +150,16 @@ def _add_output_options(add):
     add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+
+
+def _plan(parser, folder, report, planned):
+    try:
+        write_plan(folder, report, planned)
+    except OSError as error:
+        parser.error("cannot write {}: {}.".format(folder, error.strerror))
+    path = os.path.join(folder, COMMANDS)
+    print("wrote {} commands to {}; afterwards: ampcompat report {}".format(len(planned), path, folder))
+    return 0
 
 
 def _levels(text):

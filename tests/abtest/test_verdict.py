@@ -166,6 +166,11 @@ def test_without_a_working_baseline_no_level_is_judged(baseline, says):
     assert report.advice.startswith("No advice: ") and says in report.advice
 
 
+def test_an_interrupted_run_is_said_to_be_so_once():
+    text = to_text(report_with(O1=run_with(curve()[:60], status="interrupted", error="interrupted")))
+    assert "interrupted" in text and "O1: interrupted: " not in text
+
+
 def test_metrics_count_like_losses():
     def logged(last):
         return run_with(curve(), metrics={"accuracy": [(step, last * step / 100) for step in range(100)]})
