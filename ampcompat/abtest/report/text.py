@@ -33,17 +33,13 @@ def to_text(report, width=100, details=False, summary=None):
         ]
         blocks.append(_sentences(["{}: {}".format(*each) for each in _verdicts(report)], width))
     else:
-        errors = ["{}: {}: {}".format(level, run.status, run.error) for level, run in report.runs.items() if _says_more(run)]
+        failed = [(level, run) for level, run in report.runs.items() if run.error and run.error != run.status]
+        errors = ["{}: {}: {}".format(level, run.status, run.error) for level, run in failed]
         blocks.append(_sentences(errors, width))
     unexplained = [level for level, row in summary.items() if row.verdict.kind in (REJECTED, NOT_JUDGED)]
     hint = ["Why {}: see --details.".format(", ".join(unexplained))] if unexplained else []
     blocks.append(_sentences(advice if details else advice[:1] + hint, width))
     return "\n\n".join(filter(None, blocks))
-
-
-def _says_more(run):
-    """Return whether a run has an error that says more than its status."""
-    return bool(run.error) and run.error != run.status
 
 
 def _verdicts(report):
