@@ -9,6 +9,7 @@ import torch
 from half_kernels import trains_in
 from processes import ROOT
 
+from ampcompat import amp, memory_tools, sessions
 from ampcompat.cli import main
 
 PAGES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "docs", "*.md")))
@@ -69,6 +70,13 @@ def test_the_files_that_the_architecture_page_names_exist():
         name for name in packages if not any(os.path.exists(os.path.join(package, name + end)) for end in ("", ".py"))
     ] == []
     assert [path for path in files if not any(os.path.exists(os.path.join(top, path)) for top in (package, ROOT))] == []
+
+
+def test_the_site_takes_no_sentence_of_a_docstring_for_a_type():
+    """What stands before a colon in the first line of "Returns:" is set as a type."""
+    functions = [getattr(module, name) for module in (amp, sessions, memory_tools) for name in module.__all__]
+    returned = [re.search(r"(?:Returns|Yields):\n(.*)", each.__doc__ or "") for each in functions]
+    assert [found.group(1) for found in returned if found and re.search(r":( |$)", found.group(1))] == []
 
 
 def test_commands_and_their_options_exist(capsys):
