@@ -133,7 +133,8 @@ def _add_row_options(add):
     baseline = "a level or variant to compare the others with; default: O0, without levels the script unchanged"
     add("--baseline", metavar="NAME", help=baseline)
     variant = (
-        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH, script="
+        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or "
+        "script=FILE"
     )
     add("--variant", dest="variants", action="append", type=parse_variant, metavar="'NAME: OPTIONS'", help=variant)
     against = "compare the script with its rewritten form, which runs without ampcompat's apex"
