@@ -19,7 +19,7 @@ EXAMPLES = ["scikit-learn"]
 REPORT = ["vl-convert-python>=1.9", "jinja2"]
 MYPY = ["mypy; python_version >= '3.9'"]
 TEST = ["pytest", "pytest-xdist", "hypothesis", "numpy", "setuptools", "wheel"] + MYPY + EXAMPLES + REPORT
-DOCS = ["mkdocs-material>=9,<10", "mkdocstrings[python]>=1,<2"]
+DOCS = ["mkdocs-material>=9,<10", "mkdocstrings[python]>=1,<2", "ruff"]
 LINT = ["ruff==0.17.6"]
 MIGRATE = ["libcst"]
 EXECUTORS = ["distributed", "submitit"]

@@ -195,7 +195,7 @@ def initialize(
             See also ``ampcompat.gradient_histogram``.
 
     Returns:
-        ``models``, or ``(models, optimizers)`` where optimizers were given: the same objects in the same shapes.
+        ``models``, or ``(models, optimizers)`` where optimizers were given; the same objects in the same shapes.
 
     Raises:
         RuntimeError: the opt level is unknown, an option is invalid for it, a model has half weights or is wrapped, or
@@ -260,7 +260,10 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer's last ``step()`` was skipped because of an overflow."""
+    """Return whether the optimizer's last ``step()`` was skipped because of an overflow; False before the first.
+
+    The host waits for the device where ``step()`` did not read the flag, as with torch's fused optimizers.
+    """
     adapter = getattr(optimizer, "_amp_stash", None)
     return adapter is not None and adapter.skips.was_last_skipped()
 

@@ -120,10 +120,10 @@ def gradient_histogram(source: Union[GradientSource, List[GradientSource], None]
             ``amp.initialize``, a sample of every tenth backward pass.
 
     Returns:
-        A ``diagnostics.gradient_histogram.Histogram``: ``table()`` and ``summary()`` are text; ``underflow_fraction()``
-        is the fraction of nonzero values that float16 rounds to 0 (under 2**-24), ``subnormal_fraction()`` that
-        of values with fewer bits, ``overflow_fraction()`` that of values over 65504. At a loss scale from
-        ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.
+        A ``diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` are text.
+        ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (under 2**-24),
+        ``subnormal_fraction()`` that of values with fewer bits, ``overflow_fraction()`` that of values over 65504. At a
+        loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.
 
     Raises:
         AmpTypeError: ``source`` is of another type.

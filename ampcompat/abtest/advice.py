@@ -53,7 +53,7 @@ def _advice(report, rows):
         return "No advice: no times were taken. Accepted: {}.".format(", ".join(accepted) or "none")
     best = best_level(rows)
     if best is None:
-        sentence = "No advice: at the baseline {} {}. Fix that first: another level cannot help."
+        sentence = "No advice: the baseline {} is no measure: {}. Fix that first: another level cannot help."
         return sentence.format(report.baseline, baseline.verdict.text)
     others = [row for row in rows.values() if row is not baseline]
     if not others:

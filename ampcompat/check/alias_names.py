@@ -11,7 +11,7 @@ import os
 from typing import NamedTuple
 
 from ..apex import nvidia_apex
-from .records import AS_IT_IS, IN_PART, REFUSED
+from .records import IN_PART, REFUSED, SUPPORTED
 
 #: Carried names that do less than Apex's.
 PARTIAL = {
@@ -94,7 +94,7 @@ class AliasNames:
         for known, advice in PARTIAL.items():
             if (dotted + ".").startswith(known + "."):
                 return Verdict(IN_PART, advice)
-        return Verdict(AS_IT_IS, "")
+        return Verdict(SUPPORTED, "")
 
     def advice(self, dotted):
         """Return what to use instead of a name that is not carried."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Optional
 
-AS_IT_IS, IN_PART, REFUSED = "as it is", "in part", "refused"
+SUPPORTED, IN_PART, REFUSED = "supported", "in part", "refused"
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
@@ -24,7 +24,7 @@ class Use(NamedTuple):
     Attributes:
         place: where.
         name: the full name, such as ``apex.amp.initialize``.
-        becomes: ``as it is``, ``in part`` or ``refused``.
+        becomes: ``supported``, ``in part`` or ``refused``.
         advice: what differs, or what to use instead; empty where nothing does.
         years: when Apex had this API.
         fallback: why a script may go on without it: ``try`` (ImportError is handled), ``function`` (only its callers

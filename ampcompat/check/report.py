@@ -2,7 +2,7 @@
 
 from .records import ERROR, NOTE, WARNING
 
-VERSION = 1
+VERSION = 2
 
 
 class Report:
@@ -43,6 +43,8 @@ class Report:
     @property
     def verdict(self):
         """One sentence: does it run unchanged?"""
+        if not self.files:
+            return "No file to check: no Python file, notebook, requirements, set-up file or shell script is there."
         if not self.uses_apex:
             return "Nothing of Apex is used here."
         errors, warnings = len(self.of(ERROR)), len(self.of(WARNING))

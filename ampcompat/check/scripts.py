@@ -1,6 +1,7 @@
 """Which files of a code base are started, and by which command each runs here."""
 
 import os
+import shlex
 from typing import NamedTuple
 
 from .source import is_script
@@ -55,6 +56,5 @@ def _is_launched(path, launched):
 def _command(path, launched):
     if path.endswith(".ipynb"):
         return "import ampcompat.as_apex  # in the first cell of {}".format(path)
-    if _is_launched(path, launched):
-        return "torchrun --nproc_per_node N -m ampcompat run {} ARGS".format(path)
-    return "python -m ampcompat run {} ARGS".format(path)
+    command = "torchrun --nproc_per_node N -m" if _is_launched(path, launched) else "python -m"
+    return "{} ampcompat run {} ARGS".format(command, shlex.quote(path))

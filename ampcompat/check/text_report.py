@@ -2,7 +2,7 @@
 
 import collections
 
-from .records import AS_IT_IS, IN_PART, REFUSED
+from .records import IN_PART, REFUSED, SUPPORTED
 from .report import SEVERITIES
 
 #: How many scripts and findings the first screen shows.
@@ -15,11 +15,11 @@ def to_text(report, with_uses=True):
     Args:
         with_uses: whether every use follows the first screen.
     """
-    lines = [report.verdict, ""]
+    lines = [report.verdict]
     if report.scripts:
-        lines += ["Command:"] + _shortened(["  " + each.command for each in report.scripts], _SCRIPTS, "scripts")
+        lines += ["", "Command:"] + _shortened(["  " + each.command for each in report.scripts], _SCRIPTS, "scripts")
     elif report.uses:
-        lines += ["Command: python -m ampcompat run YOUR_SCRIPT, with a script that imports these files"]
+        lines += ["", "Command: python -m ampcompat run YOUR_SCRIPT, with a script that imports these files"]
     lines += _summary(report) + _findings(report) + _broken(report)
     return "\n".join(lines + (_uses(report) if with_uses else [])) + "\n"
 
@@ -27,7 +27,7 @@ def to_text(report, with_uses=True):
 def _summary(report):
     counts = collections.Counter(each.becomes for each in report.uses)
     paths = len({each.place.path for each in report.uses})
-    uses = ", ".join("{} {}".format(counts[key], key) for key in (AS_IT_IS, IN_PART, REFUSED) if counts[key])
+    uses = ", ".join("{} {}".format(counts[key], key) for key in (SUPPORTED, IN_PART, REFUSED) if counts[key])
     lines = [
         "",
         "Uses of Apex: {} in {} of {} files ({})".format(len(report.uses), paths, report.files, uses or "none"),

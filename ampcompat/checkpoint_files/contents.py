@@ -24,7 +24,7 @@ class Contents:
 
     def __init__(self, content):
         whole = kind_of(content)
-        if whole != OTHER or not isinstance(content, Mapping):
+        if whole != OTHER or not isinstance(content, Mapping) or not content:
             self.parts = [(None, whole, content)]
         else:
             self.parts = [part for key, value in content.items() for part in _parts(key, value)]
@@ -113,8 +113,9 @@ def _describe(kind, value):
         return "FP16_Optimizer: masters in {!r}; {}".format(masters, _describe(OPTIMIZER, value[INNER]))
     if kind == OPTIMIZER:
         params = sum(len(group["params"]) for group in value["param_groups"])
-        return "optimizer: {} params in {} groups, state of {}".format(
-            params, len(value["param_groups"]), len(value["state"])
+        groups = len(value["param_groups"])
+        return "optimizer: {} params in {} group{}, state of {}".format(
+            params, groups, "" if groups == 1 else "s", len(value["state"])
         )
     if kind == AMP:
         states = ("{} after {} good steps".format(each["loss_scale"], each["unskipped"]) for each in value.values())
@@ -123,5 +124,7 @@ def _describe(kind, value):
         return "GradScaler: loss scale {}, {} good steps".format(value["scale"], value["_growth_tracker"])
     if kind == MASTER_PARAMS:
         return "{} tensors: master weights".format(len(value))
+    if isinstance(value, Mapping) and not value:
+        return "{}, empty".format(type(value).__name__)
     text = repr(value) if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
     return text if len(text) < 60 else text[:57] + "..."

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import os
+import pickle
 import re
 
 import torch
@@ -50,7 +51,7 @@ def write(content, path):
     except (OSError, RuntimeError) as error:
         if os.path.exists(partial):
             os.remove(partial)
-        raise AmpError("cannot write {}: {}.".format(path, str(error).splitlines()[0])) from None
+        raise AmpError("cannot write {}: {}.".format(path, str(error).splitlines()[0].rstrip("."))) from None
 
 
 def _known_classes():
@@ -69,5 +70,6 @@ def _why(path, error):
             "{} holds an object of {}, which torch.load(weights_only=True) does not read. Load it where that class is "
             "installed, and save its state_dict().".format(path, found.group(1))
         )
-    first = (str(error).strip().splitlines() or [""])[0][:150]
-    return "{} is damaged, or is no file of torch.save: {}: {}".format(path, type(error).__name__, first)
+    first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    detail = ": {}".format(first) if first and not isinstance(error, pickle.UnpicklingError) else ""
+    return "{} is damaged, or is no file of torch.save{}.".format(path, detail)

@@ -10,7 +10,7 @@ import os
 import sys
 
 from .. import __version__
-from .argument_parser import CommandParser
+from .argument_parser import INTERRUPTED, CommandParser
 
 #: command -> (module of this package, what it does). The module has a function of the
 #: command's name: ``run(arguments) -> exit code``.
@@ -48,6 +48,11 @@ def main(arguments=None):
         code = getattr(module, options.command)(options.arguments)
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt:
+        if options.command == "run":  # the script's own traceback
+            raise
+        print("ampcompat {}: interrupted".format(options.command), file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # `... | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -41,10 +41,7 @@ def ab(arguments):
     except AmpError as error:
         parser.error(str(error))
     if options.plan:
-        write_plan(options.plan, report, planned)
-        path = os.path.join(options.plan, COMMANDS)
-        print("wrote {} commands to {}; afterwards: ampcompat report {}".format(len(planned), path, options.plan))
-        return 0
+        return _plan(parser, options.plan, report, planned)
     progress = make_progress(steps=options.steps, runs=len(missing))
     outputs = {}
     try:
@@ -138,7 +135,8 @@ def _add_row_options(add):
     baseline = "a level or variant to compare the others with; default: O0, without levels the script unchanged"
     add("--baseline", metavar="NAME", help=baseline)
     variant = (
-        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH, script="
+        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or "
+        "script=FILE"
     )
     add("--variant", dest="variants", action="append", type=parse_variant, metavar="'NAME: OPTIONS'", help=variant)
     against = "compare the script with its rewritten form, which runs without ampcompat's apex"
@@ -155,6 +153,16 @@ def _add_output_options(add):
     add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+
+
+def _plan(parser, folder, report, planned):
+    try:
+        write_plan(folder, report, planned)
+    except OSError as error:
+        parser.error("cannot write {}: {}.".format(folder, error.strerror))
+    path = os.path.join(folder, COMMANDS)
+    print("wrote {} commands to {}; afterwards: ampcompat report {}".format(len(planned), path, folder))
+    return 0
 
 
 def _levels(text):

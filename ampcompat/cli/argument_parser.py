@@ -5,6 +5,9 @@ import argparse
 #: The exit code of a wrong command line, as in argparse.
 USAGE_ERROR = 2
 
+#: The exit code after Ctrl-C, as in shells.
+INTERRUPTED = 130
+
 
 class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` without abbreviations that prints errors in one line, without the usage."""

@@ -51,5 +51,5 @@ def migrate(source, path="script.py"):
     new = wrapper.visit(rewriter)
     text = add_header(prune_imports(new.code), plan.names, rewriter.loads_state)
     text, names = mark_rest(text)
-    left = rewriter.left + [(0, "still used: " + name) for name in names]
+    left = rewriter.left + [(0, name + ", marked in the new script") for name in names]
     return Migration(text, sorted(rewriter.notes), sorted(left))

@@ -156,7 +156,7 @@ def test_one_nan_at_a_skipped_step_rejects_no_level():
     [
         (run_with([math.nan] * 100), "its loss is nan from step 0 on"),
         (run_with([], status="failed", error="it left"), "recorded no steps to compare with"),
-        (run_with(curve()[:4], status="failed", error="it left"), "at the baseline O0 failed: it left"),
+        (run_with(curve()[:4], status="failed", error="it left"), "the baseline O0 is no measure: failed: it left"),
         (run_with(curve()[::-1]), "its own loss rises"),
     ],
 )
@@ -164,6 +164,11 @@ def test_without_a_working_baseline_no_level_is_judged(baseline, says):
     report = report_with(baseline, O1=run_with(curve()))
     assert judge(report)["O1"].kind == NOT_JUDGED
     assert report.advice.startswith("No advice: ") and says in report.advice
+
+
+def test_an_interrupted_run_is_said_to_be_so_once():
+    text = to_text(report_with(O1=run_with(curve()[:60], status="interrupted", error="interrupted")))
+    assert "interrupted" in text and "O1: interrupted: " not in text
 
 
 def test_metrics_count_like_losses():

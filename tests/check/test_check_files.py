@@ -209,7 +209,7 @@ def test_text_says_first_whether_it_runs_and_how(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Runs unchanged."
     assert "python -m ampcompat run {}/train.py ARGS".format(tmp_path) in lines[3]
-    assert "{}/train.py:2 apex.amp.initialize: as it is".format(tmp_path) in "\n".join(lines)
+    assert "{}/train.py:2 apex.amp.initialize: supported".format(tmp_path) in "\n".join(lines)
 
 
 def test_brief_leaves_the_list_of_uses_out_and_other_folders_are_said_to_use_nothing(tmp_path, capsys):
@@ -217,7 +217,19 @@ def test_brief_leaves_the_list_of_uses_out_and_other_folders_are_said_to_use_not
     assert main(["check", str(tmp_path / "a"), "--brief"]) == 0
     assert "Every use" not in capsys.readouterr().out
     assert main(["check", str(tmp_path / "b")]) == 0
-    assert capsys.readouterr().out.startswith("Nothing of Apex is used here.")
+    assert capsys.readouterr().out.startswith("Nothing of Apex is used here.\n\nUses of Apex: 0 in 0 of 1 files")
+
+
+def test_a_folder_without_files_that_it_reads_is_no_answer(tmp_path, capsys):
+    write(tmp_path, {"weights.bin": "apex"})
+    assert main(["check", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("No file to check: ")
+
+
+def test_a_command_can_be_pasted_where_a_path_has_spaces(tmp_path, capsys):
+    write(tmp_path, {"my scripts/train.py": "from apex import amp\namp.initialize(m, o)\n"})
+    assert main(["check", str(tmp_path / "my scripts")]) == 0
+    assert "python -m ampcompat run '{}/my scripts/train.py' ARGS\n".format(tmp_path) in capsys.readouterr().out
 
 
 def test_sarif_has_a_rule_and_a_place_for_every_finding(tmp_path, capsys):

@@ -56,7 +56,7 @@ def test_a_file_of_amp_is_described(tmp_path, capsys, level, words):
     out = described(path, capsys)
     assert "amp.initialize (Apex from 2019 on, or ampcompat)" in out and words in out
     assert "model                  : model: 9 tensors (8 float32, 1 int64)" in out
-    assert "optimizer: 6 params in 1 groups, state of 6" in out and "amp: loss scale " in out
+    assert "optimizer: 6 params in 1 group, state of 6" in out and "amp: loss scale " in out
 
 
 def test_a_half_model_with_masters_resumes_at_o2_to_the_bit(tmp_path, capsys):
@@ -159,6 +159,27 @@ def test_a_damaged_file_gets_one_sentence(tmp_path, capsys):
         path.write_bytes(data)
         assert "is damaged" in failing(path, capsys)
     assert "cannot read" in failing(tmp_path / "nowhere.pt", capsys)
+
+
+def test_a_file_of_another_kind_gets_no_advice_to_load_what_could_run_code(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n")
+    error = failing(path, capsys)
+    assert error.endswith("train.py is damaged, or is no file of torch.save.\n") and "weights_only" not in error
+
+
+@pytest.mark.parametrize("content, words", [({}, "dict, empty"), (torch.zeros(3), "Tensor")])
+def test_a_file_without_parts_is_described(tmp_path, capsys, content, words):
+    path = tmp_path / "file.pt"
+    torch.save(content, str(path))
+    assert "the file               : {}\n".format(words) in described(path, capsys)
+
+
+def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path, capsys):
+    path = tmp_path / "model.pt"
+    torch.save(torch.nn.Linear(2, 2).state_dict(), str(path))
+    error = failing(path, capsys, "--to", "torch", "-o", "/nowhere/new.pt")
+    assert "cannot write /nowhere/new.pt: " in error and error.endswith(".\n") and not error.endswith("..\n")
 
 
 def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, capsys):

@@ -223,7 +223,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 12, O2: The loss was nan before scaling" in printed  # in a step without hooks
     assert "steps 13 to 16, O0 O2: The loss was nan before scaling. In the forward pass nan was there" in printed
-    assert "No advice: at the baseline O0 its loss is nan from step 12 on" in printed
+    assert "No advice: the baseline O0 is no measure: its loss is nan from step 12 on" in printed
 
 
 @pytest.mark.parametrize(

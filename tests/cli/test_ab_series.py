@@ -370,6 +370,7 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
         (["--gpus", "0,1", "--jobs", "3"], "more than the 2 of --gpus"),
         (["--jobs", "0"], "not a whole number from 1 up"),
         (["--plan", "here", "--json", "x.json"], "--plan runs nothing"),
+        (["--plan", "/dev/null/here"], "cannot write /dev/null/here: Not a directory."),
         (["--resume", "a.json", "--json", "b.json"], "--resume is --json as well"),
         (["--in-process", "--jobs", "2"], "there is no other process"),
         (["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"], "--find-keep-fp32 searches a level"),

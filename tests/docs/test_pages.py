@@ -9,6 +9,7 @@ import torch
 from half_kernels import trains_in
 from processes import ROOT
 
+from ampcompat import amp, memory_tools, sessions
 from ampcompat.cli import main
 
 PAGES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "docs", "*.md")))
@@ -58,6 +59,24 @@ def test_links_lead_to_files(page):
     folder = os.path.join(ROOT, "docs")
     assert [link for link in links(read("docs", page)) if not os.path.exists(os.path.join(folder, link))] == []
     assert [link for link in links(read("docs", page)) if link.startswith("..")] == [], "the site has docs/ only"
+
+
+def test_the_files_that_the_architecture_page_names_exist():
+    package, page = os.path.join(ROOT, "ampcompat"), read("docs", "architecture.md")
+    packages = re.findall(r"`(\w+)/?`", "".join(re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)))
+    files = re.findall(r"`([\w/]+\.(?:py|md))`", page)
+    assert len(packages) > 25 and len(files) > 40
+    assert [
+        name for name in packages if not any(os.path.exists(os.path.join(package, name + end)) for end in ("", ".py"))
+    ] == []
+    assert [path for path in files if not any(os.path.exists(os.path.join(top, path)) for top in (package, ROOT))] == []
+
+
+def test_the_site_takes_no_sentence_of_a_docstring_for_a_type():
+    """What stands before a colon in the first line of "Returns:" is set as a type."""
+    functions = [getattr(module, name) for module in (amp, sessions, memory_tools) for name in module.__all__]
+    returned = [re.search(r"(?:Returns|Yields):\n(.*)", each.__doc__ or "") for each in functions]
+    assert [found.group(1) for found in returned if found and re.search(r":( |$)", found.group(1))] == []
 
 
 def test_commands_and_their_options_exist(capsys):

@@ -147,3 +147,12 @@ def test_a_wrong_argument_is_one_line(arguments, message, capsys):
 def test_an_open_session_is_refused():
     with ampcompat.session("O0"), pytest.raises(AmpError, match="ampcompat.reset()"):
         runner.run("cpu", write=lambda line: None)
+
+
+def test_ctrl_c_ends_it_in_one_line(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    assert main(["selftest", "--device", "cpu"]) == 130
+    assert capsys.readouterr().err == "ampcompat selftest: interrupted\n"

@@ -32,7 +32,8 @@ def to_text(report, width=100, details=False, summary=None):
         blocks.append(_sentences(_overflows(report), width))
         told = ["{}: {}".format(level, run.verdict) for level, run in report.runs.items() if run.verdict]
     else:
-        told = ["{}: {}: {}".format(level, run.status, run.error) for level, run in report.runs.items() if run.error]
+        failed = [(level, run) for level, run in report.runs.items() if run.error and run.error != run.status]
+        told = ["{}: {}: {}".format(level, run.status, run.error) for level, run in failed]
     blocks.append(_sentences(told, width))
     unexplained = [level for level, row in summary.items() if row.kind in (REJECTED, NOT_JUDGED)]
     hint = ["Why {}: see --details.".format(", ".join(unexplained))] if unexplained else []
