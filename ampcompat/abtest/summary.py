@@ -132,7 +132,7 @@ def steady_steps(run):
 
 
 def _rate(run):
-    run = _timed(run)[0]
-    steps = steady_steps(run)
-    seconds = sum(run.step_seconds[step] for step in steps)
-    return sum(run.samples[step] for step in steps) / seconds if run.samples is not None and seconds else None
+    timed, seconds = _timed(run)[0], seconds_per_step(run)
+    if timed.samples is None or not seconds:
+        return None
+    return mean(timed.samples[step] for step in steady_steps(timed)) / seconds

@@ -67,6 +67,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self.watched_passes = float("-inf") if has_masters else 0
         self.steps_plainly = False
         self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
+        self._untracked_versions = []  # of these gradients
         self.skips = StepSkips(optimizer, callbacks.step_skipped)
         self._set_aside = []  # (param, gradient)
         self._pairs = OrderedDict()  # id(master) -> Pair
@@ -127,7 +128,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
             if is_same(scale, self.pending_scale):
                 return
             self.after_backward(scaler, self.pending_scale, set())
-        if self.untracked_scale is not None and all(param.grad is None for param in self.leaf_params()):
+        if self.untracked_scale is not None and self._are_untracked_gradients_cleared():
             self.untracked_scale = None
         self._move_to_masters(scaler, 1.0)
         is_skipped = self.skips.is_next_skipped()
@@ -145,6 +146,19 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         for param in aside:  # a copy, since a view's memory may be reused
             self._set_aside.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
             param.grad = None
+
+    def leave_untracked(self, scale):
+        """End a pass that left gradients scaled by ``scale`` here, and whose ``scale_loss`` did not get this optimizer."""
+        self.untracked_scale, self._untracked_versions = scale, self._gradient_versions()
+
+    def _are_untracked_gradients_cleared(self):
+        """Return whether each gradient is None or was written to since, as ``zero_grad`` does in place."""
+        versions = zip(self._untracked_versions, self._gradient_versions())
+        return all(now is None or now != version for version, now in versions)
+
+    def _gradient_versions(self):
+        grads = [param.grad for param in self.leaf_params()]
+        return [None if grad is None else grad._version for grad in grads]
 
     def leave_scaled(self, scale):
         """End a pass with ``delay_unscale``: a later pass unscales the sum."""

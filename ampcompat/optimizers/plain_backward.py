@@ -46,7 +46,7 @@ def _take_gradients(adapter):
     """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
     passes = adapter.callbacks.passes
     if adapter.untracked_scale is None and adapter.known_passes != passes.ended and not is_watched(adapter):
-        adapter.untracked_scale = passes.scale  # assumed; later passes are watched, so it is known then
+        adapter.leave_untracked(passes.scale)  # assumed; later passes are watched, so it is known then
     adapter.steps_plainly, adapter.watched_passes = True, float("-inf")
     if adapter.untracked_scale is None:
         is_stated = adapter.stage is Stage.DELAYED

@@ -29,7 +29,7 @@ def is_watched(adapter):
 
 
 def record_pass(loss, scale, adapters):
-    """Set ``untracked_scale`` of the adapters whose params a loss depends on: the pass left scaled gradients there.
+    """Tell the adapters whose params a loss depends on that the pass left scaled gradients there.
 
     Args:
         loss: the tensor whose backward pass it was.
@@ -40,7 +40,7 @@ def record_pass(loss, scale, adapters):
     for adapter in adapters:
         adapter.watched_passes += 1
         if any(id(param) in leaves for param in adapter.leaf_params()):
-            adapter.untracked_scale = scale
+            adapter.leave_untracked(scale)
 
 
 def leaves_of(tensor):

@@ -271,6 +271,13 @@ def test_no_time_counts_right_after_a_slow_step():
     assert summary.steady_steps(Run(step_seconds=[1.0])) == [0] and summary.steady_steps(Run()) == []
 
 
+def test_samples_per_second_and_step_time_agree():
+    seconds = [9.0, 0.5, 0.5, 0.5, 8.0]  # a slow step counts for neither
+    run = Run(status="ok", step_seconds=seconds, samples=[32] * 5, loss=[(step, 0, 1.0) for step in range(5)])
+    row = summary.summarize(Report(runs={"O0": run}))["O0"]
+    assert row.seconds == 0.5 and row.rate == 64
+
+
 def test_steps_in_which_layers_are_compared_are_not_measured_for_memory():
     """What the comparison allocates is not the training's."""
     peaks = []

@@ -203,10 +203,10 @@ def test_a_function_that_has_no_half_kernel_on_a_cpu_is_computed_wide(prepared, 
 
 
 def test_it_is_computed_wide_also_when_casts_of_o1_have_come_and_gone():
-    with ampcompat.session(dtypes=PAIR, verbosity=0) as session:
+    with ampcompat.session(dtypes=PAIR, verbosity=0):
         amp.initialize(torch.nn.Linear(2, 2), opt_level="O1", verbosity=0)
         model = amp.initialize(After(WITHOUT_KERNEL["multi_margin_loss"]), opt_level="O2", verbosity=0)
-        session.handle._deactivate()
+        amp._amp_state.handle._deactivate()
         assert torch.isfinite(model(torch.randn(16, 8)))
 
 
