@@ -24,6 +24,8 @@ def start_method():
     if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
         return "spawn"
     multiprocessing.set_forkserver_preload(PRELOADED)
+    # Threads that wait for one another spin otherwise, which on a busy machine takes longer than what they wait for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     return "forkserver"
 
 
