@@ -5,6 +5,7 @@ the processes that a script starts needs a real one: ``processes.python``.
 """
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import runpy
@@ -20,6 +21,7 @@ import pytest
 
 from ampcompat.abtest import child_process, subprocess_run
 from ampcompat.cli import main
+from ampcompat.cuda_redirect import redirect_device, startup
 
 #: What the server imports. ``torch._dynamo`` is what torch's optimizers and wrappers import when they are first used.
 PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "pytest"]
@@ -140,6 +142,9 @@ def _work(files, env, function, arguments):
     os.environ.clear()  # the server's, which has been there since the first test that used it
     os.environ.update(env)
     try:
-        function(*arguments)
+        with contextlib.ExitStack() as redirected:
+            if startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter
+                redirected.enter_context(redirect_device(env[startup.VARIABLE]))
+            function(*arguments)
     finally:
         atexit._run_exitfuncs()  # a process of multiprocessing ends without them
