@@ -25,19 +25,19 @@ def killed(level, path, step):
     """Start a run that is killed in the steps after ``step``."""
     process = forked.start(killed_after, step, *arguments(level, path), env=environment(**stand_in(level)))
     process.join()
-    assert process.exitcode == -signal.SIGPROF
+    assert process.exitcode == -signal.SIGALRM
 
 
 def killed_after(step, *arguments):
-    """Do what ``python -m ampcompat run ARGUMENTS`` does, and be killed at most 20 ms of CPU time after a step.
+    """Do what ``python -m ampcompat run ARGUMENTS`` does, and be killed at most 5 ms after a step.
 
-    By SIGPROF, which nothing handles, so that it ends a process as SIGKILL does. Another process might send its signal
-    when this one has ended, on a busy machine.
+    By SIGALRM, which nothing handles, so that it ends a process as SIGKILL does. On a busy machine, another process
+    might send its signal after the last step.
     """
 
     def print_and_time(text, **options):
         if text.startswith("step {} ".format(step)):
-            signal.setitimer(signal.ITIMER_PROF, random.uniform(0.0001, 0.02))
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.005))
 
     builtins.print = print_and_time
     forked.command(*arguments)
