@@ -1,5 +1,6 @@
 """``python -m ampcompat ab``: options, output and exit codes. Few tests start processes, since each imports torch."""
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -11,6 +12,7 @@ import pytest
 from processes import ROOT, environment, python
 
 from ampcompat.abtest import Report, child_process, export
+from ampcompat.abtest.record import StepLimitReached
 from ampcompat.cli import ab as ab_command
 
 AB = ("-m", "ampcompat", "ab")
@@ -278,3 +280,13 @@ def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     child_process.run_script(["-m", "module_of_ab", "x"])
     assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
+
+
+def test_a_run_whose_parent_process_has_ended_stops_at_its_next_step(tmp_path, monkeypatch):
+    task = {"event_log": str(tmp_path / "events"), "parent": os.getppid()}
+    with contextlib.closing(child_process.Events(task, device=None)) as events:
+        events.write({"step": 1})
+        monkeypatch.setattr(os, "getppid", lambda: 1)  # the process that adopts orphans
+        events.write({"environment": {}})
+        with pytest.raises(StepLimitReached, match="nobody waits for this run"):
+            events.write({"step": 2})
