@@ -57,7 +57,7 @@ def launch(folder, source, *arguments):
     (folder / "script.py").write_text(source)
     command = [sys.executable, "-m", "apex.parallel.multiproc", "script.py"] + list(arguments)
     done = subprocess.run(
-        command, cwd=str(folder), env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60
+        command, cwd=str(folder), env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300
     )
     return done.returncode, done.stdout.decode().split()
 
@@ -73,7 +73,7 @@ def test_the_launcher_starts_a_process_per_rank_and_keeps_the_others_output_in_f
 
 def test_the_launcher_ends_all_when_one_fails(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = "import os, sys, time\nsys.exit(3) if os.environ['RANK'] == '1' else time.sleep(50)\n"
+    source = "import os, sys, time\nsys.exit(3) if os.environ['RANK'] == '1' else time.sleep(250)\n"
     (tmp_path / "script.py").write_text(source)
     assert multiproc.main(["script.py", "--world-size=2", "--rank=0"]) == 3
 

@@ -1,19 +1,18 @@
 """``python -m ampcompat ab``: options, output and exit codes. Few tests start processes, since each imports torch."""
 
-import functools
+import contextlib
 import os
-import signal
-import subprocess
 import sys
 import textwrap
-import time
 
+import forked
 import half_kernels
 import precision
 import pytest
 from processes import ROOT, environment, python
 
 from ampcompat.abtest import Report, child_process, export
+from ampcompat.abtest.record import StepLimitReached
 from ampcompat.cli import ab as ab_command
 
 AB = ("-m", "ampcompat", "ab")
@@ -65,8 +64,8 @@ def in_process(*arguments):
 
 def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     saved = tmp_path / "report.json"
-    command = AB + ("--levels", "O0,O1,O3", "--steps", "6", "--seed", "3", "--json", saved, script(TRAINING), "9", "0")
-    done = python(*command, env=environment(**half_kernels.stand_in()))
+    command = "--levels", "O0,O1,O3", "--steps", "6", "--seed", "3", "--json", saved, script(TRAINING), "9", "0"
+    done = forked.run(forked.ab, *command, env=environment(**half_kernels.stand_in()))
     assert done.returncode == 0, done.stderr
     assert "arguments ['9', '0']" in done.stdout  # what a failed level printed, and no other
     assert done.stdout.count("arguments") == 2
@@ -91,20 +90,10 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
 def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     saved, marker = tmp_path / "report.json", tmp_path / "marker"
     source = TRAINING + "    if step == 3:\n        open({!r}, 'w').close()\n".format(str(marker))
-    command = [sys.executable] + list(AB) + ["--levels", "O0,O2", "--json", str(saved), script(source), "1000", "0.05"]
-    process = subprocess.Popen(
-        command,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in background jobs
-    )
-    while not marker.exists() and process.poll() is None:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    printed, progress_lines = process.communicate(timeout=60)
-    assert process.returncode == 130, progress_lines
+    command = "--levels", "O0,O2", "--json", saved, script(source), "1000", "0.05"
+    done = forked.run(forked.ab, *command, interrupt_at=marker)
+    printed, progress_lines = done.stdout, done.stderr
+    assert done.returncode == 130, progress_lines
     assert "interrupted after" in progress_lines and "only the baseline was run" in printed
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0"]
@@ -143,6 +132,7 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
         import torch
         from apex import amp
 
+        print("the script's own line")
         model = torch.nn.Linear(4, 1).cuda()
         model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01))
         while True:
@@ -152,8 +142,10 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
             optimizer.step()
         """
     )
-    done = python(*(AB + ("--device", "cpu", "--levels", "O0", "--steps", "3", "--no-control", path)))
+    options = ("--device", "cpu", "--levels", "O0", "--steps", "3", "--no-control", "--verbose")
+    done = python(*(AB + options + (path,)))
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the script's own line\n")
     assert "O0: 3 steps" in done.stderr and ", cpu (" in done.stdout
 
 
@@ -295,3 +287,13 @@ def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     child_process.run_script(["-m", "module_of_ab", "x"])
     assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
+
+
+def test_a_run_whose_parent_process_has_ended_stops_at_its_next_step(tmp_path, monkeypatch):
+    task = {"event_log": str(tmp_path / "events"), "parent": os.getppid()}
+    with contextlib.closing(child_process.Events(task, device=None)) as events:
+        events.write({"step": 1})
+        monkeypatch.setattr(os, "getppid", lambda: 1)  # the process that adopts orphans
+        events.write({"environment": {}})
+        with pytest.raises(StepLimitReached, match="nobody waits for this run"):
+            events.write({"step": 2})

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_two_processes_of_a_launcher_train_it_with_one_batch_norm():
     module, start = (
         ("torch.distributed.run", ("--standalone",)) if _has_torchrun() else ("torch.distributed.launch", ())
     )
-    older = () if _has_torchrun() else ("--use_env", "--master_port", "29613")
+    older = () if _has_torchrun() else ("--use_env", "--master_port", _free_port())
     launcher = ("-m", module) + start + older + ("--nproc_per_node", "2")
     done = python(
         *(launcher + ON_CPU + (SCRIPT,) + SMALL + ("--opt-level", "O2", "--sync_bn")), env=environment(**stand_in("O2"))
@@ -48,6 +49,12 @@ def test_two_processes_of_a_launcher_train_it_with_one_batch_norm():
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Selected optimization level O2") == done.stdout.count("device: CPU") == 1
     assert re.search(r"Epoch: \[0\]\[2/2\]", done.stdout) and len(accuracies(done.stdout)) == 1
+
+
+def _free_port():
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return str(free.getsockname()[1])
 
 
 def _has_torchrun():

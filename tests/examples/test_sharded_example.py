@@ -2,13 +2,11 @@
 
 import os
 import re
-import signal
-import subprocess
 import sys
 
 import pytest
 import ranks
-from processes import ROOT, environment
+from processes import ROOT, environment, python
 
 try:
     from torch.distributed.fsdp import fully_shard  # noqa: F401
@@ -23,29 +21,36 @@ def losses(printed):
     return set(re.findall(r"step \d+ loss \S+", printed))
 
 
-def killed_once(command, at_step):
-    """Run a command, kill rank 1 at a step of the first run; return the exit status and what it prints."""
-    settings = environment(GLOO_SOCKET_IFNAME="lo", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": settings, "text": True}
-    printed, is_killed = [], False
-    with subprocess.Popen(command, **options) as running:
-        for line in running.stdout:
-            printed.append(line)
-            found = re.search(r"rank 1 is process (\d+)", "".join(printed))
-            if not is_killed and found and line.startswith("step {} ".format(at_step)):
-                os.kill(int(found.group(1)), signal.SIGKILL)
-                is_killed = True
-    return running.returncode, "".join(printed)
+#: Runs a script, whose rank 1 is killed in its fifth step unless torchrun has restarted it.
+KILLED_ONCE = """
+import os, runpy, signal, sys
+import torch
+
+steps, clip = [], torch.nn.utils.clip_grad_norm_
+
+def clip_and_be_killed(*args, **kwargs):
+    steps.append(args)
+    if len(steps) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return clip(*args, **kwargs)
+
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    torch.nn.utils.clip_grad_norm_ = clip_and_be_killed
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def test_torchrun_restarts_it_and_it_ends_where_an_undisturbed_run_ends(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    script = ["-m", "ampcompat", "run", os.path.join(ROOT, "examples", "sharded.py")]
-    status, printed = killed_once(
-        torchrun + ["--max-restarts", "3"] + script + SMALL + [str(tmp_path / "killed")], at_step=4
-    )
-    assert status == 0, printed
-    assert printed.count("after step 0") == 2 and re.search(r"after step [36]", printed)
+    (tmp_path / "killed_once.py").write_text(KILLED_ONCE)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    script = ["-m", "ampcompat", "run", tmp_path / "killed_once.py", os.path.join(ROOT, "examples", "sharded.py")]
+    settings = environment(GLOO_SOCKET_IFNAME="lo", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    done = python(*(torchrun + script + SMALL + [tmp_path / "killed"]), env=settings)
+    printed = done.stdout
+    assert done.returncode == 0, done.stderr
+    assert printed.count("after step 0") == printed.count("after step 3") == 2
     sys.path.insert(0, os.path.join(ROOT, "tests", "distributed"))
     import sharded_checkpoint_loops as loops
 

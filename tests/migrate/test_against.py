@@ -4,11 +4,12 @@ import json
 import os
 from dataclasses import asdict
 
+import forked
 import migrated_scripts as scripts
 import pytest
 import torch
 from half_kernels import trains_in
-from processes import ROOT, environment, python
+from processes import ROOT
 
 from ampcompat.abtest import Report, Run, child_process, seeding
 from ampcompat.abtest.event_log import EventReader, apply_event
@@ -107,7 +108,7 @@ def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
         new.write_text(migrate(file.read()).source, encoding="utf-8")
     small = ("--images", "320", "--size", "8", "--width", "4", "--epochs", "1", "-b", "16", "-j", "0", "--lr", "0.1")
     options = ("--device", "cpu", "--against", new, "--json", tmp_path / "report.json", "--no-memory", "--no-diagnose")
-    done = python(*(("-m", "ampcompat", "ab") + options + (script,) + small), env=environment())
+    done = forked.run(forked.ab, *(options + (script,) + small))
     assert done.returncode == 0, done.stderr
     report = Report.load(str(tmp_path / "report.json"))
     assert list(report.runs) == ["unchanged", "imagenet.new.py"]

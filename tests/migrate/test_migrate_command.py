@@ -3,13 +3,15 @@
 import os
 import re
 
+import forked
 import migrated_scripts as scripts
 import pytest
 import torch
 from half_kernels import trains_in
-from processes import ROOT, RUN, environment, python
+from processes import ROOT, environment
 
 from ampcompat.cli import main
+from ampcompat.cuda_redirect import startup
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
@@ -68,8 +70,8 @@ def test_the_digits_example_migrates_and_trains_alike(tmp_path):
     old, new = os.path.join(ROOT, "examples", "digits_cnn.py"), tmp_path / "new.py"
     assert main(["migrate", old, "-o", str(new)]) == 0
     arguments = ("--epochs", "2")
-    before = python(*RUN + (old,) + arguments)
-    after = python(new, *arguments, env=environment(PYTHONPATH=""), cwd=str(tmp_path))
+    before = forked.run(forked.command, old, *arguments)
+    after = forked.run(forked.script, new, *arguments)
     assert before.returncode == after.returncode == 0, before.stderr + after.stderr
     assert len(numbers(after.stdout, r"loss ([\d.]+)")) == 2
     assert numbers(after.stdout, r"loss ([\d.]+)") == pytest.approx(numbers(before.stdout, r"loss ([\d.]+)"), rel=0.1)
@@ -82,13 +84,13 @@ def test_the_imagenet_example_migrates_trains_alike_and_resumes_an_old_checkpoin
     old, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "new.py"
     assert main(["migrate", old, "-o", str(new)]) == 0
     assert "import apex" not in new.read_text() and "from apex" not in new.read_text()
-    on_cpu = RUN + ("--device", "cpu")  # stands in for CUDA, which both scripts need
+    env = environment(**startup.environment("cpu"))  # stands in for CUDA, which both scripts need
     small = "--images 96 --size 12 --width 8 -p 2 -j 0 --lr 0.1 --deterministic --opt-level O1".split()
     path, losses = str(tmp_path / "checkpoint.pt"), []
     for script, more in ((old, ["--epochs", "1", "--checkpoint", path]), (new, ["--epochs", "1"])):
-        done = python(*on_cpu + (str(script),) + tuple(small + more))
+        done = forked.run(forked.command, script, *(small + more), env=env)
         assert done.returncode == 0, done.stderr
         losses.append(numbers(done.stdout, r"\* Loss ([\d.]+)"))
     assert len(losses[0]) == 1 and losses[1] == pytest.approx(losses[0], rel=0.02)
-    done = python(*on_cpu + (str(new),) + tuple(small + ["--epochs", "2", "--resume", path]))
+    done = forked.run(forked.command, new, *(small + ["--epochs", "2", "--resume", path]), env=env)
     assert done.returncode == 0 and "=> loaded checkpoint" in done.stdout, done.stderr

@@ -8,6 +8,7 @@ import signal
 import sys
 
 import torch
+from forked import start_method
 
 from ampcompat import amp
 from ampcompat.abtest import compare
@@ -47,6 +48,7 @@ def on_dask(folder):
 
     # Of its own tries Dask makes no more than one, so that ours is seen.
     options = {"distributed.scheduler.allowed-failures": 0, "distributed.admin.tick.limit": "60s"}
+    options["distributed.worker.multiprocessing-method"] = start_method()  # the server that this process came from
     with dask.config.set(options), LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
         with Client(cluster) as client:
             given = {"levels": ("O0", "O1", "O2"), "memory": False, "dtypes": "float32,float64"}
