@@ -148,7 +148,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
             param.grad = None
 
     def leave_untracked(self, scale):
-        """End a pass that left gradients scaled by ``scale`` here, and whose ``scale_loss`` did not get this optimizer."""
+        """End a pass whose ``scale_loss`` did not get this optimizer; it left gradients scaled by ``scale`` here."""
         self.untracked_scale, self._untracked_versions = scale, self._gradient_versions()
 
     def _are_untracked_gradients_cleared(self):

@@ -5,6 +5,8 @@ import inspect
 import json
 import os
 import runpy
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import forked
 import half_kernels
 import pytest
-from processes import ROOT, environment
+from processes import ROOT, environment, python
 
 from ampcompat import amp
 from ampcompat.abtest import Report, summary
