@@ -73,13 +73,16 @@ def _recommended(best, baseline, rows, goal):
         else:
             accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED]
             is_first = own == min(each for each in accepted if each is not None)
-            place = "first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
-            reason = "{} at {} ({}{})".format(place, goal, seconds(own), timed)
+            place = "the first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
+            reason = "{} to reach {} ({}{})".format(place, goal, seconds(own), timed)
         text = "Take {}: {}, {:.2f} times the speed{}."
         return text.format(best.level, reason, best.speed, _memory(best, baseline))
     reason = "is faster here" if reference is None else "reaches {} earlier".format(goal)
+    accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     text = "Take {}: no accepted level {}.".format(baseline.level, reason)
-    smaller = [row for row in rows.values() if row.verdict.kind == ACCEPTED and (row.saved or 0) > 0]
+    if accepted:
+        text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
+    smaller = [row for row in accepted if (row.saved or 0) > 0]
     if not smaller:
         return text
     least = max(smaller, key=lambda row: row.saved)

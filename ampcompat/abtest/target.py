@@ -4,8 +4,8 @@ The target is where the baseline's first loss ends with the same seed, within 1 
 metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it; a metric rises to it where the baseline begins
 below. What counts are medians of the last tenth of the steps so far (of the run's length; at least five losses, one
 value of a metric), so that one lucky batch does not. At its last step a level is where the table says that it ends: at
-the baseline's end plus the median difference in the last window. Seconds are steps times the median step time of the
-level, since some steps are slower for being watched.
+the baseline's final loss plus the median difference in the last window. Seconds are steps times the median step time
+of the level, since some steps are slower for being watched.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import List, Optional
 from ..errors import AmpValueError
 from . import curves
 
-#: How far above the baseline's end counts as reached, as a share.
+#: How far above the baseline's final loss counts as reached, as a share.
 TOLERANCE = 0.01
 
 #: A window's median is that of so many blocks' medians, at most, each of about as many values: cheap for long series.
@@ -59,7 +59,7 @@ def parse(text):
 def describe(report):
     """Return the target of a report for people."""
     given = report.environment.get("target")
-    return "{} = {:g}".format(*parse(given)) if given else "the baseline's end"
+    return "{} = {:g}".format(*parse(given)) if given else "the baseline's final loss"
 
 
 def measure(runs, references, given, seconds_per_step):
@@ -67,7 +67,7 @@ def measure(runs, references, given, seconds_per_step):
 
     Args:
         runs, references: of the level and of the baseline, by seed; may be the same.
-        given: "NAME=NUMBER", or None for the baseline's end.
+        given: "NAME=NUMBER", or None for the baseline's final loss.
         seconds_per_step: of the level, or None.
     """
     found = TimeToTarget(seeds=0)

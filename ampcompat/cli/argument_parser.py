@@ -13,7 +13,14 @@ class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` without abbreviations that prints errors in one line, without the usage."""
 
     def __init__(self, **options):
+        self._names = set()  # of the options
         super().__init__(allow_abbrev=False, **options)
+
+    def add_argument(self, *names, **options):
+        """Add an argument as ``ArgumentParser`` does; return its action."""
+        action = super().add_argument(*names, **options)
+        self._names.update(action.option_strings)
+        return action
 
     def error(self, message):
         """Print the message on one line and exit with 2."""
@@ -21,7 +28,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def options_among(self, arguments):
         """Return those of ``arguments`` that are options of this parser."""
-        return [each for each in arguments if each.partition("=")[0] in self._option_string_actions]
+        return [each for each in arguments if each.partition("=")[0] in self._names]
 
     def write_file(self, path, text):
         """Write a text file; an error of the command line if that is not possible."""

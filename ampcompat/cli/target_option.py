@@ -8,7 +8,7 @@ from ..errors import AmpValueError
 
 def add_option(parser):
     """Add ``--target`` to a parser."""
-    told = "measure steps and seconds until a loss or logged metric is reached; default: the baseline's end"
+    told = "measure steps and seconds until a loss or logged metric is reached; default: the baseline's final loss"
     parser.add_argument("--target", type=_target, metavar="NAME=NUMBER", help=told)
 
 

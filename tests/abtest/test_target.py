@@ -1,4 +1,4 @@
-"""Time to target: when a level reaches the baseline's end, or a loss or metric that is given."""
+"""Time to target: when a level reaches the baseline's final loss, or a loss or metric that is given."""
 
 import math
 from statistics import median
@@ -88,7 +88,7 @@ def test_of_the_accepted_levels_the_first_at_the_target_is_recommended():
     report = report_with(baseline, O1=run_with(falling(speed=1.6), 0.9), O2=run_with(falling(), 0.7))
     report.environment["target"] = "loss=2"
     advice.advise(report)
-    assert report.advice.startswith("Take O1: first at loss = 2 (45.9 s; O0: 78 s)")
+    assert report.advice.startswith("Take O1: the first to reach loss = 2 (45.9 s; O0: 78 s)")
 
 
 def test_where_nothing_reaches_it_step_times_decide_and_that_is_said():

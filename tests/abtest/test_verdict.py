@@ -187,7 +187,8 @@ def test_metrics_count_like_losses():
 def test_the_fastest_accepted_level_is_recommended_with_what_it_saves():
     report = report_with(O1=run_with(curve(), 0.5, peak=800), O2=run_with(curve(), 0.25, peak=600))
     assert report.advice == (
-        "Take O2: first at the baseline's end (24.2 s; O0: 97 s), 4.00 times the speed, 40 % less memory."
+        "Take O2: the first to reach the baseline's final loss (24.2 s; O0: 97 s), 4.00 times the speed, "
+        "40 % less memory."
     )
 
 
@@ -198,8 +199,8 @@ def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
 
 def test_where_nothing_is_faster_the_baseline_is_recommended():
     report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
-    says = "Take O0: no accepted level reaches the baseline's end earlier. Short of memory: O2, 75 % less memory."
-    assert report.advice == says
+    says = "Take O0: no accepted level reaches the baseline's final loss earlier. Accepted: O1, O2. "
+    assert report.advice == says + "Short of memory: O2, 75 % less memory."
 
 
 def test_a_report_without_its_baseline_gets_no_advice():
