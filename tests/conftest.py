@@ -41,9 +41,15 @@ LONG_FILES = (
 
 
 def pytest_configure(config):
-    """Remove settings of the user's shell; keep pytest-xdist from starting files in the order of their test counts."""
+    """Remove settings of the user's shell; keep pytest-xdist from starting files in the order of their test counts.
+
+    One thread per process, unless OMP_NUM_THREADS says otherwise: pytest-xdist starts one process per core.
+    """
     for name in snapshots.settings():  # with AMPCOMPAT_HALF_MATH=off, conformance fails on torch 1.12
         del os.environ[name]
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
