@@ -22,6 +22,7 @@ import pytest
 from ampcompat.abtest import child_process, subprocess_run
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import redirect_device, startup
+from ampcompat.training import state
 
 #: What the server imports. ``torch._dynamo`` is what torch's optimizers and wrappers import when they are first used.
 PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "pytest"]
@@ -141,6 +142,9 @@ def _work(files, env, function, arguments):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which background jobs ignore
     os.environ.clear()  # the server's, which has been there since the first test that used it
     os.environ.update(env)
+    # What a script registers when it imports ampcompat; Python 3.13 drops the server's functions in its processes.
+    atexit.unregister(state._sync_all)
+    atexit.register(state._sync_all)
     try:
         with contextlib.ExitStack() as redirected:
             if startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter
