@@ -14,7 +14,7 @@ from ..casting.base import NoCasts
 from ..op_table import rules
 from ..patching import PatchStack
 from ..torch_compat import features
-from . import state
+from . import missing_kernels, state
 from .model_devices import ModelDevices, watch_moves
 
 
@@ -134,10 +134,13 @@ class ProcessCasts:
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
         if policy.patch_torch_functions:
-            return self.paused, self.context_of_forward
-        mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
-        self._half_mode = mode or self._half_mode
-        return None, functools.partial(self._context_without_casts, mode)
+            kept, whole = self.paused, self.context_of_forward
+        else:
+            mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
+            self._half_mode = mode or self._half_mode
+            kept, whole = None, functools.partial(self._context_without_casts, mode)
+        with self.paused():  # kernels are tried out
+            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
 
     def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
