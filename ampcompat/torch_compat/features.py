@@ -79,25 +79,6 @@ def autocast_dtypes(device):
 
 
 @functools.lru_cache(maxsize=None)
-def trains_in(dtype):
-    """Return whether torch has kernels for a floating dtype on a CPU, tried out with two, and gradients for it."""
-    if not differentiates(dtype):
-        return False
-    try:
-        torch.relu(torch.mm(*[torch.ones(1, 1, dtype=dtype)] * 2))
-    except RuntimeError:
-        return False
-    return True
-
-
-@functools.lru_cache(maxsize=None)
-def differentiates(dtype):
-    """Return whether torch computes gradients of a floating dtype; those of bfloat16 came after torch 1.3."""
-    with torch.enable_grad():
-        return torch.ones(1, requires_grad=True).to(dtype).requires_grad
-
-
-@functools.lru_cache(maxsize=None)
 def has_function_modes():
     """Return whether a torch function mode can be entered that handles every call of a torch function (2.0)."""
     return hasattr(torch, "overrides") and hasattr(torch._C, "_push_on_torch_function_stack")

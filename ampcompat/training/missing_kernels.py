@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ..errors import AmpError
-from ..torch_compat import features
+from ..torch_compat import cpu, features
 
 _MISSING_KERNEL = re.compile("not (implemented|supported) .*(Half|BFloat16)")
 
@@ -19,12 +19,12 @@ def explained(context, low):
         context: a function that returns a context manager or None.
         low: the dtype that the model computes in. If torch has kernels for it, ``context`` itself is returned.
     """
-    return context if features.trains_in(low) else functools.partial(_explaining, context, low)
+    return context if cpu.trains_in(low) else functools.partial(_explaining, context, low)
 
 
 @contextmanager
 def _explaining(context, low):
-    if torch.is_grad_enabled() and not features.differentiates(low):
+    if torch.is_grad_enabled() and not cpu.differentiates(low):
         raise AmpError(_advice("computes no gradients of", low, ".", "a newer torch"))
     try:
         with context() or nullcontext():
@@ -36,7 +36,7 @@ def _explaining(context, low):
 
 
 def _advice(problem, low, reason, alternatives):
-    if low is not torch.bfloat16 and features.trains_in(torch.bfloat16):
+    if low is not torch.bfloat16 and cpu.trains_in(torch.bfloat16):
         alternatives = "O4 or O5, " + alternatives
     return (
         "torch {} {} {}{} What works: opt_level O0, {}; or float32 instead of half, and float64 of float32, by "

@@ -6,7 +6,7 @@ import torch
 
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpError
-from ampcompat.torch_compat import features
+from ampcompat.torch_compat import cpu
 
 MISSING = "\"addmm_impl_cpu_\" not implemented for 'Half'"
 
@@ -24,8 +24,8 @@ class Raising(torch.nn.Linear):
 
 @pytest.fixture
 def in_no_dtype(monkeypatch):
-    monkeypatch.setattr(features, "trains_in", lambda dtype: False)
-    monkeypatch.setattr(features, "differentiates", lambda dtype: True)
+    monkeypatch.setattr(cpu, "trains_in", lambda dtype: False)
+    monkeypatch.setattr(cpu, "differentiates", lambda dtype: True)
 
 
 def error_of(level, message):
@@ -46,7 +46,7 @@ def test_a_missing_kernel_is_an_error_that_says_what_works(level, message, in_no
 
 
 def test_levels_with_bfloat16_are_named_where_torch_computes_in_it(monkeypatch):
-    monkeypatch.setattr(features, "trains_in", lambda dtype: dtype is torch.bfloat16)
+    monkeypatch.setattr(cpu, "trains_in", lambda dtype: dtype is torch.bfloat16)
     assert "O4" in str(error_of("O2", MISSING))
 
 
@@ -55,7 +55,7 @@ def test_another_error_of_a_model_stays_as_it_is(level, in_no_dtype):
 
 
 def test_where_torch_computes_in_half_its_errors_stay_as_they_are(level, monkeypatch):
-    monkeypatch.setattr(features, "trains_in", lambda dtype: True)
+    monkeypatch.setattr(cpu, "trains_in", lambda dtype: True)
     assert type(error_of(level, MISSING)) is RuntimeError
 
 
@@ -71,10 +71,20 @@ def test_a_network_is_told_so_before_it_trains(level):
 
 def test_a_dtype_without_gradients_is_refused_in_training_only(monkeypatch):
     monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)
-    monkeypatch.setattr(features, "trains_in", lambda dtype: False)
-    monkeypatch.setattr(features, "differentiates", lambda dtype: False)
+    monkeypatch.setattr(cpu, "trains_in", lambda dtype: False)
+    monkeypatch.setattr(cpu, "differentiates", lambda dtype: False)
     model = amp.initialize(torch.nn.Identity(), opt_level="O4", verbosity=0)
     with pytest.raises(AmpError, match="no gradients"):
         model(torch.ones(1))
     with torch.no_grad():
         model(torch.ones(1))
+
+
+def test_what_torch_can_compute_is_found_in_inference_mode_too():
+    if not hasattr(torch, "inference_mode"):
+        pytest.skip("this torch has no inference mode")
+    for asked in (cpu.trains_in, cpu.differentiates):
+        asked.cache_clear()
+    with torch.inference_mode():
+        found = [(cpu.trains_in(dtype), cpu.differentiates(dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    assert found == [(True, True), (True, True)]
