@@ -77,8 +77,8 @@ class Notices:
     def policy_changed(self, policy, before):
         """Print that a later ``initialize`` has other options."""
         self.say(
-            "ampcompat: initialize was called with {} after {}. Models that were initialized earlier keep their "
-            "options; casts around functions apply to the whole process.".format(policy.opt_level, before.opt_level)
+            "ampcompat: initialize was called with {} after {}. Each model computes at its own level. Outside of "
+            "models functions are cast if any of the levels is O1 or O4.".format(policy.opt_level, before.opt_level)
         )
 
     def scaler_counts(self, found, used):

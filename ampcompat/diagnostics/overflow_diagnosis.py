@@ -13,7 +13,8 @@ from ..observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
 from .messages import explain, number
-from .overflow_facts import NOT_RECORDED, UNWATCHED, WHOLE
+from .model_names import ModelNames
+from .overflow_facts import NOT_RECORDED, UNWATCHED
 from .overflow_record import PassRecord, read_record, weight_maxima, zero_eps
 from .tensor_stats import NamedScalars, RunningMax, named_maxima
 
@@ -57,8 +58,7 @@ class OverflowDiagnosis(Observer):
         self._is_first_rank = True
         self._pass = _none  # a weak reference to the pass that is going on
         self._hooks = None
-        self._models = weakref.WeakKeyDictionary()  # model -> suffix of the names in it
-        self._names = {}  # id(param) -> (weak reference to it, name)
+        self._names = ModelNames()
         self._losses = {}  # loss_id -> the losses of passes that were not checked for an overflow yet
         self._records = {}  # OverflowCheck -> PassRecord, oldest first
         self._maxima = {kind: RunningMax() for kind in ("outputs", "output_gradients", "param_gradients")}
@@ -88,14 +88,8 @@ class OverflowDiagnosis(Observer):
             self._hooks = ActivationHooks()
             self._hooks.is_in_backward = lambda: self._pass() is not None
             self._hooks.pause(self._is_paused)
-        new = [model for model in models if model not in self._models]
-        has_several = len(self._models) + len(new) > 1
-        for model in new:
-            suffix = self._models[model] = self._suffix(model) if has_several else ""
-            self._hooks.register(model, functools.partial(_module_name, type(model).__name__, suffix))
-            for name, param in model.named_parameters():
-                forget = functools.partial(self._names.pop, id(param))  # given a dead reference: the default of ``pop``
-                self._names[id(param)] = (weakref.ref(param, forget), name + suffix)
+        for model, name_of in self._names.add(models):
+            self._hooks.register(model, name_of)
 
     def before_backward(self, backward):
         """Record the loss."""
@@ -131,7 +125,7 @@ class OverflowDiagnosis(Observer):
                 self._read_never_skipped()
         if self._passes % COUNT_EVERY == 0:
             self._is_first_rank = is_first_rank()
-            self._counter.update([gradient for _, gradient in self._gradients(backward.adapters)])
+            self._counter.update([gradient for _, gradient in self._names.gradients(backward.adapters)])
         self._passes += 1
         self._hooks.gradients.clear()
         self._hooks.clear_on_next_forward()
@@ -160,7 +154,7 @@ class OverflowDiagnosis(Observer):
             self._hooks.remove()
             self._hooks = None
         self._records.clear()
-        self._models.clear()
+        self._names.clear()
         self._last.clear()
 
     def histogram(self):
@@ -176,7 +170,7 @@ class OverflowDiagnosis(Observer):
         self.initialized(session, session.models, ())  # for the names of params
         high = session.policy.dtypes.high
         losses = NamedScalars(named_maxima([("loss", loss)]), high)
-        gradients = NamedScalars(named_maxima(self._gradients(adapters)), high)
+        gradients = NamedScalars(named_maxima(self._names.gradients(adapters)), high)
         record = PassRecord(0, loss_id, scale, scaler, losses, gradients, self._snapshots())
         facts = read_record(record, session.policy, (), good_passes=0, skipped=True)
         return facts._replace(missing_outputs=NOT_RECORDED)
@@ -191,27 +185,16 @@ class OverflowDiagnosis(Observer):
             scale=backward.scale,
             scaler=backward.scaler,
             losses=NamedScalars(self._losses.pop(backward.loss_id, []), high),
-            param_gradients=NamedScalars(named_maxima(self._gradients(backward.adapters)), high),
+            param_gradients=NamedScalars(named_maxima(self._names.gradients(backward.adapters)), high),
             max_before=self._snapshots(),
             outputs=NamedScalars([each[:2] for each in hooks.outputs], high),
             output_dtypes=[each.dtype for each in hooks.outputs],
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
-            weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._models.items()), high),
+            weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._names.models()), high),
         )
 
     def _snapshots(self):
         return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
-
-    def _gradients(self, adapters):
-        """Yield (name, unscaled gradient) of the params of optimizers."""
-        for adapter in adapters:
-            params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.unpaired_params()]
-            for index, (param, master) in enumerate(params):
-                if master.grad is not None:
-                    reference, name = self._names.get(id(param), (_none, None))
-                    if reference() is not param:
-                        name = "param {} of {}".format(index, type(adapter.optimizer).__name__)
-                    yield name, master.grad
 
     def _count_good(self, check):
         """Count a pass without an overflow, and drop its record."""
@@ -243,7 +226,7 @@ class OverflowDiagnosis(Observer):
 
     def _conclude(self, session, record, skipped):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
-        models = list(self._models.items()) if skipped else []
+        models = self._names.models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
         if facts.bad_weights:
             optimizers = [adapter.optimizer for adapter in self._steps]
@@ -292,20 +275,9 @@ class OverflowDiagnosis(Observer):
             session().notices.say(text, self._verbosity)
             self._prints_summary = False
 
-    def _suffix(self, model):
-        """Return the suffix of the names in one of several models."""
-        kind = type(model).__name__
-        alike = sum(1 for known in list(self._models) if type(known) is type(model))
-        return " of {} {}".format(kind, alike + 1) if alike else " of {}".format(kind)
-
 
 def _none():
     return None
-
-
-def _module_name(kind, suffix, name):
-    """Return the name of a module in messages."""
-    return name + suffix if name else WHOLE + (suffix[len(" of ") :] or kind)
 
 
 def find_diagnosis(session):

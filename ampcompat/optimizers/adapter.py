@@ -208,7 +208,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
                 "reduced, in the last backward pass before step().".format(self.pending_scale)
             )
         if self.untracked_scale is not None:
-            self.callbacks.scaled_gradients_used(self)
+            self.callbacks.notices.scaled_gradients_used(self)
             if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled
                 self.untracked_scale = None
 

@@ -59,7 +59,8 @@ class Chunk:
                 not only the elements that differ. So ranks have equal masters, as with Apex, after one of them
                 broadcast its half params.
         """
-        # Version counters never decrease, so that equal sums mean equal versions.
+        # Version counters never decrease, so that equal sums mean equal versions. ``torch.utils.swap_tensors`` refuses
+        # params that are referenced weakly, as those that ``Writes`` watches are.
         expected_sum = self._version_sum + self._roundings * len(self.models)
         if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:
             return

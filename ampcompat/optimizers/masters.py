@@ -47,9 +47,20 @@ def take_values(models, masters, wholly=False):
             if len(halves) == 1:
                 wides[0].copy_(kept_where_equal(wides[0], halves[0]))
                 continue
-            flat = [torch.cat([tensor.reshape(-1) for tensor in alike]) for alike in (wides, halves)]
-            values = kept_where_equal(*flat).split([wide.numel() for wide in wides])
-            tensor_lists.copy_(wides, [value.view(wide.shape) for value, wide in zip(values, wides)])
+            tensor_lists.copy_(wides, _pieces_of(kept_where_equal(_flat(wides), _flat(halves)), wides))
+
+
+def _flat(tensors):
+    """Return the elements of tensors of one device and dtype in one vector. ``torch.cat`` could be cast by autocast."""
+    vector = tensors[0].new_empty(sum([tensor.numel() for tensor in tensors]))
+    tensor_lists.copy_(_pieces_of(vector, tensors), tensors)
+    return vector
+
+
+def _pieces_of(vector, tensors):
+    """Return views of parts of a vector, one after another, in the shapes of ``tensors``."""
+    pieces = vector.split([tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors)]
 
 
 def _batches(models, masters):

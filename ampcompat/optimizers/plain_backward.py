@@ -52,4 +52,4 @@ def _take_gradients(adapter):
         is_stated = adapter.stage is Stage.DELAYED
         adapter.move_plain_gradients()
         if not is_stated:
-            adapter.callbacks.unscaled_gradients_used(adapter)
+            adapter.callbacks.notices.unscaled_gradients_used(adapter)

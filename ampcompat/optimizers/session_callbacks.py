@@ -11,10 +11,12 @@ class SessionCallbacks(ABC):
 
     Args:
         observers: the session's list of ``Observer`` objects.
+        notices: its ``Notices``, which print.
     """
 
-    def __init__(self, observers):
+    def __init__(self, observers, notices):
         self.observers = observers
+        self.notices = notices
         self.passes = Passes()
         self.writes = Writes()
 
@@ -37,14 +39,6 @@ class SessionCallbacks(ABC):
     @abstractmethod
     def step_skipped(self, loss_id, scaler):
         """Called for every step that is skipped, after the update of the scale."""
-
-    @abstractmethod
-    def scaled_gradients_used(self, adapter):
-        """Called for a step on scaled gradients of a backward pass whose ``scale_loss`` did not get this optimizer."""
-
-    @abstractmethod
-    def unscaled_gradients_used(self, adapter):
-        """Called for a step on half gradients of a backward pass without ``scale_loss``."""
 
     @abstractmethod
     def optimizer_copied(self, adapter):

@@ -1,9 +1,11 @@
-"""Whether half arithmetic on this machine's CPU is emulated.
+"""Whether half arithmetic on this machine's CPU is emulated, and whether torch has kernels for it.
 
-The answer follows from what torch reports. Nothing is timed, because the numerics would then differ between processes.
+The answers follow from what torch reports. Nothing is timed, because the numerics would then differ between processes.
 """
 
+import functools
 import os
+from contextlib import nullcontext
 
 import torch
 
@@ -52,3 +54,23 @@ def _isa_limit():
         if os.environ.get(name):
             return name, os.environ[name]
     return ISA_LIMITS[0], ""
+
+
+@functools.lru_cache(maxsize=None)
+def trains_in(dtype):
+    """Return whether torch has kernels for a floating dtype on a CPU, tried out with two, and gradients for it."""
+    if not differentiates(dtype):
+        return False
+    try:
+        torch.relu(torch.mm(*[torch.ones(1, 1, dtype=dtype, device="cpu")] * 2))
+    except RuntimeError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def differentiates(dtype):
+    """Return whether torch computes gradients of a floating dtype; those of bfloat16 came after torch 1.3."""
+    normal_mode = torch.inference_mode(False) if hasattr(torch, "inference_mode") else nullcontext()
+    with normal_mode, torch.enable_grad():
+        return torch.ones(1, requires_grad=True, device="cpu").to(dtype).requires_grad

@@ -8,7 +8,7 @@ class OptimizerCallbacks(SessionCallbacks):
     """The callbacks of one ``Session``."""
 
     def __init__(self, session):
-        super().__init__(session.observers)
+        super().__init__(session.observers, session.notices)
         self._session = session
 
     def step_context(self, weights):
@@ -24,15 +24,9 @@ class OptimizerCallbacks(SessionCallbacks):
         return self._session.ddp_wrappers.are_weights_shared_by_hand()
 
     def step_skipped(self, loss_id, scaler):
-        self._session.notices.overflow(loss_id, scaler)
+        self.notices.overflow(loss_id, scaler)
         for observer in self.observers:
             observer.step_skipped(self._session, loss_id, scaler)
-
-    def scaled_gradients_used(self, adapter):
-        self._session.notices.scaled_gradients_used(adapter)
-
-    def unscaled_gradients_used(self, adapter):
-        self._session.notices.unscaled_gradients_used(adapter)
 
     def optimizer_copied(self, adapter):
         with Preparation(self._session) as preparation:

@@ -4,13 +4,17 @@ Registering a function replaces the backend. So other modules keep the methods o
 backend.
 """
 
+import functools
+import threading
+from contextlib import contextmanager, nullcontext
+
 from .. import casting
 from ..casting import autograd, half_emulation_mode
 from ..casting.base import NoCasts
 from ..op_table import rules
 from ..patching import PatchStack
 from ..torch_compat import features
-from . import state
+from . import missing_kernels, state
 from .model_devices import ModelDevices, watch_moves
 
 
@@ -34,6 +38,7 @@ class ProcessCasts:
         self._opened_as = None  # the arguments that the active backend was made with
         self._devices = ModelDevices()
         self._may_have_moved = False
+        self._thread = _Thread()
 
     def open(self, dtypes, models=(), optimizers=()):
         """Cast functions to these dtypes, by the op table with the users' registrations and edits.
@@ -124,17 +129,33 @@ class ProcessCasts:
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        return self.backend.entered()
+        return self.backend.region() if self._thread.is_at_other_level else self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
         if policy.patch_torch_functions:
-            return self.paused, self.context_of_forward
-        if not policy.casts_model:
-            return None, None
-        mode = half_emulation_mode.choose(policy.dtypes, models)
-        self._half_mode = mode or self._half_mode
-        return None, mode and mode.context
+            kept, whole = self.paused, self.context_of_forward
+        else:
+            mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
+            self._half_mode = mode or self._half_mode
+            kept, whole = None, functools.partial(self._context_without_casts, mode)
+        with self.paused():  # kernels are tried out
+            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
+
+    def _context_without_casts(self, mode):
+        """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
+        emulated = None if mode is None else mode.context()
+        return emulated if self.choice is None else self._without_casts(emulated or nullcontext())
+
+    @contextmanager
+    def _without_casts(self, emulated):
+        thread = self._thread
+        was, thread.is_at_other_level = thread.is_at_other_level, True
+        try:
+            with self.backend.paused(), emulated:
+                yield
+        finally:
+            thread.is_at_other_level = was
 
     def commit(self):
         """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
@@ -150,6 +171,12 @@ class ProcessCasts:
             weights: () -> the weights that it changes.
         """
         return _StepContext(self.backend, weights)
+
+
+class _Thread(threading.local):
+    """Whether this thread is in the ``forward`` of a model at a level that casts no functions."""
+
+    is_at_other_level = False
 
 
 class _StepContext:

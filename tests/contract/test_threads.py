@@ -7,10 +7,21 @@ import threading
 import forked
 import half_kernels
 import torch
-from networks import INPUT, Product, initialize, session_of, settings_at
+from networks import (
+    INPUT,
+    Product,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
 from processes import ROOT, environment
 
 from ampcompat import amp
+from ampcompat.casting import autocast_flags
 from ampcompat.models import forward as forwards
 from ampcompat.patching import PatchStack
 from ampcompat.weak_list import WeakList
@@ -22,6 +33,68 @@ def test_two_threads_train_two_models_to_the_last_bit():
     env = environment(**half_kernels.stand_in())
     ran = forked.run(forked.script, script, "--attempts", "2", "--steps", "10", env=env)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def trained(setting, is_evaluated):
+    """Return the masters of a model after some steps, in which another thread may evaluate it."""
+    model, batch, is_trained, errors = make_network(setting).eval(), make_batch(setting), threading.Event(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+
+    def evaluate():
+        try:
+            with torch.no_grad():
+                while not is_trained.is_set():
+                    assert model(batch[0]).dtype is (setting.low if setting.casts_functions else setting.high)
+        except Exception as error:
+            errors.append(error)
+
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        thread = threading.Thread(target=evaluate)
+        if is_evaluated:
+            thread.start()
+        try:
+            for _ in range(20):
+                train_step(model, optimizer, batch)
+        finally:
+            is_trained.set()
+        if is_evaluated:
+            thread.join()
+        return errors, [param.detach().clone() for param in amp.master_params(optimizer)]
+
+
+@each_setting
+def test_a_model_is_evaluated_in_a_thread_while_another_trains_it(setting):
+    _, expected = trained(setting, is_evaluated=False)
+    errors, found = trained(setting, is_evaluated=True)
+    assert errors == [] and all(map(torch.equal, found, expected))
+
+
+@each_setting
+def test_a_session_is_closed_while_another_thread_is_in_forward(setting):
+    is_inside, may_go_on, left_on = threading.Event(), threading.Event(), []
+
+    class Waiting(torch.nn.Linear):
+        def forward(self, x):
+            output = super().forward(x)
+            is_inside.set()
+            assert may_go_on.wait(60)
+            return output
+
+    def forward():
+        model(torch.ones(2, 4, dtype=setting.high))
+        left_on.append(autocast_flags.region_dtype("cpu"))
+
+    model = Waiting(4, 3).to(setting.high)
+    thread = threading.Thread(target=forward)
+    with session_of(setting):
+        initialize(setting, model)
+        thread.start()
+        assert is_inside.wait(60)
+    may_go_on.set()
+    thread.join(60)
+    assert not thread.is_alive() and left_on == [None]
+    assert model.weight.dtype is setting.high
 
 
 @settings_at("O0", "O1", "O2")

@@ -1,5 +1,6 @@
 """Contract 7.18: weights written after ``initialize`` take effect, at levels with masters as at all others."""
 
+import contextlib
 import copy
 import inspect
 
@@ -117,6 +118,33 @@ def test_weights_written_later_on_are_stepped_on(setting, write):
                     assert torch.equal(weight.detach(), old.to(weight.dtype))
                 else:
                     assert torch.equal(master.detach(), old), "unwritten masters keep their bits"
+
+
+def by_data_exchanged(first, second):
+    first.data, second.data = second.data, first.data
+
+
+def by_swapped_tensors(first, second):
+    if not hasattr(torch.utils, "swap_tensors"):
+        pytest.skip("this torch does not swap tensors")
+    with contextlib.suppress(RuntimeError):  # torch refuses tensors with weak references, which all watched params have
+        torch.utils.swap_tensors(first, second)
+
+
+@with_masters
+@pytest.mark.parametrize("exchange", [by_data_exchanged, by_swapped_tensors])
+def test_weights_that_are_exchanged_keep_the_sum_of_their_versions_and_are_stepped_on(setting, exchange):
+    with session_of(setting):
+        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 3, bias=False), torch.nn.Linear(3, 6))
+        model.to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        for _ in range(2):
+            train_step(model, optimizer, make_batch(setting))
+            exchange(model[0].bias, model[2].bias)
+            expected = weights_of(model)
+            train_step(model, optimizer, make_batch(setting))
+            assert differing(weights_of(model), expected) == []
 
 
 @with_masters

@@ -1,8 +1,9 @@
 """Train two models in two threads of one session, again and again, and compare each with its serial run bit for bit.
 
-    python tests/scripts/two_threads.py [--attempts 30] [--steps 60] [--levels O0,O1,…] [--backends native,patched]
+    python tests/scripts/two_threads.py [--attempts 30] [--steps 60] [--levels O0,…,O1+O2] [--backends native,patched]
 
-Prints one line per level and backend, and exits with 1 where a run differed or raised. A crash ends the process.
+"O1+O2" is a model at O1 beside one at O2. Prints one line per level and backend, and exits with 1 where a run differed
+or raised. A crash ends the process.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import ampcompat
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpValueError
 
-LEVELS = tuple(opt_levels.OPT_LEVELS)
+LEVELS = tuple(opt_levels.OPT_LEVELS) + ("O1+O2", "O3+O4")
 
 
 def make_task(seed):
@@ -62,7 +63,12 @@ def run(level, backend, steps, in_threads):
 
     with ampcompat.session(backend=backend, verbosity=0):
         models, optimizers = [task[0] for task in tasks], [task[1] for task in tasks]
-        amp.initialize(models, optimizers, opt_level=level, loss_scale="dynamic", num_losses=2)
+        first, _, second = level.partition("+")
+        calls = [(models, optimizers, first)]
+        if second:
+            calls = [(models[0], optimizers[0], first), (models[1], optimizers[1], second)]
+        for some_models, some_optimizers, each in calls:
+            amp.initialize(some_models, some_optimizers, opt_level=each, loss_scale="dynamic", num_losses=2)
         threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
         if in_threads:
             for thread in threads:
