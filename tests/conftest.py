@@ -59,8 +59,9 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONG_FILES))
 
 
-def pytest_collection_finish():
-    """Exempt what importing made from garbage collections, each of which would take 0.2 s, and some tests need many."""
+@pytest.fixture(scope="module", autouse=True)
+def garbage_collections_are_fast():
+    """Exempt what importing and the files before made: a collection would take 0.2 s, and some tests need many."""
     gc.collect()
     gc.freeze()
 
@@ -81,6 +82,13 @@ def torch_is_left_untouched():
     for name in set(snapshots.settings()) - set(environment):
         del os.environ[name]
     assert snapshots.differences_settled(before) == []
+
+
+@pytest.fixture(scope="session")
+def compiled_before():
+    """Compile something, if this torch can, before a test looks at torch: the first time changes it."""
+    if hasattr(torch, "compile"):
+        torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))
 
 
 @pytest.fixture(params=ALL_LEVELS)
