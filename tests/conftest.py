@@ -19,24 +19,22 @@ ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
 #: They start first. With ``-n auto --dist loadfile`` no worker is left alone with one of them at the end.
 LONG_FILES = (
+    "cli/test_ab_command.py",
+    "cli/test_run_device.py",
     "distributed/test_sharded_levels.py",
     "cli/test_ab_series.py",
     "distributed/test_sharded_checkpoints.py",
-    "examples/test_sharded_example.py",
-    "examples/test_imagenet.py",
-    "cli/test_ab_command.py",
-    "cli/test_run_device.py",
-    "casting/test_compiled_casts.py",
     "cli/test_run_command.py",
-    "casting/test_fake_cuda.py",
-    "distributed/test_savers_together.py",
-    "memory/test_sharded_estimate.py",
-    "migrate/test_against.py",
-    "examples/test_examples.py",
-    "apex/test_as_apex.py",
-    "migrate/test_migrate_command.py",
     "abtest/test_executors.py",
-    "checkpoints/test_killed_runs.py",
+    "casting/test_compiled_casts.py",
+    "selftest/test_selftest_command.py",
+    "apex/test_as_apex.py",
+    "distributed/test_process_group_threads.py",
+    "casting/test_fake_cuda.py",
+    "migrate/test_against.py",
+    "cuda_redirect/test_redirected_calls.py",
+    "examples/test_imagenet.py",
+    "cli/test_report_command.py",
 )
 
 
