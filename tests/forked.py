@@ -62,6 +62,9 @@ def torchrun(*arguments):
     Its ranks run ``python -m ampcompat run …``; they are forked from the server too.
     """
     subprocess.Popen = _popen_rank
+    handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+    if handler in sys.modules:  # which the server has imported
+        sys.modules[handler].Popen = _popen_rank
     name = "torch.distributed.run" if importlib.util.find_spec("torch.distributed.run") else "torch.distributed.launch"
     sys.argv[1:] = [str(argument) for argument in arguments]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
