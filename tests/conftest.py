@@ -19,24 +19,22 @@ ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
 #: They start first. With ``-n auto --dist loadfile`` no worker is left alone with one of them at the end.
 LONG_FILES = (
+    "cli/test_ab_command.py",
+    "cli/test_run_device.py",
     "distributed/test_sharded_levels.py",
     "cli/test_ab_series.py",
     "distributed/test_sharded_checkpoints.py",
-    "examples/test_sharded_example.py",
-    "examples/test_imagenet.py",
-    "cli/test_ab_command.py",
-    "cli/test_run_device.py",
-    "casting/test_compiled_casts.py",
     "cli/test_run_command.py",
-    "casting/test_fake_cuda.py",
-    "distributed/test_savers_together.py",
-    "memory/test_sharded_estimate.py",
-    "migrate/test_against.py",
-    "examples/test_examples.py",
-    "apex/test_as_apex.py",
-    "migrate/test_migrate_command.py",
     "abtest/test_executors.py",
-    "checkpoints/test_killed_runs.py",
+    "casting/test_compiled_casts.py",
+    "selftest/test_selftest_command.py",
+    "apex/test_as_apex.py",
+    "distributed/test_process_group_threads.py",
+    "casting/test_fake_cuda.py",
+    "migrate/test_against.py",
+    "cuda_redirect/test_redirected_calls.py",
+    "examples/test_imagenet.py",
+    "cli/test_report_command.py",
 )
 
 
@@ -59,8 +57,9 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONG_FILES))
 
 
-def pytest_collection_finish():
-    """Exempt what importing made from garbage collections, each of which would take 0.2 s, and some tests need many."""
+@pytest.fixture(scope="module", autouse=True)
+def garbage_collections_are_fast():
+    """Exempt what importing and the files before made: a collection would take 0.2 s, and some tests need many."""
     gc.collect()
     gc.freeze()
 
@@ -81,6 +80,13 @@ def torch_is_left_untouched():
     for name in set(snapshots.settings()) - set(environment):
         del os.environ[name]
     assert snapshots.differences_settled(before) == []
+
+
+@pytest.fixture(scope="session")
+def compiled_before():
+    """Compile something, if this torch can, before a test looks at torch: the first time changes it."""
+    if hasattr(torch, "compile"):
+        torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))
 
 
 @pytest.fixture(params=ALL_LEVELS)

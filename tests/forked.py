@@ -6,6 +6,7 @@ the processes that a script starts needs a real one: ``processes.python``.
 
 import atexit
 import contextlib
+import importlib.util
 import multiprocessing
 import os
 import runpy
@@ -24,9 +25,14 @@ from ampcompat.cli import main
 from ampcompat.cuda_redirect import redirect_device, startup
 from ampcompat.training import state
 
-#: What the server imports. ``torch._dynamo`` is what torch's optimizers and wrappers import when they are first used.
-PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "pytest"]
-PRELOADED += ["ampcompat.amp", "ampcompat.apex.parallel", "ampcompat.abtest.child_process"]
+#: What the server imports, if it is there. ``torch._dynamo`` is what torch's optimizers and wrappers import when they
+#: are first used; the examples take their digits from scikit-learn.
+PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "pytest", "sklearn.datasets"]
+PRELOADED += ["torch.distributed.checkpoint.state_dict", "ampcompat.amp", "ampcompat.apex.parallel"]
+PRELOADED += ["ampcompat.abtest.child_process"]
+
+POPEN = subprocess.Popen
+_outputs = []  # the paths of the files that this process writes to
 
 
 def start_method():
@@ -51,25 +57,46 @@ def command(*arguments):
     processes.run_in_process(pytest.MonkeyPatch(), *arguments)
 
 
+def torchrun(*arguments):
+    """Do what ``python -m torch.distributed.run ARGUMENTS`` does (``launch`` on old torch).
+
+    Its ranks run ``python -m ampcompat run …``; they are forked from the server too.
+    """
+    subprocess.Popen = _popen_rank
+    handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+    if handler in sys.modules:  # which the server has imported
+        sys.modules[handler].Popen = _popen_rank
+    name = "torch.distributed.run" if importlib.util.find_spec("torch.distributed.run") else "torch.distributed.launch"
+    sys.argv[1:] = [str(argument) for argument in arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
 def ab(*arguments):
     """Do what ``python -m ampcompat ab ARGUMENTS`` does; the processes of its runs are forked from the server too."""
     subprocess_run.subprocess = types.SimpleNamespace(**vars(subprocess))
-    subprocess_run.subprocess.Popen = _popen
+    subprocess_run.subprocess.Popen = _popen_run
     sys.exit(main(["ab"] + [str(argument) for argument in arguments]))
 
 
-def _popen(command, **options):
-    """Do what ``subprocess.Popen`` does. Of this interpreter, forked instead, the options are not applied."""
-    return (ForkedRun if command[0] == sys.executable else subprocess.Popen)(command, **options)
+def _popen_run(args, stdin, env, cwd, stdout, stderr):
+    """Do what ``subprocess.Popen([INTERPRETER, …, TASK])`` does, for the process of a run of ``ab``."""
+    if args[0] != sys.executable:
+        return POPEN(args, stdin=stdin, env=env, cwd=cwd, stdout=stdout, stderr=stderr)
+    return Forked(child_run, args[-1], os.getpid(), cwd or os.getcwd(), env=env, stdout=stdout.name, stderr=stdout.name)
 
 
-class ForkedRun:
-    """What ``SubprocessRun`` needs of ``Popen([INTERPRETER, …, TASK])``, for a process that does one run of ``ab``."""
+def _popen_rank(args, env, **options):
+    """Do what ``subprocess.Popen([INTERPRETER, …, "-m", "ampcompat", "run", …])`` does, for a rank of torchrun."""
+    arguments = args[args.index("ampcompat") + 2 :]
+    return Forked(rank, *arguments, env=env, **dict(zip(("stdout", "stderr"), _outputs)))
 
-    def __init__(self, command, stdin, env, cwd, stdout, stderr):
-        paths = {"stdout": stdout.name, "stderr": stdout.name}
-        self._process = start(child_run, command[-1], os.getpid(), cwd or os.getcwd(), env=env, **paths)
-        self.kill = self._process.kill
+
+class Forked:
+    """What ``subprocess.Popen`` returns, for a process forked from the server."""
+
+    def __init__(self, function, *arguments, **options):
+        self._process = start(function, *arguments, **options)
+        self.pid, self.kill = self._process.pid, self._process.kill
 
     @property
     def returncode(self):
@@ -81,23 +108,38 @@ class ForkedRun:
     def wait(self, timeout=None):
         self._process.join(timeout)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired("run", timeout)
+            raise subprocess.TimeoutExpired("forked", timeout)
+        return self.returncode
 
     def send_signal(self, number):
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
+
+
+def rank(*arguments):
+    """Do what ``command`` does as the first process of a session, which torchrun ends as a whole."""
+    os.setsid()
+    command(*arguments)
 
 
 def child_run(task, parent, folder):
     """Do what ``python -m ampcompat.abtest.child_process TASK`` does in a process started by ``parent``."""
-    os.getppid = lambda: parent  # it is the server otherwise
+    os.getppid = lambda: parent if _is_alive(parent) else 1  # it is the server otherwise
     os.chdir(folder)
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [folder] + os.environ["PYTHONPATH"].split(os.pathsep) + installed
     sys.exit(child_process.main([task]))
 
 
+def _is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def start(function, *arguments, **options):
-    """Start ``script``, ``command`` or ``ab`` in a process; return it.
+    """Start ``script``, ``command``, ``torchrun`` or ``ab`` in a process; return it.
 
     Options: the paths of files that ``stdout`` and ``stderr`` go to (nowhere by default), and ``env``.
     """
@@ -110,7 +152,7 @@ def start(function, *arguments, **options):
 
 
 def run(function, *arguments, **options):
-    """Run ``script``, ``command`` or ``ab`` in a process; return it finished, its output as text.
+    """Run ``script``, ``command``, ``torchrun`` or ``ab`` in a process; return it finished, its output as text.
 
     Options: ``env``, and ``interrupt_at``, the path of a file; once it exists, the process gets a SIGINT.
     """
@@ -131,6 +173,7 @@ def run(function, *arguments, **options):
 
 
 def _work(files, env, function, arguments):
+    _outputs[:] = files
     for descriptor, path in zip((1, 2), files):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, descriptor)

@@ -10,7 +10,12 @@ import torch
 
 if half_kernels.stand_in() or not hasattr(torch, "amp") or not hasattr(torch.amp, "GradScaler"):
     pytest.skip("this torch has no mixed precision of its own to compare with", allow_module_level=True)
-pytest.importorskip("sklearn", reason="the rows come with scikit-learn")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rows():
+    """Import the package of the rows in the process that runs this file, and not wherever tests are collected."""
+    pytest.importorskip("sklearn", reason="the rows come with scikit-learn")
 
 
 def load():

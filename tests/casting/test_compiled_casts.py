@@ -10,9 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 if not hasattr(torch, "compile"):
     pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
-pytest.importorskip("torch._dynamo", reason="imported here because its import changes torch")
-
-torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))  # here, because the first time changes torch too
+pytestmark = pytest.mark.usefixtures("compiled_before")
 
 COMPILERS = ("eager", "aot_eager")
 #: Every setting; each compiler with each backend and with each dtype.

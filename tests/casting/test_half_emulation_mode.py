@@ -16,8 +16,7 @@ from ampcompat.torch_compat import features
 if not features.has_function_modes():
     pytest.skip("this torch has no torch function modes", allow_module_level=True)
 
-if hasattr(torch, "compile"):  # here, because the first time changes torch
-    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+pytestmark = pytest.mark.usefixtures("compiled_before")
 
 LEVELS = ["O2", "O3"]
 each_level = pytest.mark.parametrize("level", LEVELS)

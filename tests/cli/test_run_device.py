@@ -2,6 +2,7 @@
 
 import os
 
+import forked
 import pytest
 import torch
 from processes import ROOT, RUN, environment, python
@@ -151,7 +152,7 @@ def test_compiled_functions_are_redirected(script):
         print(compiled(torch.ones(2)).tolist())
         """
     )
-    done = python(*(ON_CPU + (path,)))
+    done = forked.run(forked.command, path, env=environment(AMPCOMPAT_DEVICE="cpu"))
     assert done.stdout == "[2.0, 2.0]\n", done.stderr
 
 

@@ -9,9 +9,7 @@ from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
 
 if not hasattr(torch, "compile"):
     pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
-pytest.importorskip("torch._dynamo", reason="imported here because its import changes torch")
-
-torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # here, because the first time changes torch too
+pytestmark = pytest.mark.usefixtures("compiled_before")
 
 
 @pytest.mark.parametrize("each", ["O1", "O2"])

@@ -47,7 +47,7 @@ def batches_of(digits_cnn):
 def all_combinations(rank):
     """Return {combination: the loss of every step}, of this rank's parts; ranks share out what each can do alone."""
     digits_cnn, savers = import_examples()
-    losses = {}
+    batches, losses = batches_of(digits_cnn), {}
     for level, accumulate, checkpointed, wrapper in combinations():
         if wrapper == "alone" and rank != LEVELS.index(level) % 2:
             continue
@@ -60,7 +60,7 @@ def all_combinations(rank):
             amp.initialize(net, optimizer, opt_level=level, verbosity=0, **options)
             wrap = WRAPPERS[wrapper]
             model, world = (net, 1) if wrap is None else (wrap(net), 2)
-            mine = savers.divided(batches_of(digits_cnn), world)[rank % world :: world]
+            mine = savers.divided(batches, world)[rank % world :: world]
             parts = savers.divided(mine, accumulate)
             losses[level, accumulate, checkpointed, wrapper] = savers.train(model, optimizer, parts, accumulate)
         finally:

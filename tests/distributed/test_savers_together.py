@@ -5,7 +5,6 @@ import ranks
 import saver_loops
 import torch
 
-pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 if not hasattr(torch, "autocast"):
@@ -17,6 +16,7 @@ TOLERANCE = {"O0": 1e-4, "O1": 1e-2, "O2": 1e-2, "O3": 3e-2, "O4": 6e-2, "O5": 6
 
 @pytest.fixture(scope="module")
 def losses():
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     return ranks.run(saver_loops.all_combinations)
 
 

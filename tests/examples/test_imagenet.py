@@ -4,13 +4,13 @@ import os
 import re
 import socket
 
+import forked
 import pytest
 import torch
 from half_kernels import stand_in
-from processes import ROOT, RUN, environment, python
+from processes import ROOT, RUN, environment
 
 SCRIPT = os.path.join(ROOT, "examples", "imagenet.py")
-ON_CPU = RUN + ("--device", "cpu")
 SMALL = ("--images", "128", "--size", "12", "--width", "8", "--epochs", "1", "-p", "2", "-j", "0", "--lr", "0.1")
 
 
@@ -21,14 +21,15 @@ def accuracies(output):
 
 def test_it_trains_saves_resumes_and_profiles(tmp_path):
     level = ("--opt-level", "O2", "--loss-scale", "dynamic", "--keep-batchnorm-fp32", "True", "--deterministic")
-    env = environment(**stand_in("O2"))
+    env = environment(AMPCOMPAT_DEVICE="cpu", **stand_in("O2"))
     path = str(tmp_path / "checkpoint.pt")
-    first = python(*(ON_CPU + (SCRIPT,) + SMALL + level + ("--checkpoint", path, "-j", "1")), env=env)
+    first = forked.run(forked.command, *((SCRIPT,) + SMALL + level + ("--checkpoint", path, "-j", "1")), env=env)
     assert first.returncode == 0, first.stderr
     assert "device: CPU in place of CUDA (ampcompat)" in first.stdout
     assert "Selected optimization level O2" in first.stdout
     assert len(re.findall(r"Epoch: \[0\]\[\d/4\]\tTime", first.stdout)) == 2 and os.path.exists(path + ".best")
-    again = python(*(ON_CPU + (SCRIPT,) + SMALL + level + ("--resume", path, "--epochs", "2", "--prof", "1")), env=env)
+    more = ("--resume", path, "--epochs", "2", "--prof", "1")
+    again = forked.run(forked.command, *((SCRIPT,) + SMALL + level + more), env=env)
     assert again.returncode == 0, again.stderr
     assert "=> loaded checkpoint" in again.stdout and "Profiling ended at iteration 4" in again.stdout
     assert len(accuracies(first.stdout)) == len(accuracies(again.stdout)) == 1
@@ -38,14 +39,10 @@ def test_two_processes_of_a_launcher_train_it_with_one_batch_norm():
     if not torch.distributed.is_available():
         pytest.skip("this torch has no torch.distributed")
     # What torchrun runs; older torch has only the launcher before it.
-    module, start = (
-        ("torch.distributed.run", ("--standalone",)) if _has_torchrun() else ("torch.distributed.launch", ())
-    )
-    older = () if _has_torchrun() else ("--use_env", "--master_port", _free_port())
-    launcher = ("-m", module) + start + older + ("--nproc_per_node", "2")
-    done = python(
-        *(launcher + ON_CPU + (SCRIPT,) + SMALL + ("--opt-level", "O2", "--sync_bn")), env=environment(**stand_in("O2"))
-    )
+    # Older torch has only the launcher before torchrun.
+    launcher = ("--standalone",) if _has_torchrun() else ("--use_env", "--master_port", _free_port())
+    command = launcher + ("--nproc_per_node", "2") + RUN + (SCRIPT,) + SMALL + ("--opt-level", "O2", "--sync_bn")
+    done = forked.run(forked.torchrun, *command, env=environment(AMPCOMPAT_DEVICE="cpu", **stand_in("O2")))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Selected optimization level O2") == done.stdout.count("device: CPU") == 1
     assert re.search(r"Epoch: \[0\]\[2/2\]", done.stdout) and len(accuracies(done.stdout)) == 1

@@ -7,7 +7,6 @@ import pytest
 import torch
 from processes import ROOT, run_in_process
 
-pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 if not hasattr(torch, "autocast"):
     pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)
 
@@ -15,6 +14,7 @@ if not hasattr(torch, "autocast"):
 # torch 1.12 and 1.13 enter CUDA's autocast when they recompute a checkpoint.
 @pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda', but CUDA is not available")
 def test_the_digits_are_learnt_with_little_memory(monkeypatch, capsys):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     script = os.path.join(ROOT, "examples", "memory_savers.py")
     options = ("--opt-level", "O2", "--accumulate", "4", "--checkpoint", "--epochs", "3")
     run_in_process(monkeypatch, script, *options)

@@ -4,9 +4,10 @@ import os
 import re
 import sys
 
+import forked
 import pytest
 import ranks
-from processes import ROOT, environment, python
+from processes import ROOT, environment
 
 try:
     from torch.distributed.fsdp import fully_shard  # noqa: F401
@@ -44,10 +45,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def test_torchrun_restarts_it_and_it_ends_where_an_undisturbed_run_ends(tmp_path):
     (tmp_path / "killed_once.py").write_text(KILLED_ONCE)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    torchrun = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
     script = ["-m", "ampcompat", "run", tmp_path / "killed_once.py", os.path.join(ROOT, "examples", "sharded.py")]
     settings = environment(GLOO_SOCKET_IFNAME="lo", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    done = python(*(torchrun + script + SMALL + [tmp_path / "killed"]), env=settings)
+    done = forked.run(forked.torchrun, *(torchrun + script + SMALL + [tmp_path / "killed"]), env=settings)
     printed = done.stdout
     assert done.returncode == 0, done.stderr
     assert printed.count("after step 0") == printed.count("after step 3") == 2

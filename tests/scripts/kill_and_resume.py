@@ -50,9 +50,9 @@ def lines_of(path):
         return file.read().splitlines()
 
 
-def killed_at(command, seconds):
+def killed_at(start, command, seconds):
     """Start a command and kill it after so many seconds; return whether it had ended before."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -62,8 +62,13 @@ def killed_at(command, seconds):
     return True
 
 
-def main(arguments=None):
-    """Return 0 if the losses are equal bit for bit and no finished run was begun again."""
+def main(arguments=None, start=subprocess.Popen):
+    """Return 0 if the losses are equal bit for bit and no finished run was begun again.
+
+    Args:
+        arguments: of the command line.
+        start: what starts each command.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--levels", default="O0,O2")
@@ -72,10 +77,10 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=0)
     stated = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        return _main(stated, folder, random.Random(stated.seed))
+        return _main(stated, folder, random.Random(stated.seed), start)
 
 
-def _main(stated, folder, draws):
+def _main(stated, folder, draws, start_command):
     script, path, begun = [os.path.join(folder, name) for name in ("training.py", "report.json", "begun")]
     with open(script, "w") as file:
         file.write(TRAINING)
@@ -83,14 +88,16 @@ def _main(stated, folder, draws):
     common += ["--no-control", "--no-memory", "--no-diagnose"]
     start = time.monotonic()
     whole = os.path.join(folder, "whole.json")
-    subprocess.check_call(common + ["--json", whole, script, os.path.join(folder, "whole")], stdout=2, stderr=2)
+    process = start_command(common + ["--json", whole, script, os.path.join(folder, "whole")], stdout=2, stderr=2)
+    if process.wait() != 0:
+        return 1
     duration, count, twice = time.monotonic() - start, len(finished(whole)), 0
     command = common + (["--jobs", stated.jobs] if stated.jobs != "1" else []) + ["--resume", path, script, begun]
     print("moment  killed after  runs in the file  begun since  begun again")
     for moment in range(stated.moments + 1):
         seconds = draws.uniform(0, 1.5 * duration / count) if moment < stated.moments else None
         done, before = finished(path), len(lines_of(begun))
-        ended = killed_at(command, seconds)
+        ended = killed_at(start_command, command, seconds)
         new = lines_of(begun)[before:]
         again = [line for line in new if line in done]
         twice += len(again)
