@@ -15,6 +15,7 @@ from .gradient_histogram import GradientCounter
 from .messages import explain, number
 from .overflow_facts import NOT_RECORDED, UNWATCHED, WHOLE
 from .overflow_record import PassRecord, read_record, weight_maxima, zero_eps
+from .replay import replay
 from .tensor_stats import NamedScalars, RunningMax, named_maxima
 
 #: Every n-th pass is counted in the histogram, with about so many values of each gradient.
@@ -37,8 +38,9 @@ class OverflowDiagnosis(Observer):
         prints_summary: whether to print a histogram of the gradients at the end, and everything at any verbosity.
 
     Attributes:
-        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis; of a step
-            that is skipped meanwhile only the loss and the gradients are known.
+        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis. The forward
+            pass of a step that is skipped meanwhile is repeated, since the weights are as they were; where it cannot
+            be, only the loss and the gradients are known.
         findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
             each optimizer.
     """
@@ -46,7 +48,7 @@ class OverflowDiagnosis(Observer):
     def __init__(self, prints=True, prints_summary=False):
         self.findings = []
         self._is_paused = False
-        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to the adapters) of a pass while paused
+        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to adapters, calls) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
         self._verbosity = 0 if prints_summary else 1  # the verbosity from which on it prints
@@ -104,7 +106,8 @@ class OverflowDiagnosis(Observer):
         self._unrecorded.pop(backward.loss_id, None)
         if self.is_paused:
             adapters = list(map(weakref.ref, backward.adapters))
-            self._unrecorded[backward.loss_id] = backward.loss.detach(), backward.scale, adapters
+            known = backward.loss.detach(), backward.scale, adapters, self._hooks.calls.take()
+            self._unrecorded[backward.loss_id] = known
             return
         if self._pass is not _none:  # the pass before ended with an error
             self._losses.pop(backward.loss_id, None)
@@ -147,6 +150,8 @@ class OverflowDiagnosis(Observer):
     def after_step(self, adapter):
         """Count the step."""
         self._steps[adapter] = self._steps.get(adapter, 0) + 1
+        if self._hooks is not None:
+            self._hooks.calls.clear()
 
     def closed(self, session):
         """Print the summary, and remove the hooks."""
@@ -175,9 +180,7 @@ class OverflowDiagnosis(Observer):
         """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and its gradients."""
         self.initialized(session, session.models, ())  # for the names of params
         high = session.policy.dtypes.high
-        losses = NamedScalars(named_maxima([("loss", loss)]), high)
-        gradients = NamedScalars(named_maxima(self._gradients(adapters)), high)
-        record = PassRecord(0, loss_id, scale, scaler, losses, gradients, self._snapshots())
+        record = self._record_of(0, loss_id, scale, scaler, loss, adapters, high)
         facts = read_record(record, session.policy, (), good_passes=0, skipped=True)
         return facts._replace(missing_outputs=NOT_RECORDED)
 
@@ -198,6 +201,31 @@ class OverflowDiagnosis(Observer):
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
             weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._models.items()), high),
         )
+
+    def _record_of(self, step, loss_id, scale, scaler, loss, adapters, high, outputs=()):
+        """Return the record of a pass that was not recorded; ``outputs``: the ``Entry`` objects that are known."""
+        return PassRecord(
+            step,
+            loss_id,
+            scale,
+            scaler,
+            losses=NamedScalars(named_maxima([("loss", loss)]), high),
+            param_gradients=NamedScalars(named_maxima(self._gradients(adapters)), high),
+            max_before=self._snapshots(),
+            outputs=NamedScalars([each[:2] for each in outputs], high),
+            output_dtypes=[each.dtype for each in outputs],
+        )
+
+    def _replayed(self, calls):
+        """Repeat the forward pass of a skipped step; return the ``Entry`` objects of its outputs."""
+        hooks, was_paused = self._hooks, self._is_paused
+        hooks.pause(False)
+        hooks.outputs.clear()
+        replay(calls)
+        found = list(hooks.outputs)
+        hooks.clear_on_next_forward()
+        hooks.pause(was_paused)
+        return found
 
     def _snapshots(self):
         return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
@@ -230,10 +258,16 @@ class OverflowDiagnosis(Observer):
     # -- findings ------------------------------------------------------------------------------------------------------
 
     def _conclude_unrecorded(self, session, loss_id, scaler):
-        loss, scale, references = self._unrecorded.pop(loss_id)
+        loss, scale, references, calls = self._unrecorded.pop(loss_id)
         adapters = [reference() for reference in references if reference() is not None]
-        facts = self.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
         step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
+        outputs = self._replayed(calls)
+        if outputs:
+            high = session.policy.dtypes.high
+            record = self._record_of(step, loss_id, scale, scaler, loss, adapters, high, outputs)
+            self._conclude(session, record, skipped=True)
+            return
+        facts = self.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
         told = "{} What to try: {}".format(text, advice)
         earlier = self._last.get(loss_id)
