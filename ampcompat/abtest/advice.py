@@ -11,6 +11,9 @@ EQUAL_TIME = 0.03
 #: The interquartile range of step times, as a share of the median, above which speeds are unreliable.
 MAX_TIME_SPREAD = 0.4
 
+#: The share of the baseline's peak memory from which on a difference is mentioned.
+LEAST_MEMORY = 0.01
+
 SIDE_BY_SIDE = (
     "Runs were side by side; speed and samples/s are those of a short run of each level, alone, or are missing."
 )
@@ -82,18 +85,17 @@ def _recommended(best, baseline, rows, goal):
     text = "Take {}: no accepted level {}.".format(baseline.level, reason)
     if accepted:
         text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
-    smaller = [row for row in accepted if (row.saved or 0) > 0]
-    if not smaller:
-        return text
-    least = max(smaller, key=lambda row: row.saved)
-    return "{} Short of memory: {}{}.".format(text, least.level, _memory(least, baseline))
+    least = max(accepted, key=lambda row: row.saved or 0, default=baseline)
+    if (least.saved or 0) > 0 and _memory(least, baseline):
+        text += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+    return text
 
 
 def _memory(row, baseline):
-    """Return how much less memory a level takes."""
-    if not row.saved or not baseline.peak:
-        return ""
-    return ", {} {} memory".format(percent(abs(row.saved) / baseline.peak), "less" if row.saved > 0 else "more")
+    """Return how much less memory a level takes; "" where it takes as much."""
+    share = row.saved / baseline.peak if row.saved and baseline.peak else 0.0
+    told = ", {} {} memory".format(percent(abs(share)), "less" if share > 0 else "more")
+    return told if abs(share) >= LEAST_MEMORY else ""
 
 
 def _remarks(report, rows):

@@ -21,19 +21,29 @@ from ..torch_compat import features
 #: The steps in which layers are compared; in these no memory is measured, and no time is taken.
 STEPS = (3, 16, 36)
 
+#: Where gradients overflow in such a step, the loss scale is too large, and no layer is to blame: so many steps are
+#: tried until one does not.
+TRIES = 20
+
 
 class LayerErrors(Observer):
     """Compares layers with float32 in a few steps of a session.
 
     Attributes:
         outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan of a layer that was
-            never compared.
+            never compared, inf of a gradient that overflowed in each step that was tried.
+
+    Args:
+        steps: the steps in which layers are compared.
+        measured: steps that are not tried in place of one with an overflow, since memory is measured in them.
     """
 
-    def __init__(self, steps=STEPS):
+    def __init__(self, steps=STEPS, measured=()):
         self.outputs, self.gradients = {}, {}
         self.is_watching = False
-        self._steps = frozenset(steps)
+        self._steps, self._measured = frozenset(steps), frozenset(measured)
+        self._tries = 0  # steps that may still be compared, until one has no overflow
+        self._has_overflowed = False
         self._has_news = False
         self._session = None
         self._inputs = {}  # layer -> (arguments, random state) of the call that goes on
@@ -44,8 +54,13 @@ class LayerErrors(Observer):
     # -- what the recorder calls ---------------------------------------------------------------------------------------
 
     def step_ended(self, next_step):
-        """Compare in ``next_step`` if it is one of the steps."""
-        self.is_watching = next_step in self._steps
+        """Compare in ``next_step`` if it is one of the steps, or in place of one in which gradients overflowed."""
+        if self.is_watching:
+            self._tries = self._tries - 1 if self._has_overflowed else 0
+        if next_step in self._steps:
+            self._tries = TRIES
+        self.is_watching = self._tries > 0 and next_step not in self._measured
+        self._has_overflowed = False
         self._whole, self._inputs = [], {}
 
     def new_events(self):
@@ -90,9 +105,12 @@ class LayerErrors(Observer):
             by = [gradient.float() / float(backward.scale) for gradient in gradients]
             wanted = torch.autograd.grad(outputs, [param for _, param in named], by, allow_unused=True)
         found = self._gradients_by_name(backward.adapters)
-        for (name, _), expected in zip(named, wanted):
-            if expected is not None and name in found:
-                self._note(self.gradients, name, found[name], expected)
+        pairs = [(name, expected) for (name, _), expected in zip(named, wanted) if expected is not None]
+        pairs = [(name, found[name], expected) for name, expected in pairs if name in found]
+        self._has_overflowed = not all(torch.isfinite(gradient).all() for _, gradient, _ in pairs)
+        if not self._has_overflowed or self._tries == 1:
+            for name, gradient, expected in pairs:
+                self._note(self.gradients, name, gradient, expected)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 

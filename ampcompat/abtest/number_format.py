@@ -5,6 +5,9 @@ import math
 
 UNKNOWN = "-"
 
+#: Shares from which on no number is given: where a level has diverged, its digits mean nothing.
+LARGEST_SHARE = 10.0
+
 
 def _of_known(function):
     """Let a function of a number return a dash for None."""
@@ -21,19 +24,21 @@ def number(value):
 
 @_of_known
 def percent(share):
-    """Return a share in percent: two significant digits where it is small or very large."""
+    """Return a share in percent: two significant digits where it is small."""
     if not math.isfinite(share):
         return repr(share)
-    hundredths = 100.0 * share
+    hundredths = 100.0 * min(share, LARGEST_SHARE)
     if hundredths == 0:
         return "0 %"
-    return "{:.0f} %".format(hundredths) if 10 <= abs(hundredths) < 1e5 else "{:.2g} %".format(hundredths)
+    told = "{:.0f} %".format(hundredths) if abs(hundredths) >= 10 else "{:.2g} %".format(hundredths)
+    return ">" + told if share > LARGEST_SHARE else told
 
 
 @_of_known
 def signed_percent(share):
     """Return a difference as a signed share."""
-    return ("+" if share > 0 else "\u2212" if share < 0 else "") + percent(abs(share))
+    told = ("+" if share > 0 else "\u2212" if share < 0 else "") + percent(abs(share)).lstrip(">")
+    return (">" if share > LARGEST_SHARE else "") + told
 
 
 @_of_known

@@ -220,7 +220,7 @@ def _accepted_text(end):
 
 def _seeds(difference):
     variation = difference.variation
-    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than their batches"
+    return "seeds differ by {}".format(percent(variation)) if variation else "seeds do not differ measurably"
 
 
 def _told(difference):

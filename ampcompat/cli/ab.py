@@ -20,7 +20,7 @@ from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
 from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, target_option
-from .argument_parser import CommandParser, whole_number
+from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
@@ -75,12 +75,7 @@ def ab(arguments):
 def _parser():
     parser = CommandParser(
         prog="ampcompat ab",
-        usage="%(prog)s [-h] [--levels O0,O1,…] [--variant 'NAME: OPTIONS'] [--against FILE] [--baseline NAME] "
-        "[--steps N] [--repeats K] [--no-control] [--seed S] [--details] [--layers] [--find-keep-fp32 LEVEL] "
-        "[--json FILE] [--resume FILE] [--plan DIR] [--html FILE] [--png FILE] [--csv FILE] [--tensorboard DIR] "
-        "[--target NAME=NUMBER] [--timeout SECONDS] [--jobs N] [--gpus 0,1,…] [--timing-steps N] [--in-process] "
-        "[--launcher COMMAND] [--no-diagnose] [--no-memory] [--verbose] [--backend NAME] [--dtypes LOW,HIGH] "
-        "[--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
+        usage=SCRIPT_USAGE,
         description="Run an unchanged script once per opt level and compare the levels. What follows SCRIPT or MODULE "
         "are its arguments.",
     )
@@ -259,7 +254,8 @@ def _print(options, report, outputs):
 
 
 def _print_search(report, options, planned, progress):
-    print("\n" + find_in_processes(report, options, planned, progress))
+    print()
+    print(find_in_processes(report, options, planned, progress))
 
 
 def _write(options, report):

@@ -8,6 +8,9 @@ USAGE_ERROR = 2
 #: The exit code after Ctrl-C, as in shells.
 INTERRUPTED = 130
 
+#: The usage of a command that runs a script: whose options are whose follows from the order.
+SCRIPT_USAGE = "%(prog)s [OPTION ...] SCRIPT [ARGS ...]\n       %(prog)s [OPTION ...] -m MODULE [ARGS ...]"
+
 
 class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` without abbreviations that prints errors in one line, without the usage."""

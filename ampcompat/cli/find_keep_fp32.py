@@ -9,7 +9,7 @@ from ..abtest.verdict import ACCEPTED, judge
 
 
 def find(report, level, run_candidate):
-    """Search the layers, and return what to print: one sentence.
+    """Search the layers, and return what to print: one sentence. After Ctrl-C what was found so far is printed.
 
     Args:
         report: has the baseline with its control, and the level with the errors of its layers.
@@ -20,7 +20,7 @@ def find(report, level, run_candidate):
     names = [name for name, _, _ in keep_fp32.ranking(report.runs[level])]
     if not names:
         return "{} cannot be searched: no layer was compared in it (it needs two steps, at least).".format(level)
-    tried = []
+    tried, accepted = [], []
 
     def is_accepted(kept):
         if not kept:
@@ -28,14 +28,27 @@ def find(report, level, run_candidate):
         candidate = Report(baseline=report.baseline, runs={report.baseline: report.runs[report.baseline]})
         candidate.runs[level] = run_candidate(kept)
         tried.append(judge(candidate)[level])
+        accepted.extend([kept] if tried[-1].kind == ACCEPTED else [])
         return tried[-1].kind == ACCEPTED
 
-    found = keep_fp32.search(names, is_accepted)
+    try:
+        found = keep_fp32.search(names, is_accepted)
+    except KeyboardInterrupt:
+        print(_found_so_far(level, names, len(tried), min(accepted, key=len, default=None)))
+        raise
     if found is None:
         sentence = "{} is not accepted with all of its {} layers in float32 either: {}: {}."
         return sentence.format(level, len(names), tried[-1].kind, tried[-1].text)
     sentence = "{} is accepted with {} ({} of {} layers; {} runs)."
     return sentence.format(level, keep_fp32.argument(found), len(found), len(names), len(tried))
+
+
+def _found_so_far(level, names, runs, kept):
+    told = "The search was interrupted after {} run{}: ".format(runs, "" if runs == 1 else "s")
+    if kept is None:
+        return told + "no layers were found with which {} is accepted.".format(level)
+    sentence = "{} is accepted with {} ({} of {} layers); fewer may be enough."
+    return told + sentence.format(level, keep_fp32.argument(kept), len(kept), len(names))
 
 
 def find_in_processes(report, options, planned, progress):

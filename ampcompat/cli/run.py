@@ -14,7 +14,7 @@ from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..training import state
 from . import device_option
-from .argument_parser import CommandParser, whole_number
+from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
@@ -39,8 +39,7 @@ def run(arguments):
 def _parser():
     parser = CommandParser(
         prog="ampcompat run",
-        usage="%(prog)s [-h] [--opt-level LEVEL] [--backend NAME] [--verbosity N] [--dtypes LOW,HIGH] "
-        "[--diagnose] [--device DEVICE] (SCRIPT | -m MODULE) [ARGS ...]",
+        usage=SCRIPT_USAGE,
         description="Run an unmodified script that imports apex. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)

@@ -11,6 +11,7 @@ from ..module_hook import ModuleHook
 from ..nested import floating_tensors
 from ..patching import PatchStack
 from ..torch_compat.thread_context import functorch_level, jit_tracing_state
+from .replay import ModelCalls, replay
 from .tensor_stats import max_abs
 
 #: Entries that are kept: bounds the memory where forward passes are never followed by a backward pass.
@@ -37,6 +38,7 @@ class ActivationHooks:
     def __init__(self):
         self.outputs = deque(maxlen=MAX_ENTRIES)
         self.gradients = deque(maxlen=MAX_ENTRIES)
+        self.calls = ModelCalls(self._is_traced)  # while paused
         self.is_in_backward = bool  # False until it is replaced
         self._models = []  # (weak reference to a model, name_of)
         self._is_paused = False
@@ -54,11 +56,12 @@ class ActivationHooks:
             name_of: a function: a module's name in the model, "" for the model itself -> its name in the entries.
         """
         self._models = [each for each in self._models if each[0]() is not None] + [(weakref.ref(model), name_of)]
-        if not self._is_paused:
-            self._register(model, name_of)
+        self._register(model, name_of)
 
     def pause(self, pauses):
         """Remove the hooks of modules, so that forward passes cost what they cost without any; or register them again.
+
+        Meanwhile ``calls`` keeps the calls of the models.
 
         Traced hooks do nothing: torch.compile makes the same code once with hooks and once without.
         """
@@ -67,11 +70,25 @@ class ActivationHooks:
         self._is_paused = pauses
         self._patches.undo()
         self._hooked.clear()
-        for model, name_of in [] if pauses else self._models:
+        for model, name_of in self._models:
             if model() is not None:
                 self._register(model(), name_of)
 
+    def replayed(self, calls):
+        """Repeat calls of models with hooks, whether paused or not; return the ``Entry`` objects of their outputs."""
+        was_paused = self._is_paused
+        self.pause(False)
+        self.outputs.clear()
+        replay(calls)
+        found = list(self.outputs)
+        self.clear_on_next_forward()
+        self.pause(was_paused)
+        return found
+
     def _register(self, model, name_of):
+        if self._is_paused:
+            self._patches.defer_for(model, self.calls.register(model).remove)
+            return
         with PatchStack() as patches:
             for name, module in model.named_modules():
                 if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):

@@ -11,10 +11,10 @@ import weakref
 from ..notices import is_first_rank
 from ..observer import Observer
 from .activation_hooks import ActivationHooks
+from .findings import Findings
 from .gradient_histogram import GradientCounter
-from .messages import explain, number
 from .model_names import ModelNames
-from .overflow_facts import NOT_RECORDED, UNWATCHED
+from .overflow_facts import NOT_RECORDED
 from .overflow_record import PassRecord, read_record, weight_maxima, zero_eps
 from .tensor_stats import NamedScalars, RunningMax, named_maxima
 
@@ -38,16 +38,17 @@ class OverflowDiagnosis(Observer):
         prints_summary: whether to print a histogram of the gradients at the end, and everything at any verbosity.
 
     Attributes:
-        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis; of a step
-            that is skipped meanwhile only the loss and the gradients are known.
+        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis. The forward
+            pass of a step that is skipped meanwhile is repeated, since the weights are as they were; where it cannot
+            be, only the loss and the gradients are known.
         findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
             each optimizer.
     """
 
     def __init__(self, prints=True, prints_summary=False):
-        self.findings = []
+        self._findings = Findings()
         self._is_paused = False
-        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to the adapters) of a pass while paused
+        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to adapters, calls) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
         self._verbosity = 0 if prints_summary else 1  # the verbosity from which on it prints
@@ -64,7 +65,11 @@ class OverflowDiagnosis(Observer):
         self._maxima = {kind: RunningMax() for kind in ("outputs", "output_gradients", "param_gradients")}
         self._steps = weakref.WeakKeyDictionary()  # adapter -> count
         self._good_passes = {}
-        self._last = {}  # loss_id -> of its last finding (cause, record, facts, first step with that cause)
+
+    @property
+    def findings(self):
+        """(step, text) of every skipped step."""
+        return self._findings.texts
 
     @property
     def is_paused(self):
@@ -98,7 +103,8 @@ class OverflowDiagnosis(Observer):
         self._unrecorded.pop(backward.loss_id, None)
         if self.is_paused:
             adapters = list(map(weakref.ref, backward.adapters))
-            self._unrecorded[backward.loss_id] = backward.loss.detach(), backward.scale, adapters
+            known = backward.loss.detach(), backward.scale, adapters, self._hooks.calls.take()
+            self._unrecorded[backward.loss_id] = known
             return
         if self._pass is not _none:  # the pass before ended with an error
             self._losses.pop(backward.loss_id, None)
@@ -134,13 +140,15 @@ class OverflowDiagnosis(Observer):
         """Explain the skipped step, once for all optimizers of the loss."""
         record = self._first_overflow(loss_id)
         if record is None and loss_id in self._unrecorded:
-            self._conclude_unrecorded(session, loss_id, scaler)
-        elif record is not None and self._last.get(loss_id, (None, None))[1] is not record:
-            self._conclude(session, record, skipped=True)
+            self._explain_unrecorded(session, loss_id, scaler)
+        elif record is not None and self._findings.last_record(loss_id) is not record:
+            self._explain(session, record, skipped=True)
 
     def after_step(self, adapter):
         """Count the step."""
         self._steps[adapter] = self._steps.get(adapter, 0) + 1
+        if self._hooks is not None:
+            self._hooks.calls.clear()
 
     def closed(self, session):
         """Print the summary, and remove the hooks."""
@@ -155,7 +163,7 @@ class OverflowDiagnosis(Observer):
             self._hooks = None
         self._records.clear()
         self._names.clear()
-        self._last.clear()
+        self._findings.clear()
 
     def histogram(self):
         """Return the ``gradient_histogram.Histogram`` of the unscaled gradients: a sample of passes and values."""
@@ -163,15 +171,15 @@ class OverflowDiagnosis(Observer):
 
     def last_facts(self, loss_id):
         """Return the ``OverflowFacts`` of the last skipped step of a loss, or None."""
-        return self._last[loss_id][2] if loss_id in self._last else None
+        return self._findings.last_facts(loss_id)
 
     def facts_without_record(self, session, loss_id, scaler, loss, scale, adapters):
         """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and its gradients."""
         self.initialized(session, session.models, ())  # for the names of params
-        high = session.policy.dtypes.high
-        losses = NamedScalars(named_maxima([("loss", loss)]), high)
-        gradients = NamedScalars(named_maxima(self._names.gradients(adapters)), high)
-        record = PassRecord(0, loss_id, scale, scaler, losses, gradients, self._snapshots())
+        return self._without_outputs(self._skipped_record(session, loss_id, scaler, loss, scale, adapters), session)
+
+    @staticmethod
+    def _without_outputs(record, session):
         facts = read_record(record, session.policy, (), good_passes=0, skipped=True)
         return facts._replace(missing_outputs=NOT_RECORDED)
 
@@ -179,19 +187,28 @@ class OverflowDiagnosis(Observer):
 
     def _record(self, backward):
         hooks, high = self._hooks, backward.high
-        return PassRecord(
-            step=max([self._steps.get(adapter, 0) for adapter in backward.adapters] or [0]),
-            loss_id=backward.loss_id,
-            scale=backward.scale,
-            scaler=backward.scaler,
-            losses=NamedScalars(self._losses.pop(backward.loss_id, []), high),
-            param_gradients=NamedScalars(named_maxima(self._names.gradients(backward.adapters)), high),
-            max_before=self._snapshots(),
-            outputs=NamedScalars([each[:2] for each in hooks.outputs], high),
-            output_dtypes=[each.dtype for each in hooks.outputs],
+        losses = self._losses.pop(backward.loss_id, [])
+        numbers = {"loss_id": backward.loss_id, "scale": backward.scale, "scaler": backward.scaler}
+        return self._record_of(backward.adapters, losses, hooks.outputs, high, **numbers)._replace(
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
             weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._names.models()), high),
         )
+
+    def _record_of(self, adapters, losses, outputs, high, **numbers):
+        """Return a ``PassRecord``; ``outputs``: the ``Entry`` objects that are known."""
+        return PassRecord(
+            step=max([self._steps.get(adapter, 0) for adapter in adapters] or [0]),
+            losses=NamedScalars(losses, high),
+            param_gradients=NamedScalars(named_maxima(self._names.gradients(adapters)), high),
+            max_before=self._snapshots(),
+            outputs=NamedScalars([each[:2] for each in outputs], high),
+            output_dtypes=[each.dtype for each in outputs],
+            **numbers,
+        )
+
+    def _skipped_record(self, session, loss_id, scaler, loss, scale, adapters, outputs=()):
+        numbers = {"loss_id": loss_id, "scale": scale, "scaler": scaler}
+        return self._record_of(adapters, named_maxima([("loss", loss)]), outputs, session.policy.dtypes.high, **numbers)
 
     def _snapshots(self):
         return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
@@ -212,34 +229,25 @@ class OverflowDiagnosis(Observer):
 
     # -- findings ------------------------------------------------------------------------------------------------------
 
-    def _conclude_unrecorded(self, session, loss_id, scaler):
-        loss, scale, references = self._unrecorded.pop(loss_id)
+    def _explain_unrecorded(self, session, loss_id, scaler):
+        loss, scale, references, calls = self._unrecorded.pop(loss_id)
         adapters = [reference() for reference in references if reference() is not None]
-        facts = self.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
-        step = max([self._steps.get(adapter, 0) for adapter in adapters] or [0])
-        _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
-        told = "{} What to try: {}".format(text, advice)
-        earlier = self._last.get(loss_id)
-        if earlier is not None and earlier[2].loss == facts.loss:  # nan or inf, or None for a finite loss
-            told = "As in step {}, as far as is known: {}.".format(earlier[3], UNWATCHED)
-        self.findings.append((step, told))
+        outputs = self._hooks.replayed(calls)
+        record = self._skipped_record(session, loss_id, scaler, loss, scale, adapters, outputs)
+        if outputs:
+            self._explain(session, record, skipped=True)
+        else:
+            self._findings.add_unrecorded(record, self._without_outputs(record, session))
 
-    def _conclude(self, session, record, skipped):
+    def _explain(self, session, record, skipped):
         # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
         models = self._names.models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
         if facts.bad_weights:
             optimizers = [adapter.optimizer for adapter in self._steps]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
-        cause, text, advice = explain(facts)
-        earlier = self._last.get(record.loss_id)
-        lines, first_step = [text, "What to try: " + advice], record.step
-        if earlier is not None and earlier[0] == (cause, advice):
-            first_step = earlier[3]
-            lines = ["As in step {}: {}, at scale {}.".format(first_step, cause, number(facts.scale))]
-        self._last[record.loss_id] = ((cause, advice), record, facts, first_step)
+        lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "went through with inf or nan: a static loss scale skips nothing"
-        self.findings.append((record.step, " ".join(lines)))
         if self._prints:
             head = "ampcompat: step {} (loss scaler {}) {}. ".format(record.step, record.loss_id, verb)
             session.notices.say(head + "\n    ".join(lines), self._verbosity)
@@ -255,7 +263,7 @@ class OverflowDiagnosis(Observer):
         bad = [index for index, count in NamedScalars(flags).read() if count]
         if bad:
             self._has_nonfinite_weights = True
-            self._conclude(self._session(), records[min(bad)], skipped=False)
+            self._explain(self._session(), records[min(bad)], skipped=False)
 
     def _finish_run(self, session):
         """Report the passes that were not read yet, and print the summary."""
@@ -266,13 +274,8 @@ class OverflowDiagnosis(Observer):
         for scaler in session().scalers if self._records else ():
             scaler.sync()
         if self._prints_summary and self._passes and self._is_first_rank:
-            count = len(self.findings)
-            overflows = "none had inf or nan"
-            if count:
-                overflows = "{} {} explained above".format(count, "is" if count == 1 else "are")
             table = self.histogram().table("Unscaled gradients by magnitude, a sample")
-            text = "ampcompat: of {} backward passes {}. {}".format(self._passes, overflows, table)
-            session().notices.say(text, self._verbosity)
+            session().notices.say("{} {}".format(self._findings.summary(self._passes), table), self._verbosity)
             self._prints_summary = False
 
 

@@ -77,6 +77,18 @@ def test_a_run_has_the_same_colour_in_every_chart_and_a_level_in_every_report():
     assert found["O1 other"] == loss["O1"] == charts.COLOURS["O1"] and found["O4 one"] == charts.COLOURS["O4"]
 
 
+def test_lines_that_coincide_can_be_told_apart_since_what_is_drawn_later_is_narrower():
+    runs = {level: made_run("O1", 5) for level in ("O0", "O1", "O2")}
+    runs["O0"].repeats = [made_run("O0", 5)]
+    (loss,) = [chart for chart in charts.charts([("", Report(runs=runs))]) if chart.name == "loss-0"]
+    drawn = list(dict.fromkeys((row["seed"], row["run"]) for row in loss.spec["data"]["values"]))
+    assert drawn == [(1, "O0"), (0, "O0"), (0, "O1"), (0, "O2")]
+    assert loss.spec["layer"][0]["encoding"]["strokeWidth"]["scale"] == {
+        "domain": ["O2", "O1", "O0"],
+        "range": [1.5, 4.5],
+    }
+
+
 def test_metrics_have_charts_of_their_own():
     run = made_run("O0", 5)
     run.metrics["accuracy"] = [(0, 0.5), (4, 0.75)]

@@ -32,7 +32,7 @@ PLANTED = {
 }
 
 
-def train_with(*bad):
+def train_with(*bad, init_scale=256.0, **options):
     """Return a training whose network has the planted layers ``bad`` among others."""
 
     def train(level):
@@ -43,7 +43,7 @@ def train_with(*bad):
         for name, module in named:
             model.add_module(name, module)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer = amp.initialize(model, optimizer, init_scale=256.0, verbosity=0)
+        model, optimizer = amp.initialize(model, optimizer, init_scale=init_scale, verbosity=0, **options)
         for _ in range(80):
             x = torch.randn(32, 8)
             optimizer.zero_grad()
@@ -85,6 +85,21 @@ def test_at_o0_no_layer_differs_from_float32_and_the_training_is_the_same():
     assert compared.loss == plain.loss
     assert set(dict(compared.layers).values()) == {0.0} and set(dict(compared.gradients).values()) == {0.0}
     assert set(dict(compared.gradients)) == {"first.weight", "first.bias", "last.weight", "last.bias"}
+
+
+def test_where_a_compared_step_overflows_gradients_are_compared_in_the_next_that_does_not():
+    run = run_at(train_with(init_scale=2.0**22), [("O2", 0)], layers=True).runs["O2"]
+    assert 3 in run.skipped
+    assert set(dict(run.gradients)) == {"first.weight", "first.bias", "last.weight", "last.bias"}
+    assert max(dict(run.gradients).values()) < 0.01
+
+
+def test_gradients_that_overflow_in_every_compared_step_are_said_to_overflow():
+    train = train_with(init_scale=2.0**24, min_loss_scale=2.0**24)
+    run = run_at(train, [("O2", 0)], layers=True).runs["O2"]
+    assert len(run.skipped) == 80 and max(dict(run.gradients).values()) == math.inf
+    text = to_text(Report(runs={"O0": Run(), "O2": run}))
+    assert " overflows\n" in text and "inf" not in text
 
 
 def test_errors_of_gradients_are_those_of_half(level):

@@ -192,6 +192,17 @@ def test_the_fastest_accepted_level_is_recommended_with_what_it_saves():
     )
 
 
+def test_memory_that_differs_by_less_than_one_percent_is_not_advice():
+    assert "memory" not in report_with(O1=run_with(curve(), seconds=2.0, peak=999)).advice
+
+
+@pytest.mark.parametrize("factor, told", [(3.0, "200 %"), (400.0, ">1000 %")])
+def test_a_difference_has_at_most_four_digits(factor, told):
+    report = report_with(O1=run_with([value * (factor if step > 60 else 1.0) for step, value in enumerate(curve())]))
+    (row,) = [line for line in to_text(report).splitlines() if line.startswith("O1 ")]
+    assert ("+" + told).replace("+>", ">+") in row and "ends {} over".format(told) in report.runs["O1"].verdict
+
+
 def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
     report = report_with(O1=run_with(curve(), 0.5, peak=900), O2=run_with(curve(), 0.51, peak=500))
     assert report.advice.startswith("Take O2")

@@ -410,3 +410,58 @@ def _wait_until(is_true, seconds=60):
     while not is_true():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_says_what_it_has_found_and_leaves_nothing(tmp_path, number):
+    temporary, stdout = tmp_path / "temporary", tmp_path / "stdout"
+    temporary.mkdir()
+    stdout.touch()
+    (tmp_path / "cancels.py").write_text(CANCELS)
+    command = "--find-keep-fp32", "O2", "--no-memory", tmp_path / "cancels.py", tmp_path
+    env = environment(TMPDIR=str(temporary), **half_kernels.stand_in())
+    process = forked.start(forked.ab, *command, env=env, stdout=str(stdout))
+    _wait_until(lambda: (tmp_path / "second candidate").exists())
+    os.kill(process.pid, number)
+    process.join(60)
+    assert process.exitcode == 128 + number
+    told = "The search was interrupted after 1 run: O2 is accepted with keep_fp32=["
+    assert told in stdout.read_text() and "(3 of 3 layers); fewer may be enough." in stdout.read_text()
+    assert os.listdir(str(temporary)) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "second candidate").read_text()), 0)
+
+
+#: The runs are: the baseline and its control, O2, the search's first candidate, its second, which does not end.
+CANCELS = """
+import os, sys, time
+import torch
+from apex import amp
+
+class Cancels(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1024.0 - 1024.0
+
+with open(os.path.join(sys.argv[1], "runs"), "a+") as file:
+    file.write("run\\n")
+    file.seek(0)
+    runs = len(file.readlines())
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), Cancels(16, 16), torch.nn.Linear(16, 1))
+model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), init_scale=256.0, verbosity=0)
+step = 0
+while step < 60 or runs == 5:
+    if runs == 5 and step == 3:
+        with open(os.path.join(sys.argv[1], "pid"), "w") as file:
+            file.write(str(os.getpid()))
+        os.replace(os.path.join(sys.argv[1], "pid"), os.path.join(sys.argv[1], "second candidate"))
+    x = torch.randn(32, 8)
+    loss = (model(x).float() - x.sum(1, keepdim=True) / 4).pow(2).mean() + 0.1
+    optimizer.zero_grad()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    step += 1
+    time.sleep(0.05 if runs == 5 else 0.0)
+"""

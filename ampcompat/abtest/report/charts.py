@@ -61,6 +61,7 @@ def interactive(spec):
     for each in layers:
         if each["mark"]["type"] == "line":  # the mouse finds points more easily than a line
             each.update(name="lines", mark=dict(each["mark"], point="transparent"))
+            each["encoding"].update(_read("fading"))
     return dict(spec, params=params, layer=layers)
 
 
@@ -81,6 +82,7 @@ def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
         "view": {"stroke": None},
         "font": 'system-ui, "DejaVu Sans", Arial, sans-serif',
         "background": background,
+        "padding": {"left": 5, "top": 5, "right": 12, "bottom": 5},  # for the last label of an axis
         "title": {"color": ink, "anchor": "start", "fontSize": 14},
     }
 
@@ -101,14 +103,26 @@ def _palette(named):
 
 def _filled(name, rows, named):
     """Return a specification with its rows, and with the colours of their runs."""
-    spec, runs = _read(name), list(dict.fromkeys(row["run"] for row in rows))
+    spec, present, palette = _read(name), {row["run"] for row in rows}, _palette(named)
+    runs = [run for run in palette if run in present]
+    if "params" in spec:
+        spec["layer"] = [_lines(runs, spec.pop("mark", {}), spec.pop("encoding"))]
     colour = spec.get("layer", [spec])[0]["encoding"]["color"]
     if colour["field"] == "run":
-        palette = _palette(named)
         colour["scale"] = {"domain": runs, "range": [palette[run] for run in runs]}
     if colour["field"] == "run" and colour["legend"]:
         colour["legend"]["columns"] = max(1, min(4, 48 // max(map(len, runs), default=1)))
     return dict(spec, data={"values": rows})
+
+
+def _lines(runs, mark, encoding):
+    """Return a layer with a line for each run: later ones are narrower, so that lines that coincide are all seen."""
+    lines = _read("lines")
+    lines["mark"].update(mark)
+    lines["encoding"].update(encoding)
+    # In another order than the colours: Vega-Lite draws one legend for scales of equal domains.
+    lines["encoding"]["strokeWidth"]["scale"] = {"domain": runs[::-1], "range": [1.5, min(6.5, 1.5 + len(runs))]}
+    return lines
 
 
 # -- values by step ----------------------------------------------------------------------------------------------------
@@ -119,10 +133,11 @@ def _values(named, name, names):
     for _, fields, run in _runs(named):
         for seed, each in enumerate([run] + run.repeats):
             rows += _rows(curves.points(each, name), seed=seed, **fields)
+    rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
     kind, own = name
     losses = [each for each in names if each[0] == "loss"]
     title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else "Loss {}".format(own)
-    caption = "By optimizer step; thin lines are further seeds. Values that are not finite leave a gap."
+    caption = "By optimizer step; pale lines are further seeds, wide ones lie under others. Gaps are inf or nan."
     spec = _filled("loss", rows, named)
     spec["layer"][0]["encoding"]["y"]["axis"]["title"] = title.lower()
     sizes = [row["value"] for row in rows if (row["value"] or 0.0) > 0]

@@ -1,5 +1,6 @@
 """The tables of a report. The terminal and the page show the same cells."""
 
+import math
 from collections import namedtuple
 from statistics import median
 
@@ -86,14 +87,18 @@ def layers(report):
     for level, run in report.runs.items():
         if level == report.baseline or not run.layers:
             continue
-        outputs = [[name, percent(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
-        gradients = [[name, percent(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
+        outputs = [[name, _error(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
+        gradients = [[name, _error(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
         title = "Error of each layer at " + level
         tables.append(Table(title, ["layer", "error", "share"], outputs[:SHOWN_LAYERS], 1, []))
         if gradients:
             title = "Error of gradients at " + level
             tables.append(Table(title, ["param", "error"], gradients[:SHOWN_LAYERS], 1, []))
     return tables
+
+
+def _error(share):
+    return "overflows" if math.isinf(share) else UNKNOWN if math.isnan(share) else percent(share)
 
 
 def scales(report):
