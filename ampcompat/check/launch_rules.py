@@ -19,6 +19,6 @@ def check(source):
     """Yield findings on options of the script that the launchers of torch do not pass."""
     for node in source.nodes:
         if isinstance(node, ast.Call) and last_name(node.func) == "add_argument":
-            names = {each.value for each in node.args if isinstance(each, ast.Constant)}
-            if "--local_rank" in names and "--local-rank" not in names:
+            texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            if "--local_rank" in texts and not texts & {"--local-rank", "LOCAL_RANK"}:
                 yield finding("local-rank", source.place(node.lineno))

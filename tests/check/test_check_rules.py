@@ -153,12 +153,13 @@ def test_binary_cross_entropy_is_found_in_a_module_that_the_script_imports(tmp_p
         ('"--local_rank", "--local-rank"', False),
         ('"--local-rank"', False),
         ('"--local_ranks"', False),
+        ('"--local_rank", default=os.getenv("LOCAL_RANK", 0)', False),
     ],
 )
 def test_an_option_that_the_launchers_of_torch_2_do_not_pass(tmp_path, capsys, names, found):
     code = """
         from apex import amp
-        parser.add_argument({}, type=int, default=0)
+        parser.add_argument({}, type=int)
         amp.initialize(model, optimizer)
     """.format(names)
     report = check(tmp_path, capsys, train=code)
