@@ -136,6 +136,7 @@ _RESULTS = tuple(
     ),
     NameRule("torch.cuda.graphs", ("is_current_stream_capturing",), RETURNS, False),
     NameRule("torch.backends.cudnn", ("is_acceptable",), RETURNS, False),
+    NameRule("torch.backends.cudnn", ("version",), RETURNS),  # torch's compares it with the capability of the GPU
     NameRule("torch.cuda", ("get_device_capability",), RETURNS, CAPABILITY),
     NameRule("torch.cuda", ("get_arch_list",), RETURNS, []),
     NameRule("torch.cuda", ("get_gencode_flags",), RETURNS, ""),

@@ -410,6 +410,10 @@ def test_copies_and_pickles():
     assert pickle.loads(pickle.dumps(torch.zeros)) is torch.zeros
 
 
+def test_no_version_of_cudnn_is_compared_with_a_gpu():
+    assert torch.backends.cudnn.enabled and torch.backends.cudnn.version() is None
+
+
 # -- several GPUs in one process ---------------------------------------------------------------------------------------
 
 
