@@ -32,7 +32,7 @@ def init(
     """
     if not enabled:
         disable(0)
-        return Handle(state.current())
+        return handle_of(state.current())
     session = state.current()
     if session is None or not session.enabled:
         session = new_session()
@@ -40,7 +40,14 @@ def init(
     level = "O4" if patch_type is torch.bfloat16 else "O1"
     session.process_casts.open(level_named(level, session.dtypes).dtypes)
     enter(session)
-    return Handle(session)
+    return handle_of(session)
+
+
+def handle_of(session):
+    """Return the ``Handle`` of a session: one object, as in Apex, where it is the result of ``init``."""
+    if not hasattr(session, "handle"):
+        session.handle = Handle(session)
+    return session.handle
 
 
 class Handle:
@@ -79,15 +86,33 @@ class Handle:
         return True
 
     def scale_loss(self, loss, optimizer):
-        """Raise an ``AmpError`` that names the replacement, ``amp.scale_loss``."""
+        """Raise an ``AmpError`` that names the replacement, ``amp.scale_loss``; disabled, yield the loss itself."""
+        if not self._session.enabled:
+            return self._session.scale_loss(loss, optimizer)
         raise AmpError(
             "handle.scale_loss is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer) and "
             "with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()."
         )
 
     def wrap_optimizer(self, optimizer, num_loss=1):
-        """Raise an ``AmpError`` that names the replacement, ``amp.initialize``."""
+        """Raise an ``AmpError`` that names the replacement, ``amp.initialize``; disabled, return a wrapper."""
+        if not self._session.enabled:
+            return UnscaledOptimizer(optimizer, self)
         raise AmpError(
             "handle.wrap_optimizer is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer, "
             "num_losses={}).".format(num_loss)
         )
+
+
+class UnscaledOptimizer:
+    """What ``wrap_optimizer`` of a disabled handle returns: the optimizer, with a ``scale_loss`` that does nothing."""
+
+    def __init__(self, optimizer, handle):
+        self._optimizer, self._handle = optimizer, handle
+
+    def scale_loss(self, loss):
+        """Return a context that yields the loss itself."""
+        return self._handle.scale_loss(loss, self._optimizer)
+
+    def __getattr__(self, name):
+        return getattr(self._optimizer, name)

@@ -1,7 +1,8 @@
 """Live views of the module state that users of Apex access: ``apex.amp._amp_state`` and ``apex.amp.lists``.
 
-The views hold no state. Every read and write goes to ``training.state`` and the newest session. They are subclasses of
-``ModuleType``, because in Apex ``amp._amp_state`` is a module or the state object in it, depending on the import.
+Every read and write goes to ``training.state`` and the newest session; a view itself keeps only what a script assigns
+before there is a session. The views are subclasses of ``ModuleType``, because in Apex ``amp._amp_state`` is a module or
+the state object in it, depending on the import.
 """
 
 import types
@@ -11,7 +12,7 @@ from ..errors import AmpError
 from ..notices import is_first_rank
 from ..optimizers import plain_backward
 from ..training import state
-from .old_api import Handle
+from .old_api import handle_of
 from .properties import Properties
 
 _LIST_NAMES = ("MODULE", "FP16_FUNCS", "FP32_FUNCS", "CASTS", "SEQUENCE_CASTS", "BANNED_FUNCS")
@@ -40,6 +41,46 @@ def _state_variable(name, doc):
     return property(lambda self: getattr(state, name), lambda self, value: setattr(state, name, value), doc=doc)
 
 
+def _is_initialized(session):
+    """Return whether ``initialize`` was called, or ``initialize(enabled=False)``."""
+    return session is not None and not (session.enabled and session.policy is None)
+
+
+def _session_variable(name, show, assign, doc, exists=_is_initialized):
+    """Return a property that shows something of the current session.
+
+    Until ``exists`` says that the session has it, it is what a script assigned, or absent.
+    """
+
+    def get(self):
+        session = state.current()
+        if exists(session):
+            return show(session)
+        if name not in vars(self):
+            raise AttributeError("_amp_state has no {!r} before amp.initialize".format(name))
+        return vars(self)[name]
+
+    def set(self, value):
+        session = state.current()
+        if exists(session):
+            assign(session, value)
+        else:
+            vars(self)[name] = value
+
+    return property(get, set, doc=doc)
+
+
+def _assign_scalers(session, scalers):
+    session.scalers = list(scalers)
+
+
+def _refuse(name):
+    def assign(session, value):
+        raise AmpError("_amp_state.{} says what amp.initialize decided; it cannot be changed afterwards.".format(name))
+
+    return assign
+
+
 class AmpStateModule(types.ModuleType):
     """``apex.amp._amp_state``: the module and the state object in one."""
 
@@ -47,20 +88,15 @@ class AmpStateModule(types.ModuleType):
     def _amp_state(self):
         return self
 
-    @property
-    def opt_properties(self):
-        """The options chosen by ``initialize``; absent before it."""
-        return OptionsView(_session("opt_properties"))
-
-    @property
-    def loss_scalers(self):
-        """The list of loss scalers; absent before ``initialize``."""
-        return _session("loss_scalers").scalers
-
-    @property
-    def handle(self):
-        """The result of ``amp.init``; absent before ``initialize``."""
-        return Handle(_session("handle"))
+    opt_properties = _session_variable(
+        "opt_properties", OptionsView, _refuse("opt_properties"), "The options chosen by ``initialize``."
+    )
+    loss_scalers = _session_variable(
+        "loss_scalers", lambda session: session.scalers, _assign_scalers, "The list of loss scalers."
+    )
+    handle = _session_variable(
+        "handle", handle_of, _refuse("handle"), "The result of ``amp.init``.", lambda session: session is not None
+    )
 
     @property
     def verbosity(self):
@@ -114,10 +150,3 @@ class OpListModule(types.ModuleType):
 
     def __dir__(self):
         return sorted(set(super().__dir__()).union(_LIST_NAMES))
-
-
-def _session(attribute):
-    session = state.current()
-    if session is None or (session.enabled and session.policy is None):  # open, but not initialized
-        raise AttributeError("_amp_state has no {!r} before amp.initialize".format(attribute))
-    return session

@@ -3,7 +3,7 @@
 import os
 import re
 
-from . import backward_rules, files, initialize_rules, tensor_rules
+from . import backward_rules, files, initialize_rules, launch_rules, tensor_rules
 from .alias_names import EXTENSIONS
 from .bindings import Bindings
 from .imports import ProjectImports
@@ -51,12 +51,15 @@ class _Project:
     Attributes:
         sources: path -> ``Source`` of files that may use Apex.
         mains: Python files with ``if __name__ == "__main__"`` that do not.
+        launched: files that a shell script starts with a launcher.
+        uses_cuda: whether a Python file uses CUDA.
         report: what was found.
     """
 
     def __init__(self, found):
         self.files = found
         self.sources, self.mains, self.launched = {}, [], set()
+        self.uses_cuda = False
         self.report = Report(len(found))
         self.copies = {os.path.dirname(path) for path, _ in found if _is_apex_package(path)}
 
@@ -69,6 +72,7 @@ class _Project:
         except files.Unreadable as error:
             self.report.broken.append(Broken(Place(path, 1), str(error), False))
             return
+        self.uses_cuda = self.uses_cuda or (kind == files.PYTHON and launch_rules.uses_cuda(data))
         if kind in (files.SHELL, files.REQUIREMENTS):
             if b"apex" in data.lower() or b"torch" in data:
                 lines = files.decode(data).split("\n")
@@ -127,6 +131,7 @@ class _Project:
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source, bindings)
+        self.report.findings += launch_rules.check(source)
         self.report.findings += backward_rules.check(source, bindings, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
             self.report.findings += tensor_rules.checkpoints(source, bindings)

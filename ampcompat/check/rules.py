@@ -66,6 +66,13 @@ RULES = {
         "a checkpoint with the optimizer's state but without amp.state_dict()",
         "save and load it too; else a resumed run starts with the first loss scale and may skip a few steps",
     ),
+    "local-rank": Rule(
+        NOTE,
+        "an option --local_rank, which no launcher of torch 2 passes: torchrun sets the variable LOCAL_RANK only, and "
+        "torch.distributed.launch passes --local-rank",
+        "start the script as docs/device.md says, or add the name --local-rank and the default "
+        "int(os.environ.get('LOCAL_RANK', 0))",
+    ),
     "web-apex": Rule(
         WARNING,
         "the requirement `apex`: the package of this name on PyPI is a web toolkit, not NVIDIA's",

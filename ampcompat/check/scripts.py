@@ -16,10 +16,12 @@ class Script(NamedTuple):
     Attributes:
         path: the file.
         command: how it runs with ampcompat.
+        without_gpu: how it runs on a machine without a GPU; empty for notebooks, and where nothing uses CUDA.
     """
 
     path: str
     command: str
+    without_gpu: str
 
 
 def find_scripts(project, imports):
@@ -28,7 +30,7 @@ def find_scripts(project, imports):
     direct = [path for path in sorted(users) if _is_started(project, path)]
     if users and not any(not path.endswith(".ipynb") for path in direct):
         direct += [path for path in _importers(project, imports, users) if path not in direct]
-    return [Script(path, _command(path, project.launched)) for path in direct]
+    return [_script(path, project) for path in direct]
 
 
 def _is_started(project, path):
@@ -53,8 +55,10 @@ def _is_launched(path, launched):
     return any(os.path.normpath(path).endswith(os.path.normpath(each)) for each in launched)
 
 
-def _command(path, launched):
+def _script(path, project):
     if path.endswith(".ipynb"):
-        return "import ampcompat.as_apex  # in the first cell of {}".format(path)
-    command = "torchrun --nproc_per_node N -m" if _is_launched(path, launched) else "python -m"
-    return "{} ampcompat run {} ARGS".format(command, shlex.quote(path))
+        return Script(path, "import ampcompat.as_apex  # in the first cell of {}".format(path), "")
+    launcher = "torchrun --nproc_per_node N -m" if _is_launched(path, project.launched) else "python -m"
+    command = launcher + " ampcompat run {}{} ARGS"
+    commands = [command.format(option, shlex.quote(path)) for option in ("", "--device cpu ")]
+    return Script(path, commands[0], commands[1] if project.uses_cuda else "")

@@ -17,11 +17,16 @@ def to_text(report, with_uses=True):
     """
     lines = [report.verdict]
     if report.scripts:
-        lines += ["", "Command:"] + _shortened(["  " + each.command for each in report.scripts], _SCRIPTS, "scripts")
+        lines += ["", "Command:"] + _shortened(list(map(_commands, report.scripts)), _SCRIPTS, "scripts")
     elif report.uses:
         lines += ["", "Command: python -m ampcompat run YOUR_SCRIPT, with a script that imports these files"]
     lines += _summary(report) + _findings(report) + _broken(report)
     return "\n".join(lines + (_uses(report) if with_uses else [])) + "\n"
+
+
+def _commands(script):
+    told = "  " + script.command
+    return "{}\n  without a GPU: {}".format(told, script.without_gpu) if script.without_gpu else told
 
 
 def _summary(report):

@@ -115,11 +115,12 @@ def _checked_module(parser, command):
         parser.error("no module given after -m")
     _warn_of_other_apex(parser, os.getcwd())
     root = command[0].partition(".")[0]
-    sys.path.insert(0, os.getcwd())  # where `python -m` looks first
+    first = [os.getcwd(), nvidia_apex.SITE]  # where `python -m` looks first, and where the new process finds apex
+    sys.path[:0] = first
     try:
         found = root and importlib.util.find_spec(root)
     finally:
-        del sys.path[0]
+        del sys.path[: len(first)]
     if not found:
         parser.error("no module named {!r}".format(command[0]))
     return command

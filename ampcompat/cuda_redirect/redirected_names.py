@@ -136,6 +136,7 @@ _RESULTS = tuple(
     ),
     NameRule("torch.cuda.graphs", ("is_current_stream_capturing",), RETURNS, False),
     NameRule("torch.backends.cudnn", ("is_acceptable",), RETURNS, False),
+    NameRule("torch.backends.cudnn", ("version",), RETURNS),  # torch's compares it with the capability of the GPU
     NameRule("torch.cuda", ("get_device_capability",), RETURNS, CAPABILITY),
     NameRule("torch.cuda", ("get_arch_list",), RETURNS, []),
     NameRule("torch.cuda", ("get_gencode_flags",), RETURNS, ""),
@@ -203,7 +204,7 @@ _MIXED_PRECISION = (
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
 _COMM = _names("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather")
 _DATA_PARALLEL = "torch.nn.parallel torch.nn.parallel.data_parallel"
-_PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply"
+_PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply torch.nn.parallel.data_parallel"
 _DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
 _DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
 _PROCESS_GROUP = (("backend", "backend"), ("device_id", "none"))

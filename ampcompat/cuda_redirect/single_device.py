@@ -12,13 +12,16 @@ from ..torch_compat.thread_context import in_process_group
 
 
 def data_parallel_init(target, original):
-    """Replace ``DataParallel.__init__``: it calls the module itself, as torch's does without a GPU."""
+    """Replace ``DataParallel.__init__``, which asks CUDA about the devices. ``forward`` remains torch's."""
 
     @functools.wraps(original)
     def init(self, module, device_ids=None, output_device=None, dim=0):
         torch.nn.Module.__init__(self)
-        self.dim, self.device_ids, self.output_device = dim, [], None
-        self.module = module.to(target.device())
+        devices = range(target.count()) if device_ids is None else device_ids
+        self.dim, self.device_ids = dim, [target.index(device) or 0 for device in devices]
+        self.output_device = self.device_ids[0] if output_device is None else target.index(output_device) or 0
+        self.src_device_obj = target.device()
+        self.module = module.to(self.src_device_obj)
 
     return init
 

@@ -45,6 +45,11 @@ class LossScaler:
         process_group: ranks that skip the same steps (see ``process_group.checked_group``), or None.
     """
 
+    #: Attributes of Apex's class. The kernels of this one need no extension.
+    has_fused_kernel = True
+    warned_no_fused_kernel = False
+    warned_unscaling_non_fp32_grad = False
+
     def __init__(
         self,
         loss_scale,
@@ -72,6 +77,7 @@ class LossScaler:
         self._max_loss_scale = max_loss_scale
         self._hysteresis = self._overflows_left = hysteresis
         self._found = OverflowFlags()
+        self._overflowed = False  # the last check that the host has applied
         self._pending = []  # checks that the host has not applied to the scale
         self._on_device = None  # (scale, good steps) on the device, ahead of the host
 
@@ -160,6 +166,7 @@ class LossScaler:
                 check.run_callbacks()
 
     def _advance(self, overflowed):
+        self._overflowed = overflowed
         if overflowed:
             self.skips_in_a_row += 1
             self._good_steps = 0
@@ -213,6 +220,18 @@ class LossScaler:
     def _overflow_buf(self, buffer):
         self._found.buffer = buffer
 
+    @property
+    def _has_overflow(self):
+        """Whether the last update found an overflow, or what a client wrote since, for the next ``update_scale``."""
+        self.sync()
+        return self._overflowed
+
+    @_has_overflow.setter
+    def _has_overflow(self, value):
+        self.sync()
+        self._overflowed = bool(value)
+        self._overflow_buf.fill_(int(value))
+
     def overflow_state(self):
         """Return the overflow flags that ``unscale`` has recorded since the last check."""
         return self._found.state()
@@ -220,6 +239,9 @@ class LossScaler:
     def clear_overflow_state(self, earlier=None):
         """Clear the overflow flags, or set them to what ``overflow_state`` returned earlier."""
         self._found.reset(earlier)
+        if earlier is None:
+            self.sync()
+            self._overflowed = False
 
     def unscale(self, model_grads, master_grads, unused_scale, models_are_masters=False, scale_override=None):
         """Write ``model_grads`` divided by the scale into ``master_grads`` (the same tensors, or float32 copies).

@@ -26,7 +26,6 @@ def {loader}(state):
         apex = state["loss_scaler0"]
         state = dict({scaler}.state_dict(), scale=apex["loss_scale"], _growth_tracker=apex["unskipped"])
     {scaler}.load_state_dict(state)
-
 '''
 
 
@@ -131,8 +130,11 @@ def add_header(source, names, loads_state):
         added = code.statements("import torch\n") + added
     added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     following = list(module.body[at:])
-    if following and not following[0].leading_lines:
-        following[0] = following[0].with_changes(leading_lines=[cst.EmptyLine()])
+    if following:
+        lines = following[0].leading_lines
+        blank = next((number for number, line in enumerate(lines) if line.comment is not None), len(lines))
+        missing = 2 - blank if loads_state else 0 if lines else 1
+        following[0] = following[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)] * missing + list(lines))
     return module.with_changes(body=[*module.body[:at], *added, *following]).code
 
 

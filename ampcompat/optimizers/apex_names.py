@@ -10,15 +10,26 @@ class ApexNames:
     #: Always True: master weights are made in ``initialize``.
     lazy_init_called = True
 
+    _is_step_replaced = False  # by a client
+
     @property
     def already_patched(self):
-        """Whether the next step will be skipped."""
-        return self.skips.is_next_skipped()
+        """Whether the next step will be skipped; a client with a ``scale_loss`` of its own sets it."""
+        return self._is_step_replaced or self.skips.is_next_skipped()
+
+    @already_patched.setter
+    def already_patched(self, value):
+        self._is_step_replaced = bool(value)
 
     @property
     def params_have_scaled_gradients(self):
-        """Whether a pass with ``delay_unscale`` has not been unscaled yet."""
+        """Whether a pass with ``delay_unscale`` has not been unscaled yet; a client with a loop of its own sets it."""
         return self.holds_scaled_gradients()
+
+    @params_have_scaled_gradients.setter
+    def params_have_scaled_gradients(self, value):
+        if bool(value) is not self.holds_scaled_gradients():
+            self.leave_scaled(self.callbacks.first_scaler().loss_scale() if value else 1.0)
 
     @property
     def all_fp16_params(self):

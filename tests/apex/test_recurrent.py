@@ -1,6 +1,7 @@
 """apex.RNN against torch's own recurrent layers and loops in float64; the state that the layers keep; every level."""
 
 import copy
+import importlib
 import math
 import pickle
 
@@ -9,7 +10,7 @@ import torch
 from networks import each_setting, initialize, session_of
 
 from ampcompat import amp
-from ampcompat.apex import recurrent
+from ampcompat.apex import install, recurrent
 from ampcompat.apex.recurrent import GRU, LSTM, ReLU, RNNCell, Tanh, mLSTM, stackedRNN
 
 KINDS = [LSTM, GRU, ReLU, Tanh]
@@ -180,3 +181,13 @@ def test_it_trains_at_every_level(kind, setting):
             optimizer.step()
             losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def test_modules_of_apex_have_the_names_that_they_import():
+    install.install()
+    try:
+        models = importlib.import_module("apex.RNN.models")
+    finally:
+        install.uninstall()
+    assert (models.bidirectionalRNN, models.stackedRNN) == (recurrent.bidirectionalRNN, stackedRNN)
+    assert (models.RNNCell, models.mLSTMRNNCell) == (RNNCell, recurrent.mLSTMRNNCell)

@@ -8,6 +8,7 @@ import torch
 
 from ampcompat import amp as ampcompat_amp
 from ampcompat.apex import install
+from ampcompat.loss_scaling import scaler
 from ampcompat.training import state
 
 SPELLINGS = [
@@ -64,6 +65,43 @@ def test_it_shows_that_amp_is_disabled(amp_state):
     initialize(enabled=False)
     assert amp_state.opt_properties.enabled is False
     assert list(amp_state.loss_scalers) == []
+
+
+def test_the_handle_is_one_object_in_a_session(amp_state):
+    made = ampcompat_amp.init()
+    assert amp_state.handle is made and not hasattr(amp_state, "loss_scalers")
+    initialize(opt_level="O1")
+    assert amp_state.handle is made
+    made._deactivate()
+    state.close_all()
+    initialize(opt_level="O2")
+    assert amp_state.handle is amp_state.handle is not made
+
+
+def test_what_a_script_assigns_before_initialize_is_shown_until_then(amp_state):
+    handle, scalers = object(), []
+    amp_state.handle, amp_state.loss_scalers, amp_state.opt_properties = handle, scalers, ampcompat_amp.Properties()
+    amp_state.loss_scalers.append(1)
+    amp_state.opt_properties.enabled = False
+    assert amp_state.handle is handle and scalers == [1] and amp_state.opt_properties.enabled is False
+    initialize(opt_level="O2")
+    assert amp_state.handle is not handle and amp_state.loss_scalers is not scalers
+    assert amp_state.opt_properties.enabled is True
+
+
+def test_loss_scalers_that_a_script_assigns_scale_the_next_loss(amp_state):
+    model, optimizer = initialize(opt_level="O2")
+    amp_state.loss_scalers = [scaler.LossScaler(8.0)]
+    with ampcompat_amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer) as scaled_loss:
+        assert scaled_loss == 8.0 * model(torch.ones(1, 2)).sum()
+        scaled_loss.backward()
+
+
+@pytest.mark.parametrize("name", ["handle", "opt_properties"])
+def test_what_initialize_has_decided_cannot_be_assigned(amp_state, name):
+    initialize(opt_level="O1")
+    with pytest.raises(RuntimeError, match="amp.initialize"):
+        setattr(amp_state, name, None)
 
 
 def test_verbosity_can_be_read_and_set(amp_state, capsys):

@@ -276,3 +276,37 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
         monkeypatch.setattr("sys.stderr", stream)
         assert main(["check", str(tmp_path)]) == 0
         assert ("checking [" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")) is shown
+
+
+CUDA_USES = [
+    "model.cuda()\n",
+    "device = torch.device('cuda:0')\n",
+    "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+    "torch.cuda.set_device(0)\n",
+    "torch.distributed.init_process_group('nccl')\n",
+]
+
+
+@pytest.mark.parametrize("line", CUDA_USES, ids=CUDA_USES)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_script_that_uses_cuda_gets_a_command_for_machines_without_it(tmp_path, capsys, line, elsewhere):
+    script = "import torch\nfrom apex import amp\nimport models\namp.initialize(model, optimizer)\n"
+    files = {"train.py": script, "models.py": line} if elsewhere else {"train.py": script + line}
+    write(tmp_path, files)
+    assert main(["check", str(tmp_path)]) == 0
+    path = tmp_path / "train.py"
+    assert "  without a GPU: python -m ampcompat run --device cpu {} ARGS\n".format(path) in capsys.readouterr().out
+    report = check(tmp_path, capsys)
+    assert report["scripts"][0]["without_gpu"] == "python -m ampcompat run --device cpu {} ARGS".format(path)
+
+
+def test_a_script_without_cuda_has_one_command(tmp_path, capsys):
+    report = check(tmp_path, capsys, train="from apex import amp\namp.initialize(model, optimizer)\n# cuda\n")
+    assert report["scripts"][0]["without_gpu"] == ""
+    assert main(["check", str(tmp_path)]) == 0
+    assert "without a GPU" not in capsys.readouterr().out
+
+
+def test_a_notebook_has_no_option_for_a_device(tmp_path, capsys):
+    write(tmp_path, {"train.ipynb": notebook("from apex import amp\namp.initialize(m.cuda(), o)")})
+    assert check(tmp_path, capsys)["scripts"][0]["without_gpu"] == ""

@@ -145,6 +145,28 @@ def test_binary_cross_entropy_is_found_in_a_module_that_the_script_imports(tmp_p
     ]
 
 
+@pytest.mark.parametrize(
+    "names, found",
+    [
+        ('"--local_rank"', True),
+        ('"-r", "--local_rank"', True),
+        ('"--local_rank", "--local-rank"', False),
+        ('"--local-rank"', False),
+        ('"--local_ranks"', False),
+        ('"--local_rank", default=os.getenv("LOCAL_RANK", 0)', False),
+    ],
+)
+def test_an_option_that_the_launchers_of_torch_2_do_not_pass(tmp_path, capsys, names, found):
+    code = """
+        from apex import amp
+        parser.add_argument({}, type=int)
+        amp.initialize(model, optimizer)
+    """.format(names)
+    report = check(tmp_path, capsys, train=code)
+    assert rules(report) == ([("local-rank", 3)] if found else [])
+    assert report["exit_code"] == 0
+
+
 def test_methods_of_the_handle_of_2018_are_errors(tmp_path, capsys):
     code = """
         from apex import amp

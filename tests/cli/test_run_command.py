@@ -124,6 +124,17 @@ def test_without_a_command_it_prints_the_help(capsys):
     assert "run a script written for Apex" in capsys.readouterr().out
 
 
+def test_the_launcher_of_apex_runs_as_a_module(script):
+    path = script("""
+        import os, sys
+        from apex import amp
+        print(amp.__name__, sys.argv[1:], os.environ["RANK"])
+    """)
+    launcher = ("-m", "apex.parallel.multiproc", path, "--lr", "1", "--world-size", "1")
+    done = python(*(RUN + launcher), cwd=os.path.dirname(path))
+    assert done.stdout == "apex.amp ['--lr', '1', '--world-size', '1', '--rank', '0'] 0\n", done.stderr
+
+
 def test_isolated_python_is_an_error_because_it_ignores_pythonpath(script):
     # -E hides this test's PYTHONPATH too, so ampcompat has to be in the current folder.
     done = python("-E", "-m", "ampcompat", "run", script("import apex"), cwd=ROOT)

@@ -30,6 +30,13 @@ def script(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("name", ["apex.parallel", "apex.amp", "syncbn", "amp_C"])
+def test_a_script_may_import_apex_before_torch(script, name):
+    path = script("import {}\nimport torch\nprint(torch.ones(1).cuda().is_cuda)".format(name))
+    done = python(*(ON_CPU + (path,)))
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_every_process_of_a_script_is_redirected(script):
     path = script(
         """

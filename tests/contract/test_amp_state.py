@@ -82,6 +82,33 @@ def test_the_overflow_buffer_is_made_of_what_was_found_before_somebody_looked():
     assert scaler.update_scale() is False and scaler.loss_scale() == 65536.0
 
 
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_scaler_says_whether_the_last_backward_pass_overflowed(overflow):
+    model = make_network()
+    optimizer = sgd(model)
+    amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
+    scaler = STATE.loss_scalers[0]
+    scaler._loss_scale = 8.0
+    assert not scaler._has_overflow
+    for factor in (float("inf") if overflow else 1.0, 1.0):
+        with amp.scale_loss(model(make_batch()[0]).sum() * factor, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        assert bool(scaler._has_overflow) is (factor != 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_an_overflow_that_a_client_writes_counts_in_the_next_update(setting_at_o2, found):
+    scaler = setting_at_o2[2]
+    scaler._has_overflow = found  # such as the maximum over the ranks
+    assert scaler._has_overflow is found
+    assert scaler.update_scale() is found and scaler.loss_scale() == (32768.0 if found else 65536.0)
+    scaler.clear_overflow_state()
+    assert not scaler._has_overflow and scaler.update_scale() is False
+    assert scaler.has_fused_kernel and not scaler.warned_no_fused_kernel
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_what_is_written_to_the_overflow_buffer_in_place_counts(found):
     amp.initialize(make_network(), opt_level="O1", verbosity=0)
@@ -323,6 +350,49 @@ def test_properties_refuse_what_makes_no_sense():
         properties.master_weights = True
 
 
+def test_a_clients_own_scale_loss_marks_the_gradients_as_unscaled(setting_at_o2):
+    model, optimizer, scaler = setting_at_o2
+    scaler._loss_scale = 8.0
+    masters = [param.clone() for param in amp.master_params(optimizer)]
+    if not optimizer._amp_stash.params_have_scaled_gradients:
+        optimizer._prepare_amp_backward()
+    (model(make_batch()[0]).float().sum() * scaler.loss_scale()).backward()
+    scaler.clear_overflow_state()
+    optimizer._post_amp_backward(scaler)
+    optimizer._amp_stash.params_have_scaled_gradients = False
+    STATE.handle._clear_cache()
+    assert optimizer._amp_stash.params_have_scaled_gradients is False
+    optimizer.step()
+    assert not any(map(torch.equal, masters, amp.master_params(optimizer)))
+
+
+def test_gradients_that_a_clients_own_scale_loss_leaves_scaled_are_unscaled_with_the_next_ones(setting_at_o2):
+    model, optimizer, scaler = setting_at_o2
+    scaler._loss_scale = 8.0
+    x = make_batch()[0]
+    for is_last in (False, True):
+        (model(x).float().sum() * scaler.loss_scale()).backward()
+        if not is_last:
+            optimizer._amp_stash.params_have_scaled_gradients = True
+    assert optimizer._amp_stash.params_have_scaled_gradients is True
+    optimizer._post_amp_backward(scaler)
+    optimizer._amp_stash.params_have_scaled_gradients = False
+    found = [param.grad.clone() for param in amp.master_params(optimizer)]
+    optimizer.zero_grad()
+    with amp.scale_loss(model(x).sum() * 2, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert all(map(torch.allclose, found, [param.grad for param in amp.master_params(optimizer)]))
+
+
+def test_a_clients_own_skipped_step_is_marked_in_the_stash(setting_at_o2):
+    stash = setting_at_o2[1]._amp_stash
+    assert stash.already_patched is False
+    stash.already_patched = True
+    assert stash.already_patched is True
+    stash.already_patched = False
+    assert stash.already_patched is False
+
+
 # -- the API of before 2019 --------------------------------------------------------------------------------------------
 
 
@@ -343,6 +413,23 @@ def test_init_disabled_does_nothing():
     handle = amp.init(enabled=False)
     assert torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype is torch.float32
     assert handle.is_active() is False
+
+
+def test_the_handle_of_a_disabled_init_leaves_losses_and_optimizers_alone():
+    handle = amp.init(enabled=False)
+    model = make_network()
+    optimizer = handle.wrap_optimizer(sgd(model), num_loss=2)
+    loss = model(make_batch()[0]).sum()
+    with handle.scale_loss(loss, optimizer) as scaled_loss:
+        assert scaled_loss is loss
+    before = model[0].weight.clone()
+    with optimizer.scale_loss(loss) as scaled_loss:
+        assert scaled_loss is loss
+        scaled_loss.backward()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, before)
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.5
 
 
 def test_initialize_after_init_works():

@@ -410,6 +410,10 @@ def test_copies_and_pickles():
     assert pickle.loads(pickle.dumps(torch.zeros)) is torch.zeros
 
 
+def test_no_version_of_cudnn_is_compared_with_a_gpu():
+    assert torch.backends.cudnn.enabled and torch.backends.cudnn.version() is None
+
+
 # -- several GPUs in one process ---------------------------------------------------------------------------------------
 
 
@@ -421,6 +425,37 @@ def test_data_parallel_runs_the_module(device_ids):
     assert torch.equal(parallel(x), model(x)) and parallel.module is model
     assert torch.equal(nn.parallel.data_parallel(model, x, device_ids), model(x))
     assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
+
+
+@pytest.mark.parametrize("device_ids", [None, [0], [0, 1], range(2), ["cuda:1", torch.device("cuda", 0)]])
+def test_data_parallel_shows_the_devices_that_it_was_given(device_ids):
+    parallel = nn.DataParallel(nn.Linear(2, 2), device_ids, output_device=None)
+    expected = [0] if device_ids is None else [1, 0] if "cuda:1" in device_ids else list(device_ids)
+    assert parallel.device_ids == expected and parallel.output_device == expected[0]
+    x = torch.randn(4, 2).to("cuda:{}".format(parallel.device_ids[0]))
+    assert torch.equal(parallel(x), parallel.module(x)) and x.device == parallel.src_device_obj
+    assert nn.DataParallel(nn.Linear(2, 2), [0, 1], output_device="cuda:1").output_device == 1
+
+
+def test_subclasses_of_data_parallel_split_and_collect_in_their_own_ways():
+    class Collecting(nn.DataParallel):
+        def gather(self, outputs, output_device):
+            return outputs, output_device
+
+        def scatter(self, inputs, kwargs, device_ids):
+            return [(inputs[0][:1],), (inputs[0][1:],)], [kwargs] * 2
+
+    outputs, device = Collecting(nn.Linear(2, 3), [0, 1])(torch.randn(4, 2))
+    assert [output.shape for output in outputs] == [(1, 3), (3, 3)] and device == 0
+
+
+def test_models_with_outputs_that_cannot_be_joined_run_on_one_of_the_devices():
+    class Model(nn.Module):
+        def forward(self, batch, scale=1.0):
+            return {"loss": batch["x"].mean() * scale, "name": batch["name"]}
+
+    output = nn.DataParallel(Model(), [0])({"x": torch.ones(4), "name": "one"}, scale=2.0)
+    assert output["loss"] == 2.0 and output["name"] == "one"
 
 
 def test_the_parts_of_data_parallel():

@@ -97,6 +97,16 @@ def test_comments_and_formatting_of_other_lines_stay():
         assert line in before and line in after
 
 
+@pytest.mark.parametrize("between", ["", "\n", "\n\n", "\n\n\n", "# begins here\n", "\n# begins here\n"])
+def test_two_blank_lines_follow_the_function_that_loads_the_scaler(between):
+    first = "model, optimizer = make()"
+    calls = "model, optimizer = amp.initialize(model, optimizer)\namp.load_state_dict(state)\n"
+    lines = migrate("import torch\nfrom apex import amp\n" + between + first + "\n" + calls).source.split("\n")
+    end = lines.index("    scaler.load_state_dict(state)") + 1
+    begin = next(at for at in range(end, len(lines)) if lines[at])
+    assert lines[begin] == (between.strip() or first) and begin - end == max(2, len(between) - len(between.lstrip()))
+
+
 def test_what_it_writes_is_valid_and_migrating_again_is_refused():
     for name in ("SIMPLE", "GAN", "ACCUMULATING", "TRAINER", "FUSED"):
         new = migrate(getattr(scripts, name)).source

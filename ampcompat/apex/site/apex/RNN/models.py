@@ -1,3 +1,13 @@
 """Recurrent networks."""
 
-from ampcompat.apex.recurrent import GRU, LSTM, ReLU, Tanh, mLSTM
+from ampcompat.apex.recurrent import (
+    GRU,
+    LSTM,
+    ReLU,
+    RNNCell,
+    Tanh,
+    bidirectionalRNN,
+    mLSTM,
+    mLSTMRNNCell,
+    stackedRNN,
+)
