@@ -156,17 +156,24 @@ def scatter(points):
     return MAD_TO_SD * median(changes) / math.sqrt(6) / typical if changes and typical else 0.0
 
 
+
+
 def correlation(points, others):
-    """Return how the second differences of two series correlate, from -1 to 1; None of fewer than 10."""
+    """Return Spearman's rank correlation of the second differences of two series, -1 to 1; None of fewer than 10.
+
+    Of ranks, because a level that goes another way from one step on has one large difference there.
+    """
     other = dict(others)
     both = [(value, other[step]) for step, value in points if step in other]
     triples = zip(both, both[1:], both[2:])
     pairs = [tuple(x - 2 * y + z for x, y, z in zip(*triple)) for triple in triples]
     pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
-    if len(pairs) < 10:
+    if len(pairs) < 10 or min(len(set(values)) for values in zip(*pairs)) == 1:
         return None
-    means = [sum(values) / len(pairs) for values in zip(*pairs)]
-    centred = [(one - means[0], two - means[1]) for one, two in pairs]
-    product = sum(one * two for one, two in centred)
-    lengths = math.sqrt(sum(one * one for one, _ in centred) * sum(two * two for _, two in centred))
-    return product / lengths if lengths else None
+    distances = [(one - two) ** 2 for one, two in zip(*map(_ranks, zip(*pairs)))]
+    return 1 - 6 * sum(distances) / (len(pairs) ** 3 - len(pairs))
+
+
+def _ranks(values):
+    order = sorted(range(len(values)), key=values.__getitem__)
+    return sorted(range(len(values)), key=order.__getitem__)

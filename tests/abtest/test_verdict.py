@@ -133,6 +133,13 @@ def test_runs_with_other_data_are_not_judged_though_their_first_losses_agree():
     assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
 
 
+def test_runs_with_other_data_are_not_judged_though_they_fall_alike_at_first():
+    """Both losses make one large fall, which dominates a correlation of values; their batches have nothing in common."""
+    fallen = [[10.0] + [value / 2 for value in curve(seed)] for seed in (0, 5)]
+    found = judge(report_with(run_with(fallen[0]), O1=run_with(fallen[1])))["O1"]
+    assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
+
+
 def test_losses_without_the_scatter_of_batches_need_not_move_together():
     flat = [run_with([value + 1.0 for value in curve(seed, 0.001, scatter=0.5)]) for seed in (0, 1, 2)]
     flat[0].repeats = [flat[1]]
