@@ -156,8 +156,6 @@ def scatter(points):
     return MAD_TO_SD * median(changes) / math.sqrt(6) / typical if changes and typical else 0.0
 
 
-
-
 def correlation(points, others):
     """Return Spearman's rank correlation of the second differences of two series, -1 to 1; None of fewer than 10.
 

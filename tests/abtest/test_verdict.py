@@ -134,7 +134,7 @@ def test_runs_with_other_data_are_not_judged_though_their_first_losses_agree():
 
 
 def test_runs_with_other_data_are_not_judged_though_they_fall_alike_at_first():
-    """Both losses make one large fall, which dominates a correlation of values; their batches have nothing in common."""
+    """One large fall dominates a correlation of values, though the batches have nothing in common."""
     fallen = [[10.0] + [value / 2 for value in curve(seed)] for seed in (0, 5)]
     found = judge(report_with(run_with(fallen[0]), O1=run_with(fallen[1])))["O1"]
     assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
