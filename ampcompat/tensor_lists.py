@@ -15,8 +15,8 @@ SMALLEST_CHUNK = 1 << 17
 
 
 def is_narrower(tensor, dtype):
-    """Return whether ``tensor`` is floating and takes fewer bytes per element than ``dtype``."""
-    return tensor.is_floating_point() and tensor.element_size() < torch.empty((), dtype=dtype).element_size()
+    """Return whether ``tensor`` is floating and takes fewer bits per element than ``dtype``."""
+    return tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(dtype).bits
 
 
 def is_shard(tensor):

@@ -19,6 +19,7 @@ import types
 
 import processes
 import pytest
+import torch
 
 from ampcompat.abtest import child_process, subprocess_run
 from ampcompat.cli import main
@@ -33,6 +34,7 @@ PRELOADED += ["ampcompat.abtest.child_process"]
 
 POPEN = subprocess.Popen
 _outputs = []  # the paths of the files that this process writes to
+_kept = []  # see keep_process_groups
 
 
 def start_method():
@@ -115,6 +117,22 @@ class Forked:
         os.kill(self.pid, number)
 
 
+def keep_process_groups():
+    """Keep what ``destroy_process_group`` would free, where torch has no ``ProcessGroup.shutdown`` (2.5 and before).
+
+    There its destructor, which holds Python's lock, waits for threads that may wait for the lock.
+    """
+    if not torch.distributed.is_available() or hasattr(torch.distributed.ProcessGroup, "shutdown"):
+        return
+    destroy = torch.distributed.destroy_process_group
+
+    def keeping(group=None):
+        _kept.append(torch.distributed.group.WORLD if group is None else group)
+        destroy(*[each for each in [group] if each is not None])
+
+    torch.distributed.destroy_process_group = keeping
+
+
 def rank(*arguments):
     """Do what ``command`` does as the first process of a session, which torchrun ends as a whole."""
     os.setsid()
@@ -173,6 +191,7 @@ def run(function, *arguments, **options):
 
 
 def _work(files, env, function, arguments):
+    keep_process_groups()
     _outputs[:] = files
     for descriptor, path in zip((1, 2), files):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

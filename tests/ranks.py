@@ -34,6 +34,7 @@ def _start(arguments, world_size):
 def _rank(rank, function, args, world_size, folder, environment):
     os.environ.clear()  # the server's, which has been there since the first test that used it
     os.environ.update(environment)
+    forked.keep_process_groups()
     torch.set_num_threads(1)
     os.environ.update(half_kernels.stand_in())
     # A machine with a host name that it cannot resolve is still a machine with a loopback device.

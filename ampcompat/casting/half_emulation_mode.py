@@ -10,7 +10,7 @@ import torch
 from ..nested import BYTES, floating_tensors, map_arguments, map_items
 from ..op_table import rules
 from ..torch_compat import features, thread_context
-from . import compile, half_emulation, patch_targets
+from . import compile, half_emulation, norms, patch_targets
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -47,6 +47,16 @@ def mode_for(dtypes):
 
 def _active_modes():
     return [mode for mode in thread_context.function_modes() if isinstance(mode, HalfMode)]
+
+
+def context_of(mode):
+    """Return a ``HalfMode`` (or None) as it is, or None while a compiler or a tracer is running.
+
+    No method: the compiler of torch 2.5 traces no method of a mode.
+    """
+    if mode is None or compile.is_compiling() or thread_context.jit_tracing_state() is not None:
+        return None
+    return mode
 
 
 def is_active():
@@ -87,10 +97,8 @@ class HalfMode(thread_context.FunctionMode):
         super().__init__()
         self.low, self.high = dtypes
         self._emulated = _emulated_functions()
-
-    def context(self):
-        """Return the mode itself, or None while a compiler or a tracer is running."""
-        return None if compile.is_compiling() or thread_context.jit_tracing_state() is not None else self
+        has_mixed_kernel = features.has_mixed_batch_norm("cpu", *dtypes)
+        self._norms = () if has_mixed_kernel else [getattr(torch.nn.functional, name) for name in norms.NAMES]
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, in the high dtype if it is a product, or has no kernel for the low one."""
@@ -99,6 +107,8 @@ class HalfMode(thread_context.FunctionMode):
             return function(*args, **kwargs)
         if function in self._emulated and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
+        if function in self._norms and self._is_mixed_norm(*args, **kwargs):
+            return function(args[0].to(self.high), *args[1:], **kwargs).to(self.low)
         if function in _WALKED_TYPES:
             with self:
                 return _without_mode_checks(function)(*args, **kwargs)
@@ -112,6 +122,9 @@ class HalfMode(thread_context.FunctionMode):
         return bool(found) and all(
             tensor.dtype is low and type(tensor) in _PLAIN and tensor.device.type == "cpu" for tensor in found
         )
+
+    def _is_mixed_norm(self, input=None, *args, **kwargs):
+        return isinstance(input, torch.Tensor) and norms.is_mixed(self.low, input, args, kwargs)
 
     def _computed(self, function, args, kwargs):
         call = half_emulation.EmulatedCall(self.low, self.high)

@@ -10,9 +10,12 @@ import torch
 
 from ..errors import AmpError
 
-#: Classes of Apex whose instances FP16_Optimizer saved. They are read as ``SavedObject``.
-_SCALERS = ["apex.fp16_utils.loss_scaler." + name for name in ("LossScaler", "DynamicLossScaler")]
-_SCALERS += ["apex.amp.scaler.LossScaler"]
+#: Classes of Apex, as (module, name), whose instances FP16_Optimizer saved. They are read as ``SavedObject``.
+_SCALERS = [
+    ("apex.fp16_utils.loss_scaler", "LossScaler"),
+    ("apex.fp16_utils.loss_scaler", "DynamicLossScaler"),
+    ("apex.amp.scaler", "LossScaler"),
+]
 
 
 class SavedObject:
@@ -58,7 +61,9 @@ def _known_classes():
     """Return a context in which Apex's scalers are allowed, where this torch can name a class for them."""
     if not hasattr(torch.serialization, "safe_globals"):
         return contextlib.nullcontext()
-    return torch.serialization.safe_globals([(SavedObject, name) for name in _SCALERS])
+    # Classes of these names: torch 2.5 takes classes alone, without a name beside them.
+    known = [type(name, (SavedObject,), {"__module__": module}) for module, name in _SCALERS]
+    return torch.serialization.safe_globals(known)
 
 
 def _why(path, error):

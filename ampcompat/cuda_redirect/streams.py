@@ -4,6 +4,7 @@ Events have real times of the host; a device that works asynchronously is synchr
 ``elapsed_time`` is the time of the work in between. Waiting for an event or a stream does nothing.
 """
 
+import abc
 import contextlib
 import functools
 import threading
@@ -181,7 +182,10 @@ def replacement(target, original):
     """Return the replacement of a name of ``torch.cuda``; the same object in all modules that have the name."""
     if "streams" not in target.shared:
         target.shared["streams"] = _StreamNames(target)
-    return getattr(target.shared["streams"], original.__name__)
+    replaced = getattr(target.shared["streams"], original.__name__)
+    if isinstance(original, abc.ABCMeta):  # before torch 2.6 or so, whose compiler asks whether it is one of torch's
+        original.register(replaced)
+    return replaced
 
 
 def nvtx(target, original):

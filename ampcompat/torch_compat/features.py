@@ -6,6 +6,7 @@ recognised by what they have. This module only reports; ``casting.choose`` and o
 
 import functools
 import inspect
+import sys
 import warnings
 from typing import Mapping, NamedTuple, Tuple
 
@@ -137,8 +138,16 @@ def has_foreach_copy():
 
 @functools.lru_cache(maxsize=None)
 def counts_storage_uses():
-    """Return whether torch counts the tensors that share a memory (torch >= 2.1), and copies lists of tensors."""
-    return hasattr(torch._C, "_storage_Use_Count") and has_foreach_copy()
+    """Return whether torch counts the tensors that share a memory, and copies lists of tensors.
+
+    Tensors that C++ alone holds, such as another param's ``grad``, must count too: torch 2.1 to 2.5 do not show these.
+    """
+    if not hasattr(torch._C, "_storage_Use_Count") or not has_foreach_copy():
+        return False
+    gradient, param = torch.zeros(1, device="cpu"), torch.nn.Parameter(torch.zeros(1, device="cpu"))
+    before = sys.getrefcount(gradient)
+    param.grad = gradient
+    return sys.getrefcount(gradient) > before
 
 
 def storage_uses(tensor):

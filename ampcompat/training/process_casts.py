@@ -122,7 +122,7 @@ class ProcessCasts:
 
     def region(self):
         """Return a context manager with casts on in this thread, or with emulated half where a CPU needs it."""
-        mode = None if self._half_mode is None else self._half_mode.context()
+        mode = half_emulation_mode.context_of(self._half_mode)
         return self.backend.region() if mode is None else mode
 
     def context_of_forward(self):
@@ -144,7 +144,7 @@ class ProcessCasts:
 
     def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
-        emulated = None if mode is None else mode.context()
+        emulated = half_emulation_mode.context_of(mode)
         return emulated if self.choice is None else self._without_casts(emulated or nullcontext())
 
     @contextmanager

@@ -7,6 +7,9 @@ from networks import each_setting, initialize, session_of, train_step
 from ampcompat.apex.reparameterization import apply_weight_norm, remove_weight_norm
 from ampcompat.errors import AmpValueError
 
+#: torch 2.0 to 2.4 warn of it; what Apex's names stand for has the params of the old one.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.nn.utils.weight_norm is deprecated:UserWarning")
+
 
 def network():
     torch.manual_seed(0)

@@ -71,6 +71,10 @@ WAYS = {
     "debugging": debugging,
     "sequential": lambda block, x: checkpoint_sequential([block, torch.nn.Identity()], 2, x, use_reentrant=False),
 }
+if not hasattr(checkpoints, "create_selective_checkpoint_contexts"):  # torch < 2.4
+    del WAYS["selective"]
+if not hasattr(checkpoints, "set_checkpoint_debug_enabled"):
+    del WAYS["debugging"]
 if HAS_DECORATOR:
     DECORATED = [checkpoint(use_reentrant=reentrant)(lambda block, x: block(x)) for reentrant in (False, True)]
     WAYS["decorated before"] = decorated

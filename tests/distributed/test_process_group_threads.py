@@ -6,7 +6,10 @@ import pytest
 import torch
 from processes import RUN, python
 
-pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+if hasattr(torch, "compile") and not hasattr(torch.distributed.ProcessGroup, "shutdown"):
+    pytest.skip("this torch can hang when it frees a process group, so ampcompat lets it live", allow_module_level=True)
 
 SCRIPT = """
 {}

@@ -63,7 +63,7 @@ class EmulatedForward(forwards.ForwardCasts):
 
     def run(self, forward, model, args, kwargs):
         """Call ``forward(model, *args, **kwargs)`` with emulation, unless it is active already."""
-        mode = None if self._mode is None else self._mode.context()
+        mode = half_emulation_mode.context_of(self._mode)
         if mode is None or half_emulation_mode.is_active() or not _is_on_cpu(model):
             return forward(model, *args, **kwargs)
         with _recompute_context, mode:
