@@ -5,9 +5,10 @@ The answers follow from what torch reports. Nothing is timed, because the numeri
 
 import functools
 import os
-from contextlib import nullcontext
 
 import torch
+
+from .thread_context import recording_gradients
 
 #: Environment variables that limit which of the CPU's units oneDNN uses; torch computes products with oneDNN.
 #: torch.cpu.get_capabilities() ignores them and reports all units of the CPU.
@@ -71,6 +72,5 @@ def trains_in(dtype):
 @functools.lru_cache(maxsize=None)
 def differentiates(dtype):
     """Return whether torch computes gradients of a floating dtype; those of bfloat16 came after torch 1.3."""
-    normal_mode = torch.inference_mode(False) if hasattr(torch, "inference_mode") else nullcontext()
-    with normal_mode, torch.enable_grad():
+    with recording_gradients():
         return torch.ones(1, requires_grad=True, device="cpu").to(dtype).requires_grad

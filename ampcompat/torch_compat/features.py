@@ -13,6 +13,8 @@ from typing import Mapping, NamedTuple, Tuple
 import torch
 from packaging.version import Version
 
+from .thread_context import recording_gradients
+
 #: The oldest and the newest torch that the test suite runs on.
 OLDEST_TESTED, NEWEST_TESTED = "1.3.1", "2.15"
 
@@ -239,10 +241,10 @@ def has_fused_scale_update(device_type):
 @functools.lru_cache(maxsize=None)
 def has_mixed_batch_norm(device, low, high):
     """Return whether batch norm takes an input of dtype ``low`` with params and statistics of dtype ``high``."""
-    wide = torch.ones(2, dtype=high, device=device)
-    narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
     try:
-        with torch.enable_grad():
+        with recording_gradients():
+            wide = torch.ones(2, dtype=high, device=device)
+            narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
             output = torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True)
         output.grad_fn(torch.ones_like(output))  # not ``backward``, which the casts wrap
     except RuntimeError:

@@ -3,6 +3,8 @@
 Each query answers None, False or an empty list where this torch does not have the feature.
 """
 
+import contextlib
+
 import torch
 import torch.utils.checkpoint
 
@@ -25,6 +27,15 @@ in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
 FunctionMode = getattr(_overrides, "TorchFunctionMode", object)
 #: The list of active function modes, outermost first.
 function_modes = getattr(_overrides, "_get_current_function_mode_stack", list)
+
+
+def recording_gradients():
+    """Return a context manager in which operations are recorded for gradients, whatever mode this thread is in."""
+    stack = contextlib.ExitStack()
+    if hasattr(torch, "inference_mode"):
+        stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.enable_grad())
+    return stack
 
 
 def is_capturing_cuda_graph():

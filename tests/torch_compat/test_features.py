@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from precision import HIGH
 
+import ampcompat
+from ampcompat import amp
 from ampcompat.torch_compat import features
 
 FACTS = features.read()
@@ -32,3 +35,15 @@ def test_reading_facts_changes_no_autocast_flag():
     before = (torch.is_autocast_enabled(), torch.is_autocast_cache_enabled())
     features.read()
     assert (torch.is_autocast_enabled(), torch.is_autocast_cache_enabled()) == before
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_what_is_tried_out_is_found_in_inference_mode_too(level):
+    """A model that is used only may be initialized there."""
+    if not hasattr(torch, "inference_mode"):
+        pytest.skip("torch {} has no inference mode".format(torch.__version__))
+    features.has_mixed_batch_norm.cache_clear()
+    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval()
+    with ampcompat.session(verbosity=0), torch.inference_mode():
+        amp.initialize(network, opt_level=level)
+        assert network(torch.ones(2, 4, dtype=HIGH)).shape == (2, 4)
