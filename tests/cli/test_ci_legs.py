@@ -71,7 +71,7 @@ def test_a_leg_without_enough_disk_is_said_not_to_be_run(tmp_path):
 @needs_bash
 def test_a_leg_that_the_machines_constraints_refuse_is_said_not_to_be_run(tmp_path):
     plenty = "#!/bin/sh\necho head\necho /dev/x 99999999 0 99999999 1% /\n"
-    commands = {"df": plenty, "python3.11": PYTHON, "pip": REFUSED, "sleep": "#!/bin/sh\n"}
+    commands = {"df": plenty, "python3.13": PYTHON, "pip": REFUSED, "sleep": "#!/bin/sh\n"}
     code, printed = run_leg(tmp_path, **commands)
     assert "leg torch-2.15.0 was NOT RUN: its packages cannot be fetched" in printed
     assert "The user requested (constraint) torch<=2.13.0" in printed
