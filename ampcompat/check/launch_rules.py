@@ -3,7 +3,7 @@
 import ast
 import re
 
-from .bindings import last_name
+from .bindings import last_name, string
 from .rules import finding
 
 #: A Python file with one of these uses CUDA.
@@ -19,6 +19,6 @@ def check(source):
     """Yield findings on options of the script that the launchers of torch do not pass."""
     for node in source.nodes:
         if isinstance(node, ast.Call) and last_name(node.func) == "add_argument":
-            texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            texts = {string(each) for each in ast.walk(node)}
             if "--local_rank" in texts and not texts & {"--local-rank", "LOCAL_RANK"}:
                 yield finding("local-rank", source.place(node.lineno))
