@@ -5,6 +5,8 @@ If there is none that works, an empty module takes its place.
 """
 
 import importlib.util
+import io
+import logging
 import sys
 import types
 
@@ -29,3 +31,15 @@ if importlib.util.find_spec("mmcv") is not None and not _has_torchvision():
 def runner_does_not_rest(monkeypatch):
     """mmcv's runner sleeps for seconds between epochs and at the end."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+
+@pytest.fixture
+def log():
+    """What is logged at level INFO or above, as an ``io.StringIO`` (pytest's own capture of log records is switched off)."""
+    written, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(written), root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield written
+    root.setLevel(level)
+    root.removeHandler(handler)

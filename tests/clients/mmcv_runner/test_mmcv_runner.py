@@ -149,7 +149,7 @@ def test_runner_resumes_from_its_checkpoint_bit_for_bit(setting, tmp_path):
         assert resumed.meta["fp16"]["loss_scaler"] == scale
 
 
-def test_run_that_is_resumed_within_a_group_divides_by_what_is_left(tmp_path, caplog):
+def test_run_that_is_resumed_within_a_group_divides_by_what_is_left(tmp_path, log):
     runner = runner_of(tmp_path, HOOKS["cumulative"]("O1"), HIGH, checkpoints=6)
     runner.run([batches(HIGH)], [("train", 1)])
     ampcompat.reset()
@@ -157,10 +157,10 @@ def test_run_that_is_resumed_within_a_group_divides_by_what_is_left(tmp_path, ca
     path = str(tmp_path / "iter_6.pth")
     runner.resume(path, map_location="cpu")
     runner.meta = torch.load(path)["meta"]  # mmcv's iteration-based runner leaves it out
-    caplog.clear()
+    log.truncate(0)
     runner.run([batches(HIGH)], [("train", 1)])
     # And it saves the number of the iteration that it is in, so that this one comes again.
-    assert "Iteration 5 is in the middle of 4" in caplog.text and "divided by 3" in caplog.text
+    assert "Iteration 5 is in the middle of 4" in log.getvalue() and "divided by 3" in log.getvalue()
     assert runner.meta["fp16"]["loss_scaler"]["cur_iter"] == 3
 
 
@@ -173,14 +173,13 @@ def test_accumulation_in_float32_equals_mmcvs_own(tmp_path):
     assert differing(*ends) == []
 
 
-def test_epochs_a_wrapper_and_the_log(tmp_path, caplog):
+def test_epochs_a_wrapper_and_the_log(tmp_path, log):
     hook = mmcv.Fp16OptimizerHook(loss_scale=512.0, grad_clip=dict(max_norm=1.0))
     wrap = lambda model: parallel_module.MMDataParallel(model, device_ids=[-1])  # noqa: E731
     runner = runner_of(tmp_path, hook, HIGH, wrap=wrap, max_epochs=2, meta={"seed": 3})
-    with caplog.at_level(logging.INFO):
-        runner.run([batches(HIGH)], [("train", 1)])
+    runner.run([batches(HIGH)], [("train", 1)])
     assert runner.model.module.seen == [LOW] * TOTAL * 2
-    assert "grad_norm: " in caplog.text
+    assert "grad_norm: " in log.getvalue()
     assert runner.meta["seed"] == 3 and runner.meta["fp16"]["loss_scaler"]["scale"] == 512.0
 
 
