@@ -50,8 +50,13 @@ class CastBackend(abc.ABC):
     def entered(self) -> Optional[ContextManager[None]]:
         """Return a context manager with casts on in this thread, or None if they are on already or paused.
 
-        Initialized models enter it in ``forward``, so that every thread computes as the main thread does.
+        Initialized models enter it in ``forward``, so that every thread computes as the main thread does. Within an
+        ``uncast_forward`` it is a ``region``.
         """
+
+    @abc.abstractmethod
+    def uncast_forward(self) -> ContextManager[None]:
+        """Return a context manager for the ``forward`` of a model at a level that casts no functions: casts off."""
 
     @abc.abstractmethod
     def set_devices(self, types: Optional[Collection[str]]) -> None:
@@ -106,7 +111,7 @@ class NoCasts(CastBackend):
     def paused(self) -> Iterator[None]:
         yield
 
-    region = paused
+    region = uncast_forward = paused
 
     def entered(self) -> None:
         return None

@@ -122,6 +122,8 @@ class NativeBackend(PatchedBackend):
 
     def entered(self):
         members = self._thread
+        if self._switch.local.uncast:
+            return self.region()
         if self._switch.local.off or members.entered is self._switch.devices:
             return None
         if members.before is not None:  # the main thread, after another thread has moved a model to another device

@@ -4,7 +4,7 @@ It works on any torch. As in Apex, it casts only what Python calls, not what C++
 be opened and undone many times; cached casts do not outlive one opening.
 """
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -134,7 +134,17 @@ class PatchedBackend(CastBackend):
         return Paused(self._switch)
 
     def entered(self):
-        return None  # the wrappers apply in every thread
+        return self.region() if self._switch.local.uncast else None  # the wrappers apply in every thread
+
+    @contextmanager
+    def uncast_forward(self):
+        local = self._switch.local
+        was, local.uncast = local.uncast, True
+        try:
+            with self.paused():
+                yield
+        finally:
+            local.uncast = was
 
     def set_devices(self, types):
         if types is None or self._switch.devices.types != frozenset(types):
@@ -152,16 +162,17 @@ class PatchedBackend(CastBackend):
 
     def bind_casts(self, function):
         local = self._switch.local
-        context = Paused if local.off else InRegion if local.inside else Unpaused
+        context, uncast = Paused if local.off else InRegion if local.inside else Unpaused, local.uncast
         thread, token = self._casting_thread, self._casting_thread.token
 
         def call_with_casts(*args, **kwargs):
             own, thread.token = thread.token, token  # a thread of the autograd engine recomputes for this thread
+            was, local.uncast = local.uncast, uncast
             try:
                 with context(self._switch):
                     return function(*args, **kwargs)
             finally:
-                thread.token = own
+                thread.token, local.uncast = own, was
 
         return call_with_casts
 

@@ -28,7 +28,9 @@ class Switch:
     def __init__(self):
         # Each switch has its own class, whose attribute ``off`` is the state of the process. A thread shadows it while
         # it pauses or is in a region. So one attribute read is enough, and closing the backend reaches every thread.
-        self._process_state = type("Local", (threading.local,), {"off": True, "depth": 0, "inside": False})
+        # ``uncast``: whether the thread is in the ``forward`` of a model at a level that casts no functions.
+        at_first = {"off": True, "depth": 0, "inside": False, "uncast": False}
+        self._process_state = type("Local", (threading.local,), at_first)
         self.local = self._process_state()
         #: The ``argument_casts.CastDevices``: on which devices tensors are cast.
         self.devices = None

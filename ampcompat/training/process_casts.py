@@ -5,7 +5,6 @@ backend.
 """
 
 import functools
-import threading
 from contextlib import contextmanager, nullcontext
 
 from .. import casting
@@ -38,7 +37,6 @@ class ProcessCasts:
         self._opened_as = None  # the arguments that the active backend was made with
         self._devices = ModelDevices()
         self._may_have_moved = False
-        self._thread = _Thread()
 
     def open(self, dtypes, models=(), optimizers=()):
         """Cast functions to these dtypes, by the op table with the users' registrations and edits.
@@ -129,7 +127,7 @@ class ProcessCasts:
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        return self.backend.region() if self._thread.is_at_other_level else self.backend.entered()
+        return self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
@@ -145,17 +143,12 @@ class ProcessCasts:
     def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
         emulated = half_emulation_mode.context_of(mode)
-        return emulated if self.choice is None else self._without_casts(emulated or nullcontext())
+        return emulated if self.choice is None else self._uncast_forward(emulated or nullcontext())
 
     @contextmanager
-    def _without_casts(self, emulated):
-        thread = self._thread
-        was, thread.is_at_other_level = thread.is_at_other_level, True
-        try:
-            with self.backend.paused(), emulated:
-                yield
-        finally:
-            thread.is_at_other_level = was
+    def _uncast_forward(self, emulated):
+        with self.backend.uncast_forward(), emulated:
+            yield
 
     def commit(self):
         """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
@@ -171,12 +164,6 @@ class ProcessCasts:
             weights: () -> the weights that it changes.
         """
         return _StepContext(self.backend, weights)
-
-
-class _Thread(threading.local):
-    """Whether this thread is in the ``forward`` of a model at a level that casts no functions."""
-
-    is_at_other_level = False
 
 
 class _StepContext:

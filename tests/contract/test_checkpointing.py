@@ -5,8 +5,11 @@ import inspect
 import pytest
 import torch
 from networks import each_setting, initialize, session_of
+from pairing import paired
+from precision import HIGH, low_of
 from torch.utils.checkpoint import checkpoint  # by name and before any session: as user code does
 
+import ampcompat
 from ampcompat import amp
 from ampcompat.torch_compat import features
 
@@ -153,3 +156,37 @@ def saved_bytes(setting, form):
 def test_what_is_saved_falls_to_the_inputs_of_the_blocks(setting, reentrant):
     plain, checkpointed = saved_bytes(setting, None), saved_bytes(setting, reentrant)
     assert checkpointed < plain / 4
+
+
+class CallsCheckpointed(torch.nn.Module):
+    """Calls another model, none of its children, within a checkpoint."""
+
+    def __init__(self, model, reentrant):
+        super().__init__()
+        self.layer, self.models, self.options = torch.nn.Linear(4, 4), [model], {}
+        if has_both_forms():
+            self.options = {"use_reentrant": reentrant}
+
+    def forward(self, x):
+        return checkpoint(self.models[0], self.layer(x), **self.options)
+
+
+class RecordsDtypes(torch.nn.Linear):
+    """Records the dtypes of its results."""
+
+    def forward(self, x):
+        result = super().forward(x)
+        self.seen = getattr(self, "seen", []) + [result.dtype]
+        return result.tanh()  # saved for backward: the recomputation stops at the last saved tensor
+
+
+@paired("level, casting, reentrant", ("O0", "O2", "O3", "O5"), ("O1", "O4"), FORMS)
+def test_a_model_called_by_one_at_another_level_is_recomputed_with_its_own_casts(casting, level, backend, reentrant):
+    with ampcompat.session(backend=backend, verbosity=0):
+        inner = amp.initialize(RecordsDtypes(4, 3), opt_level=casting)
+        outer = CallsCheckpointed(inner, reentrant)
+        optimizer = torch.optim.SGD([*outer.parameters(), *inner.parameters()], lr=0.125)
+        outer, optimizer = amp.initialize(outer, optimizer, opt_level=level, loss_scale=1.0)
+        with amp.scale_loss(outer(torch.ones(2, 4, dtype=HIGH)).to(HIGH).sum(), optimizer) as loss:
+            loss.backward()
+        assert inner.seen == [low_of(casting)] * 2

@@ -35,7 +35,7 @@ def runner_does_not_rest(monkeypatch):
 
 @pytest.fixture
 def log():
-    """What is logged at level INFO or above, as an ``io.StringIO`` (pytest's own capture of log records is switched off)."""
+    """An ``io.StringIO`` of what is logged, from level INFO up: pytest's own capture of log records is switched off."""
     written, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(written), root.level
     root.addHandler(handler)
