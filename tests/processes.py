@@ -22,7 +22,7 @@ RUN = ("-m", "ampcompat", "run")
 def environment(**changes):
     """Return an environment in which ``ampcompat`` is importable and nothing overrides a script."""
     env = {name: value for name, value in os.environ.items() if name not in snapshots.settings()}
-    env.update(PYTHONPATH=ROOT, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    env.update(PYTHONPATH=ROOT, OMP_NUM_THREADS="1")
     env.update(changes)
     return env
 

@@ -12,16 +12,14 @@ import torch
 from torch.nn.modules import rnn
 
 
-def find_owner(owner):
-    """Return the module or class that a row's owner names, or None where this torch has none."""
-    if not isinstance(owner, str):
-        return owner
-    if owner == "torch.Tensor":
+def _find_owner(name):
+    """Return the module or class of this name, or None where this torch has none."""
+    if name == "torch.Tensor":
         return torch.Tensor
-    if owner == "torch._VF":  # torch < 1.4 or so keeps it elsewhere, but the recurrent layers import it
+    if name == "torch._VF":  # torch < 1.4 or so keeps it elsewhere, but the recurrent layers import it
         return rnn._VF
     try:
-        return importlib.import_module(owner)
+        return importlib.import_module(name)
     except ImportError:
         return None
 
@@ -29,11 +27,16 @@ def find_owner(owner):
 def place(rows):
     """Return [(owner object, row)] for the names that exist; the last of several rows for one function."""
     placed = OrderedDict()
+    named = {name: _find_owner(name) for name in OrderedDict.fromkeys(_names_of_owners(rows))}
     for row in rows:
-        owner = find_owner(row.owner)
+        owner = named[row.owner] if isinstance(row.owner, str) else row.owner
         if owner is not None and hasattr(owner, row.name):
             placed[(id(owner), row.name)] = (owner, row)
     return list(placed.values())
+
+
+def _names_of_owners(rows):
+    return [row.owner for row in rows if isinstance(row.owner, str)]
 
 
 def replace(patches, owner, name, wrap):
