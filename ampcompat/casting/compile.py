@@ -29,6 +29,15 @@ is_compiling = getattr(_compiler, "is_compiling", _never)
 is_tracing = getattr(_compiler, "is_dynamo_compiling", is_compiling)
 
 
+def end_graph():
+    """Make torch.compile, which is tracing the calling code, end its graph here.
+
+    A graph keeps methods of tensors by name, and looks them up when it runs. So our wrappers run again then, and casts
+    must be paused then, not only while the code is traced.
+    """
+    torch._dynamo.graph_break()
+
+
 def is_autocast_enabled(devices):
     """Return whether autocast is on for any of the device types, in a form that the compiler guards on."""
     if not IS_BY_DEVICE:

@@ -136,8 +136,12 @@ class PatchedBackend(CastBackend):
     def entered(self):
         return self.region() if self._switch.local.uncast else None  # the wrappers apply in every thread
 
-    @contextmanager
     def uncast_forward(self):
+        # A compiler guards on what traced code reads of a thread, so that code must not change it.
+        return self.paused() if compile.is_tracing() else self._paused_and_marked()
+
+    @contextmanager
+    def _paused_and_marked(self):
         local = self._switch.local
         was, local.uncast = local.uncast, True
         try:

@@ -4,6 +4,8 @@ import os
 import threading
 import weakref
 
+from .compile import end_graph, is_tracing
+
 _with_threads = weakref.WeakSet()
 
 
@@ -101,6 +103,8 @@ class Paused:
         self._switch = switch
 
     def __enter__(self):
+        if is_tracing():
+            end_graph()
         self._switch.change_pauses(1)
 
     def __exit__(self, *exc_info):

@@ -70,6 +70,27 @@ def test_compiled_model_is_one_graph_with_the_same_dtypes_and_values(setting, co
         assert torch.allclose(parameter.grad, grad, rtol=0.1, atol=0.05)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning")  # what it cannot trace of a wrapper that Python calls
+@each_setting_with_a_compiler
+def test_a_pause_within_compiled_code_ends_where_it_ends_in_python(setting, compiler):
+    low, high = PAIRS[setting[1]]
+
+    def products(x):
+        before = x.matmul(x), torch.mm(x, x)
+        with backend.paused():
+            within = x.matmul(x), torch.mm(x, x)
+        return before, within, (x.matmul(x), torch.mm(x, x))
+
+    with opened(setting) as backend:
+        compiled = torch.compile(products, backend=compiler)
+        for _ in range(2):  # the first call compiles
+            assert [[each.dtype for each in pair] for pair in compiled(torch.ones(2, 2).to(high))] == [
+                [low] * 2,
+                [high] * 2,
+                [low] * 2,
+            ]
+
+
 @each_setting
 def test_compiled_model_sees_changed_weights_pauses_and_the_end(setting):
     low, high = PAIRS[setting[1]]

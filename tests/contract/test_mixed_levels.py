@@ -1,5 +1,6 @@
 """Models at different levels in one process: each computes at its own level, whatever the others do."""
 
+import pytest
 import torch
 from pairing import paired
 from precision import HIGH, low_of
@@ -110,3 +111,36 @@ def test_a_model_whose_functions_are_cast_is_called_by_one_at_another_level(leve
         outer(torch.ones(2, 4, dtype=HIGH))
         own = HIGH if level == "O0" else low_of(level)
         assert (outer.before.dtype, outer.within.dtype, outer.after.dtype) == (own, low_of(casting), own)
+
+
+class Reporting(torch.nn.Linear):
+    """Returns the dtype of its product too."""
+
+    def forward(self, x):
+        result = super().forward(x)
+        return result, str(result.dtype)
+
+
+COMPILES = hasattr(getattr(torch, "compiler", None), "is_compiling")
+
+
+@pytest.mark.skipif(not COMPILES, reason="this torch has no compiler that tells when it traces")
+@pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning", "ignore:The .grad attribute")  # the compiler's own
+@pytest.mark.parametrize("level, casting", [("O2", "O1"), ("O0", "O4")])
+def test_compiled_models_compute_at_their_own_levels_too(level, casting, backend, compiled_before):
+    own = {casting: low_of(casting), level: HIGH if level == "O0" else low_of(level)}
+    with ampcompat.session(backend=backend, verbosity=0):
+        models = {}
+        for each in (casting, level):
+            model = Reporting(4, 3)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+            amp.initialize(model, optimizer, opt_level=each, loss_scale=1.0)
+            models[each] = torch.compile(model, backend="aot_eager"), optimizer
+        for _ in range(2):
+            for each, (model, optimizer) in models.items():
+                result, computed_in = model(torch.ones(2, 4, dtype=HIGH))
+                with amp.scale_loss(result.to(HIGH).sum(), optimizer) as scaled_loss:
+                    scaled_loss.backward()
+                optimizer.step()
+                assert computed_in == str(own[each])
+    torch._dynamo.reset()
