@@ -44,7 +44,8 @@ def _record(task, recorder):
         import numpy  # noqa: F401  so that its generator is seeded
     seeding.seed_all(task["seed"], task["repeat"])
     options = recorded_run.RunOptions(hidden_files=HIDDEN_FILES, **task["options"])
-    with PatchStack() as patches, recorded_run.recorded_at(task["opt_level"], recorder, options):
+    recorded = recorded_run.recorded_at(task["opt_level"], recorder, options, task["checkpoints"])
+    with PatchStack() as patches, recorded:
         seeding.shift_seeds(task["repeat"], patches)
         script = functools.partial(run_script, task["command"], task["has_alias"])
         end = recorded_run.run_to_end(recorder, script, options.hidden_files)

@@ -129,7 +129,7 @@ def run_levels(report, train, runs, steps, seed, options, on_event=None):
             recorder = Recorder(steps, _bound(on_event, level, repeat))
             report.add(level, repeat, recorder.run)
             with seeding.restored():
-                _train(recorder, train, level, repeat, seed, options)
+                _train(recorder, train, level, repeat, seed, options, report.checkpoints())
             if recorder.device is not None:
                 report.environment["device"] = device_name(recorder.device)
             if recorder.run.error in NOTHING_TO_RECORD:
@@ -156,11 +156,11 @@ def _bound(on_event, level, repeat):
     return None if on_event is None else lambda event: on_event(level, repeat, event)
 
 
-def _train(recorder, train, level, repeat, seed, options):
+def _train(recorder, train, level, repeat, seed, options, checkpoints=()):
     seeding.seed_all(seed, repeat)
     with PatchStack() as patches:
         seeding.shift_seeds(repeat, patches)
-        with recorded_at(level, recorder, options):
+        with recorded_at(level, recorder, options, checkpoints):
             end = run_to_end(recorder, lambda: train(level), options.hidden_files)
             recorder.record(end)
     if end["end"] == "interrupted":

@@ -9,6 +9,10 @@ from typing import Dict, List, Optional
 
 from ..cuda_redirect.startup import VARIABLE
 from ..errors import AmpError
+from .report_data import label_of
+
+#: In the arguments of a script, what each run replaces by its name.
+PLACEHOLDER = "{run}"
 
 #: Options of a run that change what is printed, and nothing that is recorded.
 PRINTING = ("verbosity",)
@@ -52,12 +56,17 @@ class PlannedRun:
     @property
     def label(self):
         """The run's name for people."""
-        return self.level if self.repeat == 0 else "{} seed {}".format(self.level, self.repeat + 1)
+        return label_of(self.level, self.repeat)
+
+    @property
+    def name(self):
+        """The run's name in the names of files."""
+        return self.label.replace(" ", "-")
 
     @property
     def file_name(self):
         """The name of the file in which the run is recorded alone."""
-        return self.label.replace(" ", "-") + ".json"
+        return self.name + ".json"
 
     def identity(self):
         """Return what must be equal for a recorded run to be this run; torch and device are known when it runs."""

@@ -36,6 +36,7 @@ class Recorder(Observer):
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
+        self.loaded = []  # files that the script loaded before the first step
         self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
         self._metrics = []  # (name, value) of this step
         self._limit = steps

@@ -13,8 +13,10 @@ from ..patching import PatchStack
 from ..torch_compat import features
 from ..training import state
 from . import metrics
+from .checkpoints import Checkpoints
 from .event_sources import add_observers
 from .plain_torch import NumberedLosses, PlainTraining
+from .planned_run import PLACEHOLDER
 from .record import StepLimitReached
 from .report_data import DISABLED, NEVER_INITIALIZED
 
@@ -67,10 +69,16 @@ def _value(name, value):
 
 
 @contextlib.contextmanager
-def recorded_at(level, recorder, options):
+def recorded_at(level, recorder, options, checkpoints=()):
     """Force an opt level (None: the script's own) and record every session of the block; close them afterwards.
 
     The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
+
+    Args:
+        level: the level, or None.
+        recorder: its ``Recorder``.
+        options: the ``RunOptions``.
+        checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
     observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
     plain = PlainTraining(recorder) if options.losses_by_line else None
@@ -83,6 +91,7 @@ def recorded_at(level, recorder, options):
     try:
         with metrics.recording(recorder), PatchStack() as patches:
             patches.set(state, "initialize_options", options.initialize)
+            Checkpoints(recorder, checkpoints).watch(patches)
             if plain is not None:
                 plain.watch(patches)
             yield
@@ -132,6 +141,8 @@ def _failure(error, hidden_files):
     lines = traceback.format_exception(type(error), error, trace)
     message = (str(error).strip().splitlines() or [""])[0]
     name = type(error).__name__
+    if isinstance(error, FileExistsError):
+        message += "; {} in the script's arguments is replaced by the run's name".format(PLACEHOLDER)
     return {"end": "failed", "error": "{}: {}".format(name, message) if message else name, "traceback": "".join(lines)}
 
 
@@ -139,7 +150,10 @@ def _missing(recorder):
     """Return why a run that ended without an error cannot be compared, or None if it can."""
     if not recorder.is_initialized:
         return DISABLED if any(not session.enabled for session in state.sessions) else NEVER_INITIALIZED
-    return None if recorder.run.step_seconds else NO_STEP
+    if recorder.run.step_seconds:
+        return None
+    loaded = " and ".join(os.path.relpath(path) for path in recorder.loaded)
+    return NO_STEP + (", after it had loaded {}: is that a training that has ended?".format(loaded) if loaded else "")
 
 
 def environment():

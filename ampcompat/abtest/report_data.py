@@ -37,6 +37,11 @@ DISABLED = "amp.initialize was called with enabled=False, so that every level is
 NOTHING_TO_RECORD = (NEVER_INITIALIZED, DISABLED)
 
 
+def label_of(level, repeat):
+    """Return the name of the ``repeat``-th run of a level."""
+    return level if repeat == 0 else "{} seed {}".format(level, repeat + 1)
+
+
 def planned_runs(levels, baseline, repeats=1, control=True):
     """Return the runs of a series as ``[(level, repeat), …]``.
 
@@ -111,6 +116,9 @@ class Run:
     predicted: Optional[Memory] = described(optional(schema.record(Memory)), "the formula's memory", None)
     memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
     findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)
+    checkpoints: List[str] = described(
+        list_of(TEXT), "files that `torch.save` wrote after the first step", factory=list
+    )
     identity: Dict[str, object] = described(
         map_of(schema.ANY), "what must be equal for `ab --resume` to keep the run", factory=dict
     )
@@ -172,6 +180,14 @@ class Report:
     def run_of(self, level, repeat):
         """Return the ``repeat``-th run of a level."""
         return ([self.runs[level]] + self.runs[level].repeats)[repeat]
+
+    def checkpoints(self):
+        """Return the files that the runs saved after their first step, as ``{path: name of the run}``."""
+        found = {}
+        for level, run in self.runs.items():
+            for repeat, each in enumerate([run] + run.repeats):
+                found.update(dict.fromkeys(each.checkpoints, label_of(level, repeat)))
+        return found
 
     def to_json(self):
         """Return the report as JSON text of schema 2."""

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from ..apex.install import ROOT, SITE, environment, interpreter_options
 from ..cuda_redirect import startup
 from .event_log import EventReader, apply_event
+from .planned_run import PLACEHOLDER
 from .report_data import Run
 
 #: Seconds between two reads of the child's events.
@@ -56,10 +57,14 @@ class SubprocessRun:
         planned: a ``PlannedRun``.
         shows_output: print the script's output instead of collecting it.
         variables: environment variables that do not belong to what is run, such as a GPU's number.
+        name: what replaces ``{run}`` in the script's arguments; the name of the planned run, if it is None.
+        checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
 
-    def __init__(self, planned, shows_output=False, variables=None):
+    def __init__(self, planned, shows_output=False, variables=None, name=None, checkpoints=()):
         self.planned = planned
+        self.name = name or planned.name
+        self._checkpoints = dict(checkpoints)
         self._given = variables or {}
         self.run = Run(identity=planned.identity())
         self.environment = {}
@@ -103,6 +108,8 @@ class SubprocessRun:
     def _open(self, folder, output):
         planned = self.planned
         task = dict(asdict(planned), event_log=os.path.join(folder, "events"))
+        task["checkpoints"] = self._checkpoints
+        task["command"] = planned.command[:1] + [each.replace(PLACEHOLDER, self.name) for each in planned.command[1:]]
         task["parent"] = None if planned.launcher else os.getpid()
         start = planned.launcher or [planned.python or sys.executable] + interpreter_options()
         command = start + ["-m", "ampcompat.abtest.child_process", json.dumps(task)]

@@ -12,6 +12,7 @@ import sys
 
 from ..abtest import advice, export
 from ..abtest.plan import COMMANDS, write_plan
+from ..abtest.planned_run import PLACEHOLDER
 from ..abtest.report import renderer
 from ..abtest.report.html import to_html
 from ..abtest.report.renderer import save_figure
@@ -195,6 +196,8 @@ def _checked_command(parser, options):
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
+    if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
+        parser.error("{} in the script's arguments needs a process per run: leave out --in-process".format(PLACEHOLDER))
     if options.in_process and options.device is not None:
         parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
     device_option.check_option(parser, options.device)

@@ -1,5 +1,6 @@
 """``ab --find-keep-fp32 LEVEL``: which layers must stay float32 for a rejected level to be accepted?"""
 
+import itertools
 from dataclasses import replace
 
 from ..abtest import keep_fp32
@@ -61,9 +62,12 @@ def find_in_processes(report, options, planned, progress):
     level = options.find_keep_fp32
     base = next(each for each in planned if each.level == level)
 
+    numbers = itertools.count(1)
+
     def run_candidate(names):
         candidate = dict(base.options, initialize={"keep_fp32": names}, layers=False, memory=False, diagnose=False)
-        child = SubprocessRun(replace(base, options=candidate))
+        name = "{}-candidate-{}".format(level, next(numbers))
+        child = SubprocessRun(replace(base, options=candidate), name=name, checkpoints=report.checkpoints())
         label = "{} with {} layers in float32".format(level, len(names))
         progress.begin(label)
         try:

@@ -1,6 +1,7 @@
 """The runs of ``ab``: which there are, which a file has already, and how they are done."""
 
 import contextlib
+import functools
 import io
 import os
 import shlex
@@ -120,7 +121,7 @@ def _time_alone(options, report, progress, runner):
         write_json(options, report)
 
     progress.runs += len(short)
-    runner.run(short, 1, on_end)
+    runner.run(short, 1, on_end, "-timing")
 
 
 class _Runner:
@@ -128,23 +129,28 @@ class _Runner:
 
     def __init__(self, options, report, progress):
         self.children = []
-        self._options, self._progress = options, progress
+        self._options, self._report, self._progress = options, report, progress
         recorded = [each for run in report.runs.values() for each in [run] + run.repeats]
         self._known = [run.identity for run in recorded if run.status in FINISHED]
 
-    def run(self, planned, jobs, on_end):
-        """Do runs, ``jobs`` at once; call ``on_end`` with each, in this thread."""
+    def run(self, planned, jobs, on_end, suffix=""):
+        """Do runs, ``jobs`` at once; call ``on_end`` with each, in this thread.
+
+        Args:
+            suffix: of the runs' names.
+        """
         free = shares.share_out(jobs, self._options.gpus)
         pool = ThreadPoolExecutor(jobs, initializer=shares.take, initargs=(free,))
         try:
-            run_all(pool, planned, self._run_one, on_end, limit=jobs)
+            run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
         finally:
             _end_all(pool, self.children)
 
-    def _run_one(self, planned):
+    def _run_one(self, suffix, planned):
         options, progress = self._options, self._progress
         variables = shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
-        child = SubprocessRun(planned, options.verbose, variables)
+        name, checkpoints = planned.name + suffix, self._report.checkpoints()
+        child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
         self.children.append((planned, child))
 
         def on_event(event):

@@ -77,10 +77,23 @@ def test_the_help_of_a_command_that_runs_a_script_has_no_long_lines(capsys, name
 
 def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     saved = tmp_path / "report.json"
-    command = "--levels", "O0,O1,O3", "--steps", "6", "--seed", "3", "--json", saved, script(TRAINING), "9", "0"
+    command = (
+        "--levels",
+        "O0,O1,O3",
+        "--steps",
+        "6",
+        "--seed",
+        "3",
+        "--json",
+        saved,
+        script(TRAINING),
+        "9",
+        "0",
+        "runs/{run}",
+    )
     done = forked.run(forked.ab, *command, env=environment(**half_kernels.stand_in()))
     assert done.returncode == 0, done.stderr
-    assert "arguments ['9', '0']" in done.stdout  # what a failed level printed, and no other
+    assert "arguments ['9', '0', 'runs/O1']" in done.stdout  # what a failed level printed, and no other
     assert done.stdout.count("arguments") == 2
     assert "ValueError: no such thing" in done.stdout
     table = done.stdout[done.stdout.index("level  verdict") :]
@@ -96,7 +109,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert first_losses[0] == pytest.approx(first_losses[1], rel=1e-2)
     assert report.runs["O1"].traceback.count("File") == 1
     assert report.environment["seed"] == 3 and report.environment["device"].startswith("cpu")
-    assert report.environment["script"].endswith("training.py 9 0")
+    assert report.environment["script"].endswith("training.py 9 0 'runs/{run}'")
     assert sorted(os.listdir(str(tmp_path))) == ["report.json", "training.py"]
 
 
@@ -246,6 +259,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
         (["--in-process", "--device", "cpu", __file__], "cannot be combined with --in-process"),
+        (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs a process per run"),
         (["-"], "a script from stdin"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -286,10 +286,11 @@ def test_each_launcher_has_a_port_of_its_own():
 
 
 def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, script, tmp_path, monkeypatch):
-    barrier, together = threading.Barrier(3, timeout=30), []
+    barrier, together, names = threading.Barrier(3, timeout=30), [], []
 
     class Waiting(MadeRun):
         def run_to_end(self, on_event):
+            names.append(self.name)
             if self.planned.steps is None:  # the short runs for the times are alone
                 together.append(barrier.wait())
                 time.sleep(0.1 * (2 - len(begun) % 3))
@@ -303,6 +304,7 @@ def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, scr
     assert sorted(together) == [0, 0, 1, 1, 2, 2]
     assert list(report.runs) == ["O0", "O1", "O2", "O3", "O4"] and len(report.runs["O0"].repeats) == 1
     assert begun[-5:] == ["O0", "O1", "O2", "O3", "O4"]  # alone, for the times
+    assert len(set(names)) == len(names) == 11  # so that no run finds files of another under {run}
     assert summary.seconds_per_step(report.runs["O1"]) == 0.5 and report.environment["jobs"] == 3
 
 
