@@ -16,7 +16,7 @@ import sys
 
 from ..apex.install import SITE
 from ..patching import PatchStack
-from . import recorded_run, seeding
+from . import recorded_run, seeding, spawned_ranks
 from .event_log import EventWriter
 from .record import Recorder, StepLimitReached
 
@@ -47,6 +47,8 @@ def _record(task, recorder):
     recorded = recorded_run.recorded_at(task["opt_level"], recorder, options, task["checkpoints"])
     with PatchStack() as patches, recorded:
         seeding.shift_seeds(task["repeat"], patches)
+        end_process = functools.partial(_end_process, recorder)
+        spawned_ranks.run_first_rank_here(patches, task["seed"], task["repeat"], end_process)
         script = functools.partial(run_script, task["command"], task["has_alias"])
         end = recorded_run.run_to_end(recorder, script, options.hidden_files)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt writing the last events
@@ -54,6 +56,14 @@ def _record(task, recorder):
         if end["end"] == "failed":
             print(end.get("traceback") or "", end="", file=sys.stderr, flush=True)
     return EXIT_CODES[end["end"]]
+
+
+def _end_process(recorder, error):
+    """End this process after the error of a rank that the script spawned, for which its other threads may wait."""
+    told = str(error).strip()
+    recorder.record({"end": "failed", "error": "a spawned rank: " + told.splitlines()[-1], "traceback": told})
+    print(told, file=sys.stderr, flush=True)
+    os._exit(EXIT_CODES["failed"])
 
 
 class Events:
