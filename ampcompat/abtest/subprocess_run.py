@@ -150,12 +150,17 @@ class SubprocessRun:
                 self._read_events(reader, on_event)
                 self._fail("it had not ended after {:g} seconds (--timeout)".format(timeout))
         self._read_events(reader, on_event)
+        if process.returncode == 0 and self.run.step_seconds:  # by ``os._exit``, after the training
+            self._apply_end({"end": "ok"})
         self._fail(_describe_exit(process.returncode))
 
     def _fail(self, error):
+        self._apply_end({"end": "failed", "error": error})
+
+    def _apply_end(self, event):
         if not self._has_ended:
             self._has_ended = True
-            apply_event(self.run, {"end": "failed", "error": error})
+            apply_event(self.run, event)
 
     def _read_events(self, reader, on_event):
         for event in reader.new_events():
