@@ -72,7 +72,7 @@ class _Walk:
             return self._collection(value)
         if isinstance(value, Mapping):
             return self._mapping(value)
-        if hasattr(value, "__dataclass_fields__"):
+        if hasattr(type(value), "__dataclass_fields__"):
             return self._attributes(value, value.__dataclass_fields__)
         if callable(getattr(value, "to", None)):
             return self._movable(value)

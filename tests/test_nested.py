@@ -206,6 +206,21 @@ def test_an_object_with_nothing_but_a_to_method_is_cast_by_it():
     assert cast_floating(Hidden(half()), HIGH)._tensor.dtype is HIGH
 
 
+def test_an_object_that_has_any_attribute_is_no_dataclass():
+    class Proxy:  # as torch.fx traces with
+        def __init__(self, name):
+            self.name = name
+
+        def __getattr__(self, name):
+            return Proxy(name)
+
+        def __call__(self):
+            return self
+
+    value = Proxy("input")
+    assert cast_floating(value, torch.float64) is value
+
+
 def test_a_cycle_ends():
     batch = Batch(tokens(), half())
     batch.self = batch
