@@ -69,10 +69,11 @@ class Setup:
         is_on = enabled is None or code.text(enabled) == "True" or isinstance(enabled, cst.SimpleString)
         if self._literal == "O0":
             return "False"
-        if self._literal is not None:
-            return "True" if is_on else code.text(enabled)
-        has_casts = '{} != "O0"'.format(code.operand(self._level))
-        return has_casts if is_on else "{} and {}".format(code.operand(enabled), has_casts)
+        is_bool = isinstance(enabled, cst.Comparison)
+        parts = [] if is_on else [code.operand(enabled) if is_bool else "bool({})".format(code.text(enabled))]
+        if self._literal is None:
+            parts.append('{} != "O0"'.format(code.operand(self._level)))
+        return " and ".join(parts) or "True"
 
     def _scale_options(self, scale):
         """Return GradScaler's options for a static scale; for a value known at run time only, depending on it."""

@@ -122,10 +122,10 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
     "options, expected, note",
     [
         ("opt_level='O0'", ["use_amp = False"], None),
-        ("enabled=args.fp16", ["use_amp = args.fp16\n"], None),
+        ("enabled=args.fp16", ["use_amp = bool(args.fp16)\n"], None),
         (
             "opt_level='O1', enabled=args.fp16, loss_scale=128",
-            ["use_amp = args.fp16\n", "init_scale=128.0, growth_interval"],
+            ["use_amp = bool(args.fp16)\n", "init_scale=128.0, growth_interval"],
             "static",
         ),
         ("opt_level='O4'", ["GradScaler(device_type, enabled=False)"], None),
@@ -133,8 +133,9 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
         ("opt_level='O3'", ["use_amp = True"], "weights stay float32"),
         ("'O1', max_loss_scale=4", ["use_amp = True"], "max_loss_scale"),
         ("loss_scale='dynamic'", ["GradScaler(device_type, enabled=use_amp)"], None),
+        ("enabled=bits == 16", ["use_amp = (bits == 16)\n"], None),
         ("'O2'", ["use_amp = True\n"], "third argument is enabled"),
-        ("enabled=a or b, opt_level=level", ['use_amp = (a or b) and level != "O0"\n'], "run time"),
+        ("enabled=a or b, opt_level=level", ['use_amp = bool(a or b) and level != "O0"\n'], "run time"),
         ("opt_level=low if fast else high", ['use_amp = (low if fast else high) != "O0"\n'], "run time"),
         (
             "loss_scale=8 if fp16 else None",
