@@ -169,8 +169,9 @@ def test_the_vectors_of_masters_share_their_memory(dtype):
     assert bool((optimizer.fp32_groups_flat[0][: optimizer.fp32_groups[0][0].numel()] == 0.0).all())
 
 
-def test_settings_of_a_dynamic_scale_can_be_changed():
-    model, optimizer = prepared(torch.float16)
+@each_half
+def test_settings_of_a_dynamic_scale_can_be_changed(dtype):
+    model, optimizer = prepared(dtype)
     optimizer.cur_scale, optimizer.scale_factor, optimizer.scale_window = 64.0, 4.0, 2
     train(model, optimizer, 1, factor=float("inf"))
     assert optimizer.cur_scale == 16.0 and optimizer.last_overflow_iter == 0
