@@ -1,8 +1,8 @@
-"""What is wrong around ``amp.initialize``: ``.half()`` and wrappers before it, optimizers after it."""
+"""What is wrong around ``amp.initialize``: ``.half()`` and wrappers before it, optimizers after it, its level."""
 
 import ast
 
-from .bindings import dotted, last_name
+from .bindings import dotted, last_name, string
 from .flow import scopes, together
 from .levels import INITIALIZE, argument
 from .rules import finding
@@ -20,9 +20,18 @@ def check(source, bindings):
         for index, step in enumerate(steps):
             for call in step.calls():
                 if bindings.full_name(call.func) in INITIALIZE:
+                    found += _level(source, step, call)
                     found += _before(source, steps[:index], step, call)
                     found += _after(source, bindings, steps[index + 1 :], step, call)
     return sorted(set(found))
+
+
+def _level(source, step, call):
+    """Yield a finding on ``initialize(model, optimizer, "O2")``, which computes at O1."""
+    enabled = argument(call, 2, "enabled")
+    level = string(enabled) if argument(call, 3, "opt_level") is None else None
+    if level not in (None, "O1"):
+        yield finding("level-as-enabled", source.place(step.node.lineno), repr(level))
 
 
 def _before(source, steps, initialize, call):

@@ -36,6 +36,11 @@ RULES = {
     "broken-file": Rule(
         ERROR, "a file that uses Apex and cannot be parsed as Python 3", "correct it; Python 2 code needs 2to3 first"
     ),
+    "level-as-enabled": Rule(
+        WARNING,
+        "a level in the place of enabled, the third argument of amp.initialize: the level is O1",
+        "write opt_level=",
+    ),
     "clip-before-unscale": Rule(
         WARNING,
         "gradients clipped inside the scale_loss block, where they are still scaled",

@@ -30,6 +30,13 @@ class OverflowCheck:
         self.result = None if flags else False  # None until it is read
         self._callbacks = []
 
+    @classmethod
+    def of(cls, result):
+        """Return a check whose result, a bool, is known."""
+        check = cls([])
+        check.result = result
+        return check
+
     def overflowed(self):
         """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
         if self.result is None:
@@ -67,11 +74,16 @@ def check_overflow(scaler, loss_id, adapters, groups=()):
     on_device = all([adapter.skips.takes_found_inf() for adapter in adapters])
     split_over = [group for adapter in adapters for group in adapter.process_groups if group not in groups]
     groups = list(groups) + list(dict.fromkeys(split_over))
-    check = scaler.check_overflow(on_device, groups if scaler.checks_overflow else ())
+    if scaler.is_replaced("update_scale"):
+        check = scaler.update_by_client()
+    else:
+        check = scaler.check_overflow(on_device, groups if scaler.checks_overflow else ())
     for adapter in adapters:
         adapter.skips.deferred.pop(scaler, None)
-        if scaler.checks_overflow:
+        if scaler.checks_overflow or check.result:
             adapter.skips.add(check, scaler, loss_id)
+    if check.result:  # only a client's ``update_scale`` reads the result at once
+        check.run_callbacks()
     return check
 
 

@@ -19,6 +19,7 @@ from .. import tensor_lists
 from ..errors import AmpError
 from ..opt_levels import DYNAMIC
 from ..torch_compat import features
+from .apex_names import ApexNames
 from .overflow import MAX_UNREAD_CHECKS, OverflowCheck
 from .overflow_flags import OverflowFlags
 from .process_group import all_reduced
@@ -27,7 +28,7 @@ from .process_group import all_reduced
 SMALLEST_SCALE = 2.0**-126
 
 
-class LossScaler:
+class LossScaler(ApexNames):
     """One loss scale, its overflow checks and its updates.
 
     Args:
@@ -44,11 +45,6 @@ class LossScaler:
         checks_static: with a static scale, skip the steps that overflow, too.
         process_group: ranks that skip the same steps (see ``process_group.checked_group``), or None.
     """
-
-    #: Attributes of Apex's class. The kernels of this one need no extension.
-    has_fused_kernel = True
-    warned_no_fused_kernel = False
-    warned_unscaling_non_fp32_grad = False
 
     def __init__(
         self,
@@ -128,8 +124,12 @@ class LossScaler:
             groups: lists of dense floating tensors, of one device and dtype each (``tensor_lists.grouped``).
             scale: what the loss was multiplied by: a float, or a tensor of shape ().
         """
-        if not self.checks_overflow and is_one(scale):
-            return
+        if self.is_replaced("unscale"):
+            self.unscale_by_client(groups, scale)
+        elif self.checks_overflow or not is_one(scale):
+            self._unscale_in_place(groups, scale)
+
+    def _unscale_in_place(self, groups, scale):
         factor = 1.0 / scale
         if not self.checks_overflow:
             tensor_lists.multiply_(groups, factor)
@@ -208,63 +208,6 @@ class LossScaler:
             scale, good_steps, flag, self._growth_factor, self._backoff_factor, self._scale_seq_len
         )
         self._on_device = (scale.clamp_(self._floor(), self._max_loss_scale), good_steps)
-
-    # -- what training loops written for Apex call ---------------------------------------------------------------------
-
-    @property
-    def _overflow_buf(self):
-        """An int32 tensor of one element, not 0 after inf or nan. ``update_scale`` reads it. Clients may replace it."""
-        return self._found.buffer
-
-    @_overflow_buf.setter
-    def _overflow_buf(self, buffer):
-        self._found.buffer = buffer
-
-    @property
-    def _has_overflow(self):
-        """Whether the last update found an overflow, or what a client wrote since, for the next ``update_scale``."""
-        self.sync()
-        return self._overflowed
-
-    @_has_overflow.setter
-    def _has_overflow(self, value):
-        self.sync()
-        self._overflowed = bool(value)
-        self._overflow_buf.fill_(int(value))
-
-    def overflow_state(self):
-        """Return the overflow flags that ``unscale`` has recorded since the last check."""
-        return self._found.state()
-
-    def clear_overflow_state(self, earlier=None):
-        """Clear the overflow flags, or set them to what ``overflow_state`` returned earlier."""
-        self._found.reset(earlier)
-        if earlier is None:
-            self.sync()
-            self._overflowed = False
-
-    def unscale(self, model_grads, master_grads, unused_scale, models_are_masters=False, scale_override=None):
-        """Write ``model_grads`` divided by the scale into ``master_grads`` (the same tensors, or float32 copies).
-
-        Args:
-            model_grads, master_grads: tensors of equal shapes, pairwise.
-            unused_scale: ignored, as it was in Apex.
-            models_are_masters: the two lists are the same tensors.
-            scale_override: ``(out_scale, in_scale, …)``; gradients are multiplied by ``out_scale / in_scale``.
-        """
-        scale = self._loss_scale if scale_override is None else scale_override[1] / scale_override[0]
-        pairs = [pair for pair in zip(model_grads, master_grads) if pair[0] is not None]
-        with torch.no_grad():
-            for model_grad, master_grad in () if models_are_masters else pairs:
-                if model_grad is not master_grad:
-                    master_grad.copy_(model_grad)
-            self.unscale_(tensor_lists.grouped([master_grad for _, master_grad in pairs]), scale)
-
-    def update_scale(self):
-        """Update the scale by the flags that ``unscale`` recorded, and return whether the step should be skipped."""
-        check = self.check_overflow()
-        self.sync()
-        return self.checks_overflow and check.overflowed()
 
 
 def is_one(scale):

@@ -9,6 +9,13 @@ def text(node):
     return cst.Module(body=[]).code_for_node(node)
 
 
+def operand(node):
+    """Return the source of an expression, in parentheses where operators beside it could bind more tightly."""
+    source = text(node)
+    loose = (cst.IfExp, cst.BooleanOperation, cst.Comparison, cst.UnaryOperation, cst.BinaryOperation, cst.Lambda)
+    return "({})".format(source) if isinstance(node, loose) and not node.lpar else source
+
+
 def statements(source):
     """Return the statements of a piece of source."""
     return list(cst.parse_module(source).body)

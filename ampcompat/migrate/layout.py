@@ -29,6 +29,11 @@ def {loader}(state):
 '''
 
 
+#: The attributes that ``amp.initialize`` adds to optimizers. torch has none of them.
+_ON_OPTIMIZERS = ("_amp_stash", "_amp_lazy_init", "_lazy_init_maybe_master_weights", "_master_params_to_model_params")
+_ON_OPTIMIZERS += ("_prepare_amp_backward", "_post_amp_backward")
+
+
 class OneStatementPerLine(cst.CSTTransformer):
     """Splits ``a; b``, ``if x: a`` and ``with a, b:``, so that a statement can become several."""
 
@@ -163,15 +168,24 @@ def _imported(statement):
     return {_local(alias) for node in nodes for alias in node.names}
 
 
+def _names_of_amp_on_optimizers(parsed):
+    """Yield (line, name) of the attributes that ``amp.initialize`` adds to optimizers."""
+    for node in parsed.nodes:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+        if isinstance(name, str) and name in _ON_OPTIMIZERS:
+            yield node.lineno, name
+
+
 def mark_rest(source):
     """Return (source with a comment above each statement that still uses Apex, [(name, what to do)])."""
     parsed = Source("script.py", source.encode("utf-8"), PYTHON)
     found = uses(parsed, Bindings(parsed.nodes))
     lines, rest = source.split("\n"), {}
     starts = sorted(node.lineno for node in parsed.nodes if isinstance(node, ast.stmt))
-    for use in found:
-        start = max(line for line in starts if line <= use.place.line)
-        rest.setdefault(start, []).append(use.name)
+    lines_and_names = [(use.place.line, use.name) for use in found] + list(_names_of_amp_on_optimizers(parsed))
+    for at, name in lines_and_names:
+        start = max(line for line in starts if line <= at)
+        rest.setdefault(start, []).append(name)
     for start in sorted(rest, reverse=True):
         indent = lines[start - 1][: len(lines[start - 1]) - len(lines[start - 1].lstrip())]
         if not lines[start - 2].strip().startswith(MARK):

@@ -1,5 +1,7 @@
 """The code that stands in for ``amp.initialize``: a GradScaler and a flag, set up as the call asked for."""
 
+import libcst as cst
+
 from . import code
 
 _FLOAT16, _BFLOAT16 = ("O1", "O2", "O3"), ("O4", "O5")
@@ -32,6 +34,8 @@ class Setup:
         self.problem = self._find_problem()
         if self._literal in _NOTES:
             self.notes.append(_NOTES[self._literal])
+        if isinstance(code.argument(call, 2, "enabled"), cst.SimpleString):
+            self.notes.append("the third argument is enabled, not opt_level: the level is O1 if no other is given")
         if self._literal is None:
             self.notes.append(
                 "the level is known at run time only: O0 switches autocast off, every other level means autocast with "
@@ -62,11 +66,13 @@ class Setup:
 
     def _condition(self):
         enabled = code.argument(self._call, 2, "enabled")
-        parts = [code.text(enabled)] if enabled is not None and code.text(enabled) != "True" else []
+        is_on = enabled is None or code.text(enabled) == "True" or isinstance(enabled, cst.SimpleString)
         if self._literal == "O0":
             return "False"
+        is_bool = isinstance(enabled, cst.Comparison)
+        parts = [] if is_on else [code.operand(enabled) if is_bool else "bool({})".format(code.text(enabled))]
         if self._literal is None:
-            parts.append('{} != "O0"'.format(code.text(self._level)))
+            parts.append('{} != "O0"'.format(code.operand(self._level)))
         return " and ".join(parts) or "True"
 
     def _scale_options(self, scale):
@@ -80,8 +86,8 @@ class Setup:
             return ["init_scale={}".format(static), "growth_interval=2**31 - 1"]
         dynamic = 'in (None, "dynamic")'
         return [
-            "init_scale=2.0**16 if {0} {1} else float({0})".format(source, dynamic),
-            "growth_interval=2000 if {0} {1} else 2**31 - 1".format(source, dynamic),
+            "init_scale=2.0**16 if {} {} else float({})".format(code.operand(scale), dynamic, source),
+            "growth_interval=2000 if {} {} else 2**31 - 1".format(code.operand(scale), dynamic),
         ]
 
     def result(self):

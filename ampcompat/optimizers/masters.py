@@ -15,7 +15,9 @@ class Snapshot:
     def __init__(self, optimizer):
         self.groups = [list(group["params"]) for group in optimizer.param_groups]
         self.grads = [(param, param.grad) for params in self.groups for param in params]
-        self.state = [(param, dict(state)) for param, state in optimizer.state.items()]
+        # Besides the state of params there may be entries of the whole optimizer, such as a count of its steps.
+        entries = optimizer.state.items()
+        self.state = [(key, dict(entry) if isinstance(entry, dict) else entry) for key, entry in entries]
 
     def restore(self, optimizer):
         """Restore the optimizer's params, gradients and state."""
@@ -24,8 +26,8 @@ class Snapshot:
         for param, grad in self.grads:
             param.grad = grad
         optimizer.state.clear()
-        for param, state in self.state:
-            optimizer.state[param] = state
+        for key, entry in self.state:
+            optimizer.state[key] = entry
 
 
 def kept_where_equal(master, value):

@@ -72,7 +72,7 @@ class BackwardPass:
                         self._ddp_wrappers.move_to_masters([adapter])
                     adapter.before_backward(self.scaler, self.scale, seen, are_local)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
-        scaled_loss = loss if is_one(self.scale) else loss * _on_device_of(self.scale, loss)
+        scaled_loss = loss * _on_device_of(self.scale, loss)
         for adapter in self.adapters:
             adapter.open_passes.add(self)
         return scaled_loss

@@ -79,7 +79,7 @@ def make_request(stated, command_line, dtypes=None):
         cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
         keep_fp32=stated["keep_fp32"],
         scaler_options=_scaler_options(stated),
-        num_losses=checked_count("num_losses must be", stated["num_losses"]),
+        num_losses=checked_count("num_losses must be", stated["num_losses"], least=1 if optimizer_list else 0),
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
     )

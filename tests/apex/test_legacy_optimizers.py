@@ -1,11 +1,10 @@
-"""The optimizers of before 2019 and their FP16_Optimizer: formula in float64, arguments of step, old checkpoints."""
+"""The optimizers of before 2019: formula in float64, arguments of step; which of them FP16_Optimizer wraps."""
 
 import copy
 import inspect
 import io
 import math
 
-import precision
 import pytest
 import torch
 from half_kernels import trains_in
@@ -207,112 +206,6 @@ def test_sgd_takes_the_same_arguments():
         right.step()
     assert close(params, [param.detach().double() for param in plain])
     assert torch.equal(copies[0].double(), params[0].detach().half().double())
-
-
-# -- FP16_Optimizer ----------------------------------------------------------------------------------------------------
-
-
-def prepared(dtype, dynamic=True, **options):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(dtype)
-    inner = optimizers.FusedAdam(model.parameters(), lr=0.05, bias_correction=False, max_grad_norm=1.0)
-    scale = {"dynamic_loss_scale": True} if dynamic else {"static_loss_scale": 128.0}
-    return model, FP16_Optimizer(inner, verbose=False, **dict(scale, **options))
-
-
-def train(model, optimizer, steps, passes=2, factor=1.0):
-    dtype = next(model.parameters()).dtype
-    losses = []
-    for step in range(steps):
-        for part in range(passes):
-            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(10 * step + part)).to(dtype)
-            loss = (model(x).float().squeeze(1) - x[:, 0].float()).pow(2).mean() * factor / passes
-            optimizer.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-@each_half
-def test_the_loop_of_2018_trains(dtype):
-    model, optimizer = prepared(dtype)
-    assert optimizer.cur_scale == 2.0**16
-    losses = train(model, optimizer, 40)
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-    for params, masters in zip(optimizer.fp16_groups, optimizer.fp32_groups):
-        assert {master.dtype for master in masters} == {precision.HIGH}
-        assert all(torch.equal(param.detach(), master.detach().to(dtype)) for param, master in zip(params, masters))
-
-
-@each_half
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_an_overflow_skips_the_step_under_any_scale(dtype, dynamic):
-    model, optimizer = prepared(dtype, dynamic)
-    before, scale = copy.deepcopy(model.state_dict()), optimizer.cur_scale
-    train(model, optimizer, 1, factor=float("inf"))
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert optimizer.overflow and optimizer.cur_scale == (scale / 2 if dynamic else scale)
-    optimizer.cur_scale = 64.0
-    train(model, optimizer, 1)
-    assert not optimizer.overflow and optimizer.loss_scale == 64.0
-
-
-@each_half
-def test_a_resumed_run_equals_one_that_went_on(dtype):
-    model, optimizer = prepared(dtype)
-    train(model, optimizer, 3)
-    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    resumed, other = prepared(dtype)
-    resumed.load_state_dict(saved[0])
-    other.load_state_dict(saved[1])
-    train(model, optimizer, 3)
-    train(resumed, other, 3)
-    assert all(torch.equal(one, clone) for one, clone in zip(model.parameters(), resumed.parameters()))
-
-
-def as_of_2018(optimizer, flat):
-    """Return its checkpoint in the layouts that Apex had then: a list of masters per group, or one vector."""
-    inner = copy.deepcopy(optimizer.optimizer.state_dict())
-    masters = [[param.detach().clone() for param in group] for group in optimizer.fp32_groups]
-    saved = {"dynamic_loss_scale": True, "cur_scale": 512.0, "cur_iter": 9, "last_overflow_iter": 3}
-    saved.update(scale_factor=2, scale_window=1000)
-    if not flat:
-        return dict(saved, optimizer_state_dict=inner, fp32_groups=masters)
-    (group,) = inner["param_groups"]
-    names = [name for name, value in inner["state"][group["params"][0]].items() if isinstance(value, torch.Tensor)]
-    state = {name: torch.cat([inner["state"][key][name].reshape(-1) for key in group["params"]]) for name in names}
-    inner = {"state": {0: dict(state, step=group["step"])}, "param_groups": [dict(group, params=[0])]}
-    vectors = [torch.cat([master.reshape(-1) for master in each]) for each in masters]
-    return dict(saved, optimizer_state_dict=inner, fp32_groups_flat=vectors)
-
-
-@each_half
-@pytest.mark.parametrize("flat", [False, True], ids=["lists", "one vector"])
-def test_checkpoints_of_that_time_load(dtype, flat):
-    model, optimizer = prepared(dtype)
-    train(model, optimizer, 3)
-    saved = as_of_2018(optimizer, flat)
-    resumed, other = prepared(dtype)
-    other.load_state_dict(saved)
-    assert other.cur_scale == 512.0 and other.state_dict()["loss_scaler"]["unskipped"] == 5
-    optimizer.cur_scale = 512.0
-    train(model, optimizer, 2)
-    train(resumed, other, 2)
-    assert all(torch.equal(one, clone) for one, clone in zip(model.parameters(), resumed.parameters()))
-
-
-@each_half
-def test_checkpoints_of_other_params_are_refused(dtype):
-    saved = as_of_2018(prepared(dtype)[1], flat=False)
-    saved["fp32_groups"][0].pop()
-    with pytest.raises(RuntimeError, match="other shapes"):
-        prepared(dtype)[1].load_state_dict(saved)
-
-
-def test_closures_are_those_of_the_present_one():
-    with pytest.raises(RuntimeError, match="apex.fp16_utils"):
-        FP16_Optimizer(torch.optim.SGD(new_params(), lr=0.1)).step(lambda: None)
 
 
 def test_the_alias_has_them_where_scripts_of_that_time_look():

@@ -183,3 +183,12 @@ def test_flags_that_contradict_each_other_are_refused(flags, named):
         DistributedDataParallel(torch.nn.Linear(2, 1), **flags)
     with pytest.raises(TypeError, match="Reducer"):
         Reducer(3)
+
+
+def test_a_subclass_that_reduces_in_its_own_way_is_told_that_this_is_never_called():
+    class InGroup(DistributedDataParallel):
+        def allreduce_bucket(self, bucket, index, on_main_stream):
+            raise AssertionError
+
+    with pytest.raises(RuntimeError, match="InGroup.allreduce_bucket would never be called"):
+        InGroup(torch.nn.Linear(1, 1))

@@ -103,6 +103,21 @@ def test_what_is_done_to_a_model_before_initialize(tmp_path, capsys, before, exp
     assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
 
 
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ("'O2'", ["level-as-enabled"]),
+        ("'O1'", []),
+        ("True, 'O2'", []),
+        ("'yes', opt_level='O2'", []),
+        ("fp16", []),
+    ],
+)
+def test_a_level_in_the_place_of_enabled_is_found(tmp_path, capsys, options, expected):
+    code = HEAD + "def main(model, optimizer, fp16):\n    amp.initialize(model, optimizer, {})\n".format(options)
+    assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
+
+
 def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
     code = """
         from apex import amp

@@ -222,6 +222,17 @@ def test_an_override_that_makes_no_sense_is_an_error_that_says_why(at, override,
     assert at in str(raised.value) and next(iter(override)) in str(raised.value)
 
 
+def test_a_model_without_optimizers_needs_no_losses():
+    quiet(make_network(), num_losses=0)
+    assert amp.state_dict() == {}
+    model = make_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="num_losses must be a whole number from 1 up, not 0"):
+        quiet(model, optimizer, num_losses=0)
+    quiet(model, optimizer)
+    assert list(amp.state_dict()) == ["loss_scaler0"]
+
+
 @pytest.mark.parametrize("unknown", ["02", "o1", "O6", "O", 1, None])
 def test_an_unknown_level_lists_the_levels_and_says_that_it_is_the_letter(unknown):
     with pytest.raises(RuntimeError) as raised:
@@ -241,7 +252,7 @@ def test_an_unknown_level_lists_the_levels_and_says_that_it_is_the_letter(unknow
         {"min_loss_scale": -2.0},
         {"min_loss_scale": 4.0, "max_loss_scale": 2.0},
         {"max_loss_scale": None},
-        {"num_losses": 0},
+        {"num_losses": -1},
         {"num_losses": 1.5},
         {"cast_model_outputs": "float32"},
         {"opt_level": "O2", "keep_batchnorm_fp32": "yes"},

@@ -362,6 +362,25 @@ def test_an_optimizer_without_torchs_base_class_works(setting):
 
 
 @each_setting
+def test_state_of_the_whole_optimizer_is_kept(setting):
+    class Counting(torch.optim.SGD):
+        def __init__(self, params):
+            super(Counting, self).__init__(params, lr=0.25)
+            self.state["steps"] = 0
+            self.state["sent"] = {}
+
+        def step(self, closure=None):
+            self.state["steps"] += 1
+            return super(Counting, self).step(closure)
+
+    with session_of(setting):
+        model, optimizer = begin(setting, Counting)
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert (optimizer.state["steps"], optimizer.state["sent"]) == (1, {})
+
+
+@each_setting
 def test_train_step_learns_with_tied_weights(setting):
     class Tied(torch.nn.Module):
         def __init__(self):

@@ -92,6 +92,16 @@ def test_yields_the_loss_in_float32_times_the_scale(setting, scale):
 
 
 @each_setting
+def test_at_a_dynamic_scale_of_one_the_scaled_loss_is_another_tensor(setting):
+    with session_of(setting):
+        bench = Bench(setting, max_loss_scale=1.0)
+        loss = torch.ones((), dtype=setting.high)
+        with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+            scaled_loss *= 0.5
+        assert (loss.item(), scaled_loss.item()) == (1.0, 0.5)
+
+
+@each_setting
 @pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
 def test_gradients_come_out_unscaled_in_float32(setting, scale):
     with session_of(setting):

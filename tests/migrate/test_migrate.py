@@ -122,10 +122,10 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
     "options, expected, note",
     [
         ("opt_level='O0'", ["use_amp = False"], None),
-        ("enabled=args.fp16", ["use_amp = args.fp16\n"], None),
+        ("enabled=args.fp16", ["use_amp = bool(args.fp16)\n"], None),
         (
             "opt_level='O1', enabled=args.fp16, loss_scale=128",
-            ["use_amp = args.fp16\n", "init_scale=128.0, growth_interval"],
+            ["use_amp = bool(args.fp16)\n", "init_scale=128.0, growth_interval"],
             "static",
         ),
         ("opt_level='O4'", ["GradScaler(device_type, enabled=False)"], None),
@@ -133,6 +133,18 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
         ("opt_level='O3'", ["use_amp = True"], "weights stay float32"),
         ("'O1', max_loss_scale=4", ["use_amp = True"], "max_loss_scale"),
         ("loss_scale='dynamic'", ["GradScaler(device_type, enabled=use_amp)"], None),
+        ("enabled=bits == 16", ["use_amp = (bits == 16)\n"], None),
+        ("'O2'", ["use_amp = True\n"], "third argument is enabled"),
+        ("enabled=a or b, opt_level=level", ['use_amp = bool(a or b) and level != "O0"\n'], "run time"),
+        ("opt_level=low if fast else high", ['use_amp = (low if fast else high) != "O0"\n'], "run time"),
+        (
+            "loss_scale=8 if fp16 else None",
+            [
+                'init_scale=2.0**16 if (8 if fp16 else None) in (None, "dynamic") else float(8 if fp16 else None)',
+                'growth_interval=2000 if (8 if fp16 else None) in (None, "dynamic") else 2**31 - 1',
+            ],
+            None,
+        ),
     ],
 )
 def test_options_of_initialize(options, expected, note):
@@ -148,6 +160,8 @@ def test_options_of_initialize(options, expected, note):
         ("optimizer.step(closure)\n", "closure"),
         ("for opt in optimizers:\n    opt.step()\n", "scaler.step"),
         ("result = optimizer.step()\n", "scaler.step"),
+        ("optimizer._lazy_init_maybe_master_weights()\n", "_lazy_init_maybe_master_weights"),
+        ("if hasattr(optimizer, '_amp_stash'):\n    print('amp')\n", "_amp_stash"),
         ("amp.register_float_function(torch, 'sigmoid')\n", "register_float_function"),
         ("from apex.optimizers import FusedLAMB\nmake = FusedLAMB(params)\n", "FusedLAMB"),
         ("from apex.optimizers import FusedSGD\nkind = FusedSGD if fast else torch.optim.SGD\n", "FusedSGD"),

@@ -28,18 +28,60 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     ):
         options = (static_loss_scale, dynamic_loss_scale, dynamic_loss_args, verbose)
         super().__init__(_as_legacy(init_optimizer), *options)
+        self.cur_iter = 0  # calls of ``step``
+        self._vectors = []  # what ``fp32_groups_flat`` returned
 
     @staticmethod
     def _new_scaler(scale, options):
         defaults = {"scale_window": 1000, "min_loss_scale": 1.0, "checks_static": True}
         return LossScaler(scale, **dict(defaults, **options))
 
-    cur_scale = fp16_utils.FP16_Optimizer.loss_scale
-
     @property
     def fp32_groups(self):
         """The params that the wrapped optimizer updates, a list per group."""
         return [group["params"] for group in self.param_groups]
+
+    @property
+    def fp32_groups_flat(self):
+        """The params of each group as one vector, which shares their memory."""
+        groups = self.fp32_groups
+        if not _are_parts(groups, self._vectors):
+            self._vectors = [_flatten(group) for group in groups]
+        return self._vectors
+
+    # -- the loss scale, by the names that subclasses save and load ----------------------------------------------------
+
+    cur_scale = fp16_utils.FP16_Optimizer.loss_scale
+
+    @property
+    def last_overflow_iter(self):
+        """``cur_iter`` at the last overflow, or at the step before the last growth of the scale; -1 at first."""
+        return self.cur_iter - 1 - self.loss_scaler._unskipped
+
+    @last_overflow_iter.setter
+    def last_overflow_iter(self, value):
+        self.loss_scaler._unskipped = (self.cur_iter - 1 - value) % self.scale_window
+
+    @property
+    def scale_factor(self):
+        """The factor of a dynamic scale."""
+        return self.loss_scaler._growth_factor
+
+    @scale_factor.setter
+    def scale_factor(self, value):
+        self.loss_scaler._growth_factor, self.loss_scaler._backoff_factor = value, 1.0 / value
+
+    @property
+    def scale_window(self):
+        """Steps without overflow before a dynamic scale grows."""
+        return self.loss_scaler._scale_seq_len
+
+    @scale_window.setter
+    def scale_window(self, value):
+        self.loss_scaler._scale_seq_len = value
+        self.loss_scaler._unskipped %= value
+
+    # -- one iteration -------------------------------------------------------------------------------------------------
 
     def zero_grad(self, set_grads_to_None=True):
         """Clear the gradients."""
@@ -54,11 +96,14 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         if closure is not None:
             raise AmpError("This FP16_Optimizer takes no closure; that of apex.fp16_utils does.")
         self.update_master_grads()
+        self.cur_iter += 1
         return super().step()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def state_dict(self):
         """Return the scale, the wrapped optimizer's state dict and the masters."""
-        return dict(super().state_dict(), cur_scale=self.cur_scale)
+        return dict(super().state_dict(), cur_scale=self.cur_scale, cur_iter=self.cur_iter)
 
     def load_state_dict(self, state_dict):
         """Load a state dict of this class, or of any version of Apex.
@@ -69,6 +114,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         if MASTERS not in state_dict and (FLAT in state_dict or LISTS in state_dict):
             state_dict = self._translated(state_dict)
         super().load_state_dict(state_dict)
+        self.cur_iter = state_dict.get("cur_iter", 0)
 
     def _translated(self, saved):
         """Convert a checkpoint of before 2019 to the current layout."""
@@ -89,6 +135,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
             MASTERS: self.fp32_from_fp16_groups,
             "dynamic_loss_scale": saved["dynamic_loss_scale"],
             "loss_scaler": dynamic_scaler_state(saved),
+            "cur_iter": saved.get("cur_iter", 0),
         }
 
 
@@ -102,6 +149,22 @@ def _as_legacy(optimizer):
         for options in [optimizer.defaults] + optimizer.param_groups:
             options.setdefault("max_grad_norm", 0.0)
     return optimizer
+
+
+def _flatten(params):
+    """Make the params parts of one new vector, and return it."""
+    vector = torch.cat([param.detach().reshape(-1) for param in params])
+    for param, part in zip(params, _split(vector, [param.shape for param in params])):
+        param.data = part
+    return vector
+
+
+def _are_parts(groups, vectors):
+    """Return whether ``vectors`` are what ``_flatten`` made of the groups."""
+    if len(groups) != len(vectors):
+        return False
+    parts = (zip(group, _split(vector, [param.shape for param in group])) for group, vector in zip(groups, vectors))
+    return all(param.data_ptr() == part.data_ptr() for pairs in parts for param, part in pairs)
 
 
 def _split(flat, shapes):

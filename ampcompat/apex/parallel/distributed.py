@@ -10,11 +10,21 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from ...errors import AmpTypeError, AmpValueError
+from ...errors import AmpError, AmpTypeError, AmpValueError
 from ...torch_compat.thread_context import in_process_group
 from ...training import state
 from .buckets import BackwardReduction, ReductionOptions
 from .collectives import broadcast_params, flat_dist_call
+
+#: Methods of Apex's class that a subclass might override. There are none of them here.
+_INTERNAL_METHODS = (
+    "allreduce_bucket",
+    "allreduce_fallback",
+    "allreduce_maybe_retain",
+    "comm_ready_buckets",
+    "create_hooks",
+    "sync_bucket_structure",
+)
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -58,6 +68,7 @@ class DistributedDataParallel(torch.nn.Module):
         prof=False,
     ):
         super().__init__()
+        _check_subclass(type(self))
         _check(shared_param, delay_allreduce, allreduce_trigger_params, num_allreduce_streams, allreduce_communicators)
         self.module = module
         self.message_size = message_size
@@ -163,6 +174,17 @@ class Reducer:
             grads = [param.grad for param in self.module.parameters() if param.grad is not None]
         if in_process_group():
             flat_dist_call(grads, dist.all_reduce)
+
+
+def _check_subclass(kind):
+    """Raise for a subclass whose own way to reduce gradients would never be called."""
+    for name in _INTERNAL_METHODS:
+        if hasattr(kind, name):
+            raise AmpError(
+                "{}.{} would never be called: ampcompat's DistributedDataParallel has no such method. Leave out the "
+                "subclass; for other process groups give allreduce_communicators=([group], [None]), or call "
+                "disable_allreduce() and reduce the gradients in the scale_loss block.".format(kind.__name__, name)
+            )
 
 
 def _check(shared_param, delay_allreduce, triggers, streams, communicators):
