@@ -8,7 +8,7 @@ import inspect
 
 import torch
 
-from ..torch_compat.process_groups import import_functions_of_default_group
+from ..torch_compat.process_groups import destroy_groups_at_exit, import_functions_of_default_group
 
 
 def _without_cuda_activity(target, activities):
@@ -22,6 +22,7 @@ def _backend(target, backend):
     import_functions_of_default_group()
     if not isinstance(backend, str) or "nccl" not in backend.lower():
         return backend
+    destroy_groups_at_exit()
     has_xccl = getattr(torch.distributed, "is_xccl_available", bool)
     return "xccl" if target.type == "xpu" and has_xccl() else "gloo"
 

@@ -1,6 +1,8 @@
-"""Lets ``torch.distributed.destroy_process_group`` end the threads of a group."""
+"""Lets ``torch.distributed.destroy_process_group`` end the threads of a group, and calls it where scripts do not."""
 
+import atexit
 import importlib
+import sys
 
 import torch
 
@@ -20,3 +22,19 @@ def import_functions_of_default_group():
         return
     if hasattr(torch.distributed.ProcessGroup, "shutdown"):
         importlib.import_module("torch.distributed.nn.functional")
+
+
+def destroy_groups_at_exit():
+    """Call ``destroy_process_group`` when this process ends without an error, if it has a process group then.
+
+    Scripts for NCCL do not need to. Threads of gloo that free a tensor during interpreter shutdown abort the process.
+    After an error nothing is called: other ranks may wait for this one.
+    """
+    if hasattr(torch.distributed.ProcessGroup, "shutdown"):
+        atexit.unregister(_destroy_groups)  # once is enough
+        atexit.register(_destroy_groups)
+
+
+def _destroy_groups():
+    if torch.distributed.is_initialized() and not hasattr(sys, "last_type"):
+        torch.distributed.destroy_process_group()

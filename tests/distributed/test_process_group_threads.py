@@ -28,6 +28,13 @@ print("more" if threads() > before else "as many")
 torch.distributed.destroy_process_group()
 print("more" if threads() > before else "as many")
 """
+#: What is registered first is called last.
+WITHOUT_DESTROY = """
+import atexit, sys, torch
+atexit.register(lambda: print("a group is left", torch.distributed.is_initialized()))
+torch.distributed.init_process_group("nccl", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+{}
+"""
 REDIRECTED = ("import apex.amp", ("--device", "cpu"), "nccl")
 OF_APEX = ("import apex.parallel", (), "gloo")
 
@@ -40,3 +47,11 @@ def test_no_thread_of_gloo_outlives_its_group(tmp_path, imported, options, backe
     path.write_text(SCRIPT.format(imported, backend))
     done = python(*(RUN + options + (path, tmp_path / "meeting")))
     assert done.stdout.splitlines()[-2:] == ["more", "as many"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("end, is_left", [("", False), ("sys.exit(3)", False), ("raise ValueError", True)])
+def test_a_redirected_group_that_the_script_leaves_is_destroyed_unless_an_error_ends_it(tmp_path, end, is_left):
+    path = tmp_path / "script.py"
+    path.write_text(WITHOUT_DESTROY.format(end))
+    done = python(*(RUN + ("--device", "cpu", path, tmp_path / "meeting")))
+    assert "a group is left {}".format(is_left) in done.stdout, done.stdout + done.stderr
