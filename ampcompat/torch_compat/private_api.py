@@ -186,7 +186,7 @@ _SHARDING = (
     )
     + _rows(
         "a state of fully_shard",
-        "_mp_policy _fsdp_param_groups _is_root",
+        "_mp_policy _fsdp_param_groups _fsdp_param_group _is_root",
         "O2, O3 and O5 set the dtype in which torch gathers weights",
         "these levels fail on sharded models",
         "2.13.0",
