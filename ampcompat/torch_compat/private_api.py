@@ -107,6 +107,10 @@ _MODES = (
         "2.13.0",
     )
     + _rows(
+        "torch.compiler", "_compile_session_context", "is_compiling is true of all it does", "_guards serves", "2.13.0"
+    )
+    + _rows("torch", "_guards", "the same", "products are not compiled with torch 2.8", "2.13.0")
+    + _rows(
         "torch._dynamo.decorators.justknobs_check",
         "_dynamo_marked_constant",
         "torch.compile evaluates redirected autocast flags",
