@@ -367,8 +367,6 @@ def test_a_closure_that_overflows_for_ever_is_given_up():
     assert optimizer.first_closure_call_this_step and model.a.tolist() == [1.0, 0.5]
 
 
-# torch's LBFGS converts what the closure returns; torch 2.8 warns of that.
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True:UserWarning")
 def test_lbfgs_minimizes_through_closures():
     target = torch.tensor([3.0, -2.0], dtype=HIGH)
     weight = torch.nn.Parameter(torch.zeros(2, dtype=LOW))
