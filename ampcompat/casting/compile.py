@@ -21,8 +21,14 @@ def _never():
     return False
 
 
+def _is_compiling():
+    return _compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
+
+
 #: Whether torch.compile is running: tracing, or trying code with fake tensors.
 is_compiling = getattr(_compiler, "is_compiling", _never)
+if is_compiling is not _never and not hasattr(_compiler, "_compile_session_context"):
+    is_compiling = _is_compiling  # torch's own is False while code is tried, which may call our wrappers (torch 2.8)
 
 #: Whether torch.compile is tracing the calling code; it treats this function as a constant. A call costs a fifth of
 #: ``is_compiling``, and wrappers make one every time (torch >= 2.2).

@@ -45,10 +45,10 @@ class Target:
 
     def means_cuda(self, value):
         """Return whether a device argument (string, ``torch.device``, or an index) means a CUDA device."""
+        if type(value) is _Device:  # no isinstance: the compiler of torch 2.1 takes none of a tensor's device
+            return value.type == "cuda"
         if isinstance(value, str):
             return value == "cuda" or value.startswith("cuda:")
-        if isinstance(value, _Device):
-            return value.type == "cuda"
         return isinstance(value, int) and not isinstance(value, bool)
 
     def translated(self, value):
@@ -64,9 +64,9 @@ class Target:
 
     def index(self, value):
         """Return the index in a device argument, or None."""
-        if isinstance(value, str):
-            value = _Device(value)
-        return value.index if isinstance(value, _Device) else value
+        if type(value) is _Device:
+            return value.index
+        return _Device(value).index if isinstance(value, str) else value
 
     @property
     def current(self):

@@ -104,7 +104,7 @@ def _set_policies(reference, of_inputs, of_params):
         param.mp_policy = policy
         param.all_gather_outputs = []  # allocated in the dtype from before
         vars(param).pop("_unsharded_param", None)
-    for group in state._fsdp_param_groups:
+    for group in _groups(state):
         group.mp_policy = group.fsdp_params[0].mp_policy
         if state._is_root is not None:  # else torch does so in the first pass
             group._init_mp_dtypes()
@@ -130,7 +130,7 @@ class ShardedModels:
         """Return whether torch keeps gradients of the pass of these adapters that ends now."""
         if not self._modules:
             return False
-        groups = [group for module in self._modules for group in module._get_fsdp_state()._fsdp_param_groups]
+        groups = [group for module in self._modules for group in _groups(module._get_fsdp_state())]
         unreduced = [group for group in groups if not (group.reduce_grads and group.all_reduce_grads)]
         ids = {id(param.sharded_param) for group in unreduced for param in group.fsdp_params}
         kept_for = [each for each in adapters if ids and any(id(param) in ids for param in each.leaf_params())]
@@ -183,8 +183,14 @@ def _sharded(model):
                 yield name, module, state
 
 
+def _groups(state):
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    return [state._fsdp_param_group] if state._fsdp_param_group else []  # older torch has one group for a call
+
+
 def _params(state):
-    return [param for group in state._fsdp_param_groups for param in group.fsdp_params]
+    return [param for group in _groups(state) for param in group.fsdp_params]
 
 
 def _quoted(name):

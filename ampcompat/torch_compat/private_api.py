@@ -107,6 +107,10 @@ _MODES = (
         "2.13.0",
     )
     + _rows(
+        "torch.compiler", "_compile_session_context", "is_compiling is true of all it does", "_guards serves", "2.13.0"
+    )
+    + _rows("torch", "_guards", "the same", "products are not compiled with torch 2.8", "2.13.0")
+    + _rows(
         "torch._dynamo.decorators.justknobs_check",
         "_dynamo_marked_constant",
         "torch.compile evaluates redirected autocast flags",
@@ -186,7 +190,7 @@ _SHARDING = (
     )
     + _rows(
         "a state of fully_shard",
-        "_mp_policy _fsdp_param_groups _is_root",
+        "_mp_policy _fsdp_param_groups _fsdp_param_group _is_root",
         "O2, O3 and O5 set the dtype in which torch gathers weights",
         "these levels fail on sharded models",
         "2.13.0",

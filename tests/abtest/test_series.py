@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ampcompat.abtest.report import series
@@ -15,6 +15,7 @@ def numbered(values):
 
 
 @given(VALUES, st.integers(9, 60))
+@example([0.0, 1.0, math.nan, 0.5, 0.5, 0.5] * 3 + [math.nan, 0.0], 10)
 def test_thinned_points_are_few_in_order_and_hold_the_extremes(values, most):
     points = numbered(values)
     kept = series.thinned(points, most)
@@ -40,6 +41,7 @@ def test_smoothed_points_lie_between_their_neighbours(values, width):
 
 
 @given(VALUES, st.integers(9, 60))
+@example([math.nan, 0.0, 0.0, 0.0] * 4 + [math.nan, 0.0], 9)
 def test_averaged_points_are_few_and_keep_the_mean_and_gaps(values, most):
     kept = series.averaged(numbered(values), most)
     assert len(kept) <= max(most, 2)

@@ -128,8 +128,15 @@ def without_vector_instructions():
         yield
 
 
+@pytest.fixture
+def keeping_subnormal_numbers():
+    """Let other tests have them: what inductor of torch 2.5 compiles with -ffast-math turns them off."""
+    yield
+    torch.set_flush_denormal(False)
+
+
 @pytest.mark.parametrize("setting", NATIVE[-1:], ids=setting_id)  # one is enough: it takes the C++ compiler's time
-def test_compiled_by_inductor(setting, without_vector_instructions):
+def test_compiled_by_inductor(setting, without_vector_instructions, keeping_subnormal_numbers):
     linear = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     with opened(setting):
         try:

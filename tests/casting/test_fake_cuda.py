@@ -28,8 +28,8 @@ RUNS += [("mps", "native", "float16"), ("mps", "patched", "bfloat16")]
 KNOWN_DIFFERENCES = {
     ("mps", "native"): {"conv_transpose3d"},  # float32: MPS has no half kernel for it, and its autocast knows
 }
-#: torch 2.5 and before: fewer meta kernels, fewer half kernels for the CPU, MPS autocast without exceptions.
-IS_OLD = features.is_version_within(newest="2.5")
+#: torch 2.8 and before: fewer meta kernels, fewer half kernels for the CPU, MPS autocast without exceptions.
+IS_OLD = features.is_version_within(newest="2.8")
 LINES = []
 
 

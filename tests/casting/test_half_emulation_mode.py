@@ -151,7 +151,7 @@ def test_what_a_checkpointed_block_saves_is_its_input_alone(prepared, level):
     x = torch.randn(2, 3, 6, dtype=LOW, requires_grad=True)
     with hooks, half_emulation_mode.HalfMode(PAIR):
         result = torch.utils.checkpoint.checkpoint(model.block, x, use_reentrant=False)
-    assert [tensor.shape for tensor in kept] == [x.shape]
+    assert [tensor.shape for tensor in kept if tensor.numel()] == [x.shape]  # and an empty one, in torch 2.8
     result.sum().backward()
     assert x.grad.dtype is LOW and x.grad.abs().sum() > 0
 

@@ -249,7 +249,9 @@ def test_options_count_on_every_rank_of_a_launcher(script, tmp_path):
         process.join()
     printed = [(tmp_path / rank).read_text() for rank in "01"]
     assert [text.splitlines()[-1] for text in printed] == ["rank 0: 2 O5", "rank 1: 2 O5"]
-    assert "Selected optimization level O5" in printed[0] and len(printed[1].splitlines()) == 1  # notices: rank 0's
+    by_gloo = [line for line in printed[1].splitlines() if line.startswith("[Gloo]")]  # of torch 2.8
+    assert "Selected optimization level O5" in printed[0]
+    assert len(printed[1].splitlines()) == 1 + len(by_gloo)  # notices: rank 0's
 
 
 def test_options_override_the_script(script, capsys, monkeypatch):

@@ -153,7 +153,7 @@ def test_compiled_functions_are_redirected(script):
 
         def function(x):
             y = torch.zeros(2, device=device) + torch.ones(2, device=x.device).cuda()
-            return y.to("cuda") + x if isinstance(x.device, torch.device) else x
+            return y.to("cuda") + x if isinstance(device, torch.device) else x
 
         compiled = torch.compile(function, backend="eager", fullgraph=True)
         print(compiled(torch.ones(2)).tolist())

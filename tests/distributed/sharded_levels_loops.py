@@ -7,6 +7,7 @@ import os
 from typing import NamedTuple
 
 import torch
+from sharded_loops import averaging
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat
@@ -87,7 +88,7 @@ def shard(net, case, policy=None, policy_of_norm=None):
         for block in net.blocks:
             fully_shard(block.up, mesh=mesh, **options)
             fully_shard(block, mesh=mesh, **options)
-    return fully_shard(net, mesh=mesh, **options)
+    return averaging(fully_shard(net, mesh=mesh, **options))
 
 
 def micro_batches(step, case, ranks):

@@ -17,7 +17,18 @@ def shard(net, **options):
 
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     fully_shard(net[0], mesh=mesh, **options)
-    return fully_shard(net, mesh=mesh, **options)
+    return averaging(fully_shard(net, mesh=mesh, **options))
+
+
+def averaging(net):
+    """Return a sharded network whose gradients are averaged: gloo of torch 2.8 scatters their sum instead."""
+    distributed, mean = torch.distributed, torch.empty(1)
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+    scatter(mean, torch.ones(distributed.get_world_size()), op=distributed.ReduceOp.AVG)
+    for module in net.modules() if mean.item() != 1.0 else ():
+        if hasattr(module, "set_force_sum_reduction_for_comms"):
+            module.set_force_sum_reduction_for_comms(True)  # torch itself divides the sum then
+    return net
 
 
 def half_inside(net):

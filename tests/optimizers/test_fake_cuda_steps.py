@@ -78,6 +78,8 @@ def test_a_step_reads_no_value_from_the_device(level, name, make):
     model, batch = move(make_model(), device), device.put(torch.ones(3, 4))
     with device.running(), ampcompat.session(level, verbosity=0) as session:
         optimizer = make(list(model.parameters()))
+        if name == "Adagrad fused" and not getattr(optimizer, "_step_supports_amp_scaling", False):
+            pytest.skip("fused Adagrad of this torch does not take found_inf")
         amp.initialize(model, optimizer, growth_interval=2)
         with no_copies_to_the_host():
             for _ in range(4):

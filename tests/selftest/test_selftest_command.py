@@ -69,7 +69,8 @@ def test_a_cast_that_is_missing_is_no_missing_kernel(monkeypatch):
     monkeypatch.setitem(wrappers._WRAPPERS, rules.HALF, uncast)
     row = [row for row in rows_of("conformance") if row.case == "patched, float16"][0]
     assert row.status == FAILED
-    assert all("is now removed" in reason for reason in row.figures["left_out"].values())
+    lacking = ("is now removed", "not implemented for 'Half'")
+    assert all(any(words in reason for words in lacking) for reason in row.figures["left_out"].values())
     assert any(
         "expected scalar type" in problem or "same dtype" in problem for problem in row.figures["wrong"].values()
     )

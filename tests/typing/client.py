@@ -3,6 +3,7 @@
 from typing import List, Optional, Tuple, Union
 
 import torch
+from torch.nn.utils import clip_grad_norm_
 from typing_extensions import assert_type
 
 import ampcompat
@@ -29,7 +30,7 @@ loss = net(torch.randn(4, 8)).pow(2).mean()
 with amp.scale_loss(loss, adam) as scaled_loss:
     assert_type(scaled_loss, torch.Tensor)
 amp.scale_loss(1.0, adam)  # type: ignore[arg-type]
-torch.nn.utils.clip_grad_norm_(amp.master_params(adam), 1.0)
+clip_grad_norm_(amp.master_params(adam), 1.0)
 assert_type(amp.step_was_skipped(adam), bool)
 amp.load_state_dict(amp.state_dict())
 
@@ -42,7 +43,8 @@ assert_type(accumulation.step(), bool)
 @amp.float_function
 def norm(x: torch.Tensor) -> torch.Tensor:
     """Return the sum of squares: the decorator keeps this signature."""
-    return x.pow(2).sum()
+    total: torch.Tensor = x.pow(2).sum()
+    return total
 
 
 assert_type(norm(loss), torch.Tensor)

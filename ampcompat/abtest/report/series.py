@@ -22,7 +22,7 @@ def thinned(points, max_points):
 
 
 def averaged(points, max_points):
-    """Return at most about ``max_points`` points: the mean of each stretch, and one gap where it has any."""
+    """Return at most ``max_points`` points: the mean of each stretch, and one gap where it has any."""
     kept = []
     for step, known, gaps in _stretches(points, max_points, 2):
         kept += ([(step, _mean([value for _, value in known]))] if known else []) + [(step, math.nan) for _ in gaps[:1]]
@@ -31,7 +31,7 @@ def averaged(points, max_points):
 
 def _stretches(points, max_points, kept):
     """Yield (first step, finite points, others) of stretches, of which ``kept`` points each make ``max_points``."""
-    size = 1 if len(points) <= max_points else -(-len(points) * kept // max_points)
+    size = 1 if len(points) <= max_points else -(-len(points) // (max_points // kept))
     for start in range(0, len(points), size):
         stretch = points[start : start + size]
         known = [point for point in stretch if math.isfinite(point[1])]
