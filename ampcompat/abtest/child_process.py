@@ -28,7 +28,7 @@ HIDDEN_FILES = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._
 
 
 def main(arguments):
-    """Do a ``PlannedRun`` (as JSON in the first argument) and return the exit code."""
+    """Do a ``PlannedRun`` (as JSON in the first argument, with what ``SubprocessRun`` adds); return the exit code."""
     task = json.loads(arguments[0])
     # Of the ranks that a launcher starts each one stops after so many steps, and rank 0 writes events.
     if os.environ.get("RANK", "0") != "0":

@@ -37,7 +37,7 @@ def record(tmp_path, monkeypatch):
         install.install() if planned.has_alias else None
         try:
             with seeding.restored():
-                child_process.main([json.dumps(dict(asdict(planned), event_log=log, parent=None))])
+                child_process.main([json.dumps(dict(asdict(planned), event_log=log, parent=None, checkpoints={}))])
         finally:
             install.uninstall()
         run = Run()
