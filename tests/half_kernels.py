@@ -21,6 +21,13 @@ def trains_in(dtype):
     return True
 
 
+def dtype_params(*dtypes):
+    """Return dtypes as parameters of a test; those that this torch cannot train in are skipped with the reason."""
+    reasons = {dtype: "this torch cannot train in {}".format(dtype) for dtype in dtypes if not trains_in(dtype)}
+    marks = {dtype: [pytest.mark.skip(reason=reason)] for dtype, reason in reasons.items()}
+    return [pytest.param(dtype, id=str(dtype), marks=marks.get(dtype, [])) for dtype in dtypes]
+
+
 def stand_in(level="O2"):
     """Return the environment variables with which a level trains here: float32 and float64 where half cannot."""
     if level == "O0" or (trains_in(torch.float16) and trains_in(torch.bfloat16)):

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from dispatched import Watch
-from half_kernels import trains_in
+from half_kernels import dtype_params, trains_in
 from networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
@@ -15,17 +15,7 @@ from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss
 from ampcompat.torch_compat import features
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-each_dtype = pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(
-            dtype,
-            id=str(dtype),
-            marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
-        )
-        for dtype in EPS
-    ],
-)
+each_dtype = pytest.mark.parametrize("dtype", dtype_params(*EPS))
 
 
 # -- cross entropy -----------------------------------------------------------------------------------------------------

@@ -5,22 +5,12 @@ import copy
 import precision
 import pytest
 import torch
-from half_kernels import trains_in
+from half_kernels import dtype_params
 
 from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
 
-each_half = pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(
-            dtype,
-            id=str(dtype),
-            marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
-        )
-        for dtype in (torch.float16, torch.bfloat16)
-    ],
-)
+each_half = pytest.mark.parametrize("dtype", dtype_params(torch.float16, torch.bfloat16))
 
 
 def prepared(dtype, dynamic=True, wrapper=FP16_Optimizer, **options):

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from half_kernels import trains_in
+from half_kernels import dtype_params
 
 from ampcompat.apex import install
 from ampcompat.apex import optimizers as apex_optimizers
@@ -15,17 +15,7 @@ from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
 
 STEPS = 3
-each_half = pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(
-            dtype,
-            id=str(dtype),
-            marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
-        )
-        for dtype in (torch.float16, torch.bfloat16)
-    ],
-)
+each_half = pytest.mark.parametrize("dtype", dtype_params(torch.float16, torch.bfloat16))
 
 
 def values(step, shapes=((3, 2), (4,))):

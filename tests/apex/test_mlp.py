@@ -6,24 +6,14 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import trains_in
+from half_kernels import dtype_params
 from networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex import install, mlp
 from ampcompat.apex.mlp import MLP, FusedDense, FusedDenseGeluDense, MlpFunction
 from ampcompat.errors import AmpTypeError, AmpValueError
 
-each_dtype = pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(
-            dtype,
-            id=str(dtype),
-            marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
-        )
-        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-    ],
-)
+each_dtype = pytest.mark.parametrize("dtype", dtype_params(torch.float64, torch.float32, torch.bfloat16, torch.float16))
 
 
 class Layers:

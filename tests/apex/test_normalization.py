@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import trains_in
+from half_kernels import dtype_params
 from networks import each_setting, initialize, session_of, settings_at, train_step
 
 from ampcompat.apex import install, normalization
@@ -15,14 +15,7 @@ from ampcompat.errors import AmpValueError
 
 LAYER_NORMS, RMS_NORMS = (FusedLayerNorm, MixedFusedLayerNorm), (FusedRMSNorm, MixedFusedRMSNorm)
 each_norm = pytest.mark.parametrize("kind", LAYER_NORMS + RMS_NORMS, ids=lambda kind: kind.__name__)
-DTYPES = [
-    pytest.param(
-        dtype,
-        id=str(dtype),
-        marks=[] if trains_in(dtype) else [pytest.mark.skip(reason="this torch cannot train in {}".format(dtype))],
-    )
-    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-]
+DTYPES = dtype_params(torch.float64, torch.float32, torch.bfloat16, torch.float16)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 MIXES = [
     (DTYPES[0], torch.float32, torch.float64),
