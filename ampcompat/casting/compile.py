@@ -59,8 +59,13 @@ def autocast_off(devices):
     return torch.autocast(devices[-1], enabled=False)
 
 
-def patch_compile(patches):
-    """Correct the function names that the compiler has collected, at every call of ``torch.compile``."""
+def patch_compile(patches, wrappers=()):
+    """Correct the function names that the compiler has collected, at every call of ``torch.compile``.
+
+    Args:
+        patches: the ``PatchStack`` that undoes it.
+        wrappers: functions that are traced within compiled code, but not compiled where Python calls them.
+    """
     if not hasattr(torch, "compile"):
         return
     original = torch.compile
@@ -70,6 +75,8 @@ def patch_compile(patches):
         import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
         _use_originals()
+        for wrapper in wrappers:
+            torch._dynamo.eval_frame.skip_code(wrapper.__code__)
         return original(*args, **kwargs)
 
     patches.set(torch, "compile", compile)

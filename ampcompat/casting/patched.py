@@ -5,6 +5,7 @@ be opened and undone many times; cached casts do not outlive one opening.
 """
 
 from contextlib import contextmanager, nullcontext
+from types import FunctionType
 
 import torch
 
@@ -107,7 +108,7 @@ class PatchedBackend(CastBackend):
         autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
         watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
-        compile.patch_compile(patches)
+        compile.patch_compile(patches, _one_of_each_code(originals))
         _turn_off_fast_paths(patches)
         if not self._is_limited_to_regions:
             self._switch.turn_on()
@@ -186,6 +187,12 @@ class PatchedBackend(CastBackend):
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, rule, self._casts)
+
+
+def _one_of_each_code(originals):
+    """Return wrappers that took the places of ``originals``: one of those that share their code."""
+    wrappers = [getattr(owner, name) for owner, name, _ in originals]
+    return list({each.__code__: each for each in wrappers if isinstance(each, FunctionType)}.values())
 
 
 def _turn_off_fast_paths(patches):

@@ -111,6 +111,13 @@ _MODES = (
     )
     + _rows("torch", "_guards", "the same", "products are not compiled with torch 2.8", "2.13.0")
     + _rows(
+        "torch._dynamo.eval_frame",
+        "skip_code",
+        "wrappers of the patched backend are not compiled by themselves",
+        "torch.compile raises an error where casts are paused within compiled code",
+        "2.13.0",
+    )
+    + _rows(
         "torch._dynamo.decorators.justknobs_check",
         "_dynamo_marked_constant",
         "torch.compile evaluates redirected autocast flags",
