@@ -72,10 +72,14 @@ class BackwardPass:
                         self._ddp_wrappers.move_to_masters([adapter])
                     adapter.before_backward(self.scaler, self.scale, seen, are_local)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
-        scaled_loss = loss * _on_device_of(self.scale, loss)
         for adapter in self.adapters:
             adapter.open_passes.add(self)
-        return scaled_loss
+        return loss if self._yields_loss() else loss * _on_device_of(self.scale, loss)
+
+    def _yields_loss(self):
+        """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
+        has_masters = any([adapter.has_masters for adapter in self.adapters])
+        return is_one(self.scale) and not self.scaler.dynamic and not has_masters
 
     def _check_nesting(self):
         """Return the blocks around this one; raise if gradients of two scales would be added up."""
