@@ -1,6 +1,7 @@
-"""Keeps a run from going on where another run of its series ended: by loading the checkpoint that it saved.
+"""Refuses to load, in a recorded run, a checkpoint that another run of the series has saved.
 
-Scripts that resume save a checkpoint under the same name in every run. What such a run trains cannot be compared.
+Scripts that resume save a checkpoint under the same name in every run. A run that goes on from another's cannot be
+compared.
 """
 
 import functools

@@ -184,7 +184,7 @@ class Report:
     def checkpoints(self):
         """Return the files that the runs saved after their first step, as ``{path: name of the run}``."""
         found = {}
-        for level, run in self.runs.items():
+        for level, run in list(self.runs.items()):  # a list: with --jobs other threads add runs meanwhile
             for repeat, each in enumerate([run] + run.repeats):
                 found.update(dict.fromkeys(each.checkpoints, label_of(level, repeat)))
         return found

@@ -25,7 +25,7 @@ def run_first_rank_here(patches, seed, repeat, on_failure):
 
     @functools.wraps(original)
     def spawn(fn, args=(), nprocs=1, join=True, **options):
-        if not join:
+        if not join or nprocs < 1:
             return original(fn, args, nprocs, join, **options)
         if nprocs == 1:
             return fn(0, *args)

@@ -1,5 +1,6 @@
 """``torch.multiprocessing.spawn`` in recorded scripts: rank 0 runs in the recorded process, the others in their own."""
 
+import os
 import random
 import threading
 import types
@@ -10,7 +11,8 @@ import pytest
 import torch
 from processes import environment
 
-from ampcompat.abtest import Report
+from ampcompat.abtest import Report, child_process
+from ampcompat.abtest.record import Recorder
 from ampcompat.abtest.spawned_ranks import run_first_rank_here
 from ampcompat.patching import PatchStack
 
@@ -99,9 +101,10 @@ def test_the_other_ranks_are_started_with_their_numbers_and_the_seeds_of_the_rep
     assert seen[1] == random.Random(5 + 1000003).random()
 
 
-def test_without_join_all_ranks_are_started(spawned):
-    calls, started, _ = spawned(pytest.fail, nprocs=2, join=False)
-    assert calls == [(2, False, {})] and started[0].function is pytest.fail
+@pytest.mark.parametrize("nprocs, join", [(2, False), (0, True)])
+def test_without_join_or_without_ranks_nothing_runs_here(spawned, nprocs, join):
+    calls, started, _ = spawned(pytest.fail, nprocs=nprocs, join=join)
+    assert calls == [(nprocs, join, {})] and started[0].function is pytest.fail
 
 
 def test_an_error_of_rank_0_ends_the_others(spawned):
@@ -112,6 +115,18 @@ def test_an_error_of_rank_0_ends_the_others(spawned):
 def test_an_error_of_another_rank_is_told_once(spawned):
     _, started, errors = spawned(lambda rank: None, nprocs=2, fails=True)
     assert [str(error).splitlines()[-1] for error in errors] == ["ValueError: no data"]
+
+
+@pytest.mark.parametrize("index, names", [(1, "rank 2"), (None, "a rank")])
+def test_an_error_of_another_rank_ends_the_run_and_names_the_rank(monkeypatch, capsys, index, names):
+    codes, recorder, error = [], Recorder(), RuntimeError("Traceback:\nValueError: no data\n")
+    if index is not None:  # torch before 1.6 or so does not tell
+        error.error_index = index
+    monkeypatch.setattr(os, "_exit", codes.append)
+    child_process._end_process(recorder, error)
+    assert (codes, recorder.run.status) == ([1], "failed")
+    assert recorder.run.error == names + ": ValueError: no data"
+    assert "ValueError: no data" in capsys.readouterr().err
 
 
 def test_a_script_that_spawns_its_ranks_is_compared(tmp_path):

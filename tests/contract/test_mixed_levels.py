@@ -121,13 +121,19 @@ class Reporting(torch.nn.Linear):
         return result, str(result.dtype)
 
 
+@pytest.fixture
+def compiler_forgets(compiled_before):
+    yield
+    torch._dynamo.reset()
+
+
 COMPILES = hasattr(getattr(torch, "compiler", None), "is_compiling")
 
 
 @pytest.mark.skipif(not COMPILES, reason="this torch has no compiler that tells when it traces")
 @pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning", "ignore:The .grad attribute")  # the compiler's own
 @pytest.mark.parametrize("level, casting", [("O2", "O1"), ("O0", "O4")])
-def test_compiled_models_compute_at_their_own_levels_too(level, casting, backend, compiled_before):
+def test_compiled_models_compute_at_their_own_levels_too(level, casting, backend, compiler_forgets):
     own = {casting: low_of(casting), level: HIGH if level == "O0" else low_of(level)}
     with ampcompat.session(backend=backend, verbosity=0):
         models = {}
@@ -143,4 +149,3 @@ def test_compiled_models_compute_at_their_own_levels_too(level, casting, backend
                     scaled_loss.backward()
                 optimizer.step()
                 assert computed_in == str(own[each])
-    torch._dynamo.reset()
