@@ -10,19 +10,26 @@ class WeakList:
     """
 
     def __init__(self):
-        self._items = weakref.WeakValueDictionary()  # id -> the object
+        self._references = {}  # id -> reference to the object
 
     def add(self, item):
         """Append ``item``, unless it is in the list."""
-        self._items[id(item)] = item
+        references, key = self._references, id(item)
+
+        def forget(reference):
+            if references.get(key) is reference:
+                del references[key]
+
+        if key not in references:
+            references[key] = weakref.ref(item, forget)
 
     def discard(self, item):
         """Remove ``item`` if it is in the list."""
-        if self._items.get(id(item)) is item:
-            self._items.pop(id(item), None)
+        self._references.pop(id(item), None)
 
     def __iter__(self):
-        return iter([item for item in [reference() for reference in self._items.valuerefs()] if item is not None])
+        items = [reference() for reference in list(self._references.values())]
+        return iter([item for item in items if item is not None])
 
     def __len__(self):
-        return len(self._items)
+        return len(self._references)

@@ -62,15 +62,17 @@ class Casts:
         dtypes: the ``DtypePair``.
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
+        thread: the thread-local object whose ``off`` says whether casts are off in this thread.
         paused: a function that returns a context manager with casts off.
         to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
         rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.EmulatedCall``; the result is
             cached for a weight.
     """
 
-    def __init__(self, dtypes, is_exempt, paused, to_low, rounded_weight):
+    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded_weight):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
+        self.thread = thread
         self.paused = paused
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low

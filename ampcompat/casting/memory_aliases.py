@@ -32,7 +32,7 @@ class Aliases:
     """Weak references to what shares memory with a tensor, but not its version counter."""
 
     def __init__(self):
-        self._of = {}  # memory -> the references
+        self.references = {}  # memory -> weak references to the aliases
         # The memories of aliases that died. A weakref callback may run at any time, so it takes no lock.
         self._dead = deque()
         forget_threads_in_forks(self)
@@ -47,22 +47,20 @@ class Aliases:
         reference = weakref.ref(alias, lambda reference: dead.append(memory))
         with self.lock:
             self._drop_dead()
-            self._of.setdefault(memory, []).append(reference)
+            self.references.setdefault(memory, []).append(reference)
 
     def has(self, memory):
         """Return whether an alias may write to this memory without moving the version counter."""
-        if not self._of:
-            return False
         with self.lock:
             self._drop_dead()
-            return memory in self._of
+            return memory in self.references
 
     def _drop_dead(self):
         while self._dead:
             memory = self._dead.popleft()
-            alive = [reference for reference in self._of.pop(memory, ()) if reference() is not None]
+            alive = [reference for reference in self.references.pop(memory, ()) if reference() is not None]
             if alive:
-                self._of[memory] = alive
+                self.references[memory] = alive
 
 
 def watch_aliases(caches, aliases, patches, moved):

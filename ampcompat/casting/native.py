@@ -114,7 +114,7 @@ class NativeBackend(PatchedBackend):
         return not self._switch.local.off and not self._is_switched_off()
 
     def paused(self):
-        if compile.is_compiling():
+        if compile.is_tracing():
             return compile.autocast_off(self._flags.devices or self._available)
         return _PausedFlags(self)
 

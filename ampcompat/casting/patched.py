@@ -42,6 +42,7 @@ class PatchedBackend(CastBackend):
         self.messages = op_rules.banned_messages() if messages is None else messages
         self._switch = Switch()
         self._switch.devices = CastDevices()
+        self._paused = Paused(self._switch)
         self._is_limited_to_regions = False
         low, high = dtypes
         self._aliases, self._casting_thread = Aliases(), CastingThread()
@@ -52,7 +53,8 @@ class PatchedBackend(CastBackend):
         self._casts = self._make_casts()
 
     def _make_casts(self):
-        return Casts(self.dtypes, self._make_exemption(), self._paused_inside, self._make_to_low(), self._rounded_of())
+        exemption, thread = self._make_exemption(), self._switch.local
+        return Casts(self.dtypes, exemption, thread, self._paused_inside, self._make_to_low(), self._rounded_of())
 
     def _make_exemption(self):
         switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
@@ -73,7 +75,7 @@ class PatchedBackend(CastBackend):
     def _paused_inside(self):
         # A compiler traces such a function down to kernels, which no wrapper casts, so it needs no pause. It cannot
         # trace thread-locals either.
-        return nullcontext() if compile.is_compiling() else Paused(self._switch)
+        return nullcontext() if compile.is_compiling() else self._paused
 
     def _make_to_low(self):
         low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
@@ -85,8 +87,9 @@ class PatchedBackend(CastBackend):
             if kind is Parameter or isinstance(value, _Tensor):  # for a subclass the second takes four times as long
                 if value.dtype not in not_low:
                     return value
-                # ``is_weight`` without the call in the most common case; no caches in traced code
-                return cached(value) if (kind is Parameter or is_weight(value)) and not is_tracing() else convert(value)
+                # ``is_weight`` without its call in the most common cases; no caches in traced code
+                may_be_weight = kind is Parameter or (value.requires_grad and is_weight(value))
+                return cached(value) if may_be_weight and not is_tracing() else convert(value)
             return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
 
         return to_low
@@ -132,7 +135,7 @@ class PatchedBackend(CastBackend):
         return not self._switch.local.off
 
     def paused(self):
-        return Paused(self._switch)
+        return self._paused
 
     def entered(self):
         return self.region() if self._switch.local.uncast else None  # the wrappers apply in every thread
@@ -182,8 +185,9 @@ class PatchedBackend(CastBackend):
         return call_with_casts
 
     def clear_cache(self, weights=list):
-        self._cache.clear(weights)
-        self._rounded_cache.clear(weights)
+        for cache in (self._cache, self._rounded_cache):
+            if not cache.is_empty:
+                cache.clear(weights)
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, rule, self._casts)

@@ -76,7 +76,7 @@ class WeightCache:
         self._aliases = aliases
         self._entries = {}  # id of a weight -> its entry
         self._casting_thread = casting_thread
-        self._is_empty = True
+        self.is_empty = True  # no weight has a cast here
 
     def cast(self, weight):
         """Return ``make(weight)``, or the result of an earlier call if it is still valid.
@@ -103,8 +103,9 @@ class WeightCache:
         cast = self._make(weight)
         if type(cast) is _Tensor:
             entry.cached = (cast, state, mode, self._casting_thread.token)
-            self._is_empty = False
-            if self._aliases.has(entry.memory):  # asked last: an alias that is recorded meanwhile drops the cast
+            self.is_empty = False
+            # Asked last: an alias that is recorded meanwhile drops the cast.
+            if self._aliases.references and self._aliases.has(entry.memory):
                 entry.cached = None
         return cast
 
@@ -124,7 +125,7 @@ class WeightCache:
     def forget_memory(self, memory):
         """Drop the casts of the weights in this memory."""
         with self._aliases.lock:
-            if self._is_empty:
+            if self.is_empty:
                 return
             for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
                 if entry.memory == memory:
@@ -138,7 +139,7 @@ class WeightCache:
 
     def forget_all(self):
         """Drop every cast, whichever thread made it. The recorded aliases stay."""
-        self._is_empty = True
+        self.is_empty = True
         for entry in self._entries.copy().values():
             entry.cached = None
 
@@ -151,18 +152,16 @@ class WeightCache:
         Args:
             weights: () -> the weights; called only if other threads have casts here.
         """
-        if self._is_empty:
-            return
         is_left, mine = False, self._casting_thread.token
         with self._aliases.lock:  # so that ``forget_memory`` in another thread does not take the cache for empty
-            self._is_empty = True
+            self.is_empty = True
             for entry in self._entries.copy().values():
                 cached = entry.cached
                 if cached is not None and cached[-1] is mine:
                     entry.cached = None
                 is_left = is_left or entry.cached is not None
             if is_left:
-                self._is_empty = False
+                self.is_empty = False
         if is_left:
             for weight in weights():
                 self.forget_weight(weight)

@@ -13,7 +13,7 @@ from ..nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import rules
 from . import half_emulation
 from .argument_casts import caster, widest
-from .compile import MARK, is_compiling
+from .compile import MARK, is_compiling, is_tracing
 
 _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
@@ -143,12 +143,14 @@ def float_in_place(function, casts):
 
 def follow_self(function, casts):
     """In-place form of a half or promoted function: cast the other arguments to the dtype of ``self``."""
-    is_exempt = casts.is_exempt
+    is_exempt, thread = casts.is_exempt, casts.thread
     casters = {dtype: caster(dtype) for dtype in BYTES}
 
     @functools.wraps(function)
     def following(*args, **kwargs):
-        if is_exempt(args, kwargs):  # as in every step of an optimizer
+        if not is_tracing() and thread.off:  # in steps of optimizers, which consist of such calls: without a call
+            return function(*args, **kwargs)
+        if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
             return function(*args, **kwargs)

@@ -40,7 +40,7 @@ class OverflowCheck:
     def overflowed(self):
         """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
         if self.result is None:
-            self.result = any(flag.tolist() != 0.0 for flag in self.flags)
+            self.result = any([flag.tolist() != 0.0 for flag in self.flags])
         return self.result
 
     def has_one_flag(self):
@@ -72,8 +72,9 @@ def check_overflow(scaler, loss_id, adapters, groups=()):
     """
     adapters = _with_deferred(scaler, adapters)
     on_device = all([adapter.skips.takes_found_inf() for adapter in adapters])
-    split_over = [group for adapter in adapters for group in adapter.process_groups if group not in groups]
-    groups = list(groups) + list(dict.fromkeys(split_over))
+    groups = list(groups)
+    for adapter in adapters:
+        groups += [group for group in adapter.process_groups if group not in groups]
     if scaler.is_replaced("update_scale"):
         check = scaler.update_by_client()
     else:
@@ -97,8 +98,9 @@ def defer_check(scaler, loss_id, adapters):
 def _with_deferred(scaler, adapters):
     found = list(adapters)
     for adapter in adapters:
-        _, earlier = adapter.skips.deferred.get(scaler, (None, ()))
-        found += [each for each in earlier if each not in found]
+        if scaler in adapter.skips.deferred:
+            _, earlier = adapter.skips.deferred[scaler]
+            found += [each for each in earlier if each not in found]
     return found
 
 
@@ -138,7 +140,8 @@ class StepSkips:
 
     def take_found_inf(self):
         """Return the unread ``found_inf`` tensor for the step that begins now; None if ``take`` must be called."""
-        self._check_deferred()
+        if self.deferred:
+            self._check_deferred()
         if not self._next or not self.takes_found_inf():
             return None
         checks = [check for check, _ in self._next]
@@ -152,7 +155,8 @@ class StepSkips:
 
     def take(self):
         """Return whether to skip the step that begins now, and update the scalers. Synchronizes with the device."""
-        self._check_deferred()
+        if self.deferred:
+            self._check_deferred()
         taken, self._next = self._next, []
         self._last = [check for check, _ in taken]
         for _, scaler in taken:
@@ -161,10 +165,13 @@ class StepSkips:
 
     def was_last_skipped(self):
         """Return whether the last step was skipped. Synchronizes with the device."""
-        return any(check.overflowed() for check in self._last) if self._last else False
+        for check in self._last:
+            if check.overflowed():
+                return True
+        return False
 
     def _check_deferred(self):
-        for scaler, (loss_id, adapters) in list(self.deferred.items()) if self.deferred else ():
+        for scaler, (loss_id, adapters) in list(self.deferred.items()):
             if scaler in self.deferred:
                 check_overflow(scaler, loss_id, adapters)
 

@@ -115,7 +115,10 @@ class LossScaler(ApexNames):
 
     def scale_now(self):
         """Return the current scale without synchronizing: a float, or a tensor of shape () on the device."""
-        return self._on_device[0] if self._on_device is not None else self._loss_scale
+        if self._on_device is not None:
+            return self._on_device[0]
+        self.sync()
+        return self._scale
 
     def unscale_(self, groups, scale):
         """Divide gradients by ``scale`` in place; record whether one was inf or nan, if this scaler checks.

@@ -14,7 +14,6 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 
 import copy
 import enum
-import weakref
 from collections import OrderedDict
 
 import torch
@@ -59,7 +58,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's original methods, by name
         self.methods = PatchStack()  # restores them
-        self.open_passes = weakref.WeakSet()  # the open ``scale_loss`` blocks of this optimizer
+        self.open_passes = []  # weak references to the open ``scale_loss`` blocks of this optimizer
         self.known_passes = callbacks.passes.ended  # when its half params were last known to have no gradients
         # Counts the passes that ``untracked_gradients`` has watched, up to its limit. There is no limit for optimizers
         # with masters that step on gradients of plain backward passes: nothing else distinguishes these gradients from
@@ -79,11 +78,12 @@ class OptimizerAdapter(MasterPairs, ApexNames):
 
     def unpaired_params(self):
         """Return the params that are their own masters."""
-        groups = self.optimizer.param_groups
-        if len(self._pairs) == sum([len(group["params"]) for group in groups]):
+        params = [param for group in self.optimizer.param_groups for param in group["params"]]
+        if not self._pairs:
+            return params
+        if len(self._pairs) == len(params):
             return []
-        params = [param for group in groups for param in group["params"]]
-        return [param for param in params if id(param) not in self._pairs] if self._pairs else params
+        return [param for param in params if id(param) not in self._pairs]
 
     def leaf_params(self):
         """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
@@ -102,18 +102,25 @@ class OptimizerAdapter(MasterPairs, ApexNames):
 
     def has_state_to_update(self):
         """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
-        return bool(self._pairs or self.skips.has_checks() or self.untracked_scale is not None) or (
-            self.stage is Stage.SCALED
-        )
+        is_ready = self.stage is not Stage.SCALED and self.untracked_scale is None
+        return bool(self._pairs) or not is_ready or self.skips.has_checks()
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
+
+    def open_blocks(self):
+        """Return the open ``scale_loss`` blocks of this optimizer."""
+        if not self.open_passes:
+            return []
+        return [block for block in [reference() for reference in list(self.open_passes)] if block is not None]
 
     def has_gradients_to_rescale(self):
         """Return whether ``before_backward`` has anything to do: earlier passes left gradients."""
         if self.stage is Stage.SCALED or self.untracked_scale is not None:
             return True
-        lists = [group["params"] for group in self.optimizer.param_groups] + [chunk.models for chunk in self._chunks]
-        return any(map(tensor_lists.have_gradients, lists))
+        for group in self.optimizer.param_groups:
+            if tensor_lists.have_gradients(group["params"]):
+                return True
+        return self.has_half_gradients()
 
     def before_backward(self, scaler, scale, seen, are_local=False):
         """Bring gradients of earlier passes to the scale of this one, so that the sum has one scale.
@@ -166,7 +173,8 @@ class OptimizerAdapter(MasterPairs, ApexNames):
 
     def after_backward(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``before_backward``."""
-        self._move_to_masters(scaler, scale)
+        if self._chunks:
+            self._move_to_masters(scaler, scale)
         params, grads = self._unpaired_with_grad(seen)
         for index, grad in enumerate(grads):
             if grad.is_sparse and not grad.is_coalesced():
@@ -243,6 +251,6 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         vars(twin).update(copy.deepcopy({k: v for k, v in vars(self).items() if k not in own}, memo))
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
-        twin.open_passes = weakref.WeakSet()
+        twin.open_passes = []
         self.callbacks.writes.watch([param for pair in pairs for param in pair])
         return twin

@@ -139,4 +139,7 @@ class MasterPairs:
 
     def has_half_gradients(self):
         """Return whether any half param has a gradient that was not moved to its master."""
-        return any([tensor_lists.have_gradients(chunk.models) for chunk in self._chunks])
+        for chunk in self._chunks:
+            if tensor_lists.have_gradients(chunk.models):
+                return True
+        return False

@@ -39,7 +39,7 @@ def _has_half_gradients(adapter):
 
 
 def _is_in_scaled_block(adapter):
-    return any(not is_one(block.scale) for block in list(adapter.open_passes))
+    return any(not is_one(block.scale) for block in adapter.open_blocks())
 
 
 def _take_gradients(adapter):

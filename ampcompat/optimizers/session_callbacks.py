@@ -21,8 +21,8 @@ class SessionCallbacks(ABC):
         self.writes = Writes()
 
     @abstractmethod
-    def step_context(self, weights):
-        """Return the context manager of a step; ``weights()`` returns the weights that the step changes."""
+    def run_step(self, step, weights):
+        """Return what ``step()`` returns, called without casts; ``weights()`` returns the weights that it changes."""
 
     @abstractmethod
     def bind_casts(self, function):

@@ -6,7 +6,7 @@
 import copy
 import functools
 import inspect
-from types import MethodType
+from types import FunctionType, MethodType
 
 import torch
 
@@ -46,9 +46,8 @@ def attach(adapter, patches):
 
 
 def _bound(optimizer, replacement, original):
-    def method(self, *args, **kwargs):
-        return replacement(self, *args, **kwargs)
-
+    # A function of its own, as each has its own attributes; not a wrapper, which would be one more call at every step.
+    method = FunctionType(replacement.__code__, replacement.__globals__)
     # A wrapped, bound method: learning-rate schedulers read ``step.__func__`` and the attributes that they have set on
     # ``step``, and warn or fail with anything else. ``wraps`` copies these attributes.
     functools.wraps(replacement if original is None else original)(method)
@@ -75,8 +74,7 @@ def _step(self, *args, **kwargs):
     adapter = self._amp_stash
     observers = adapter.callbacks.observers
     if not (args or kwargs or observers or adapter.has_state_to_update()):
-        with adapter.callbacks.step_context(adapter.leaf_params):
-            return adapter.replaced["step"]()
+        return adapter.callbacks.run_step(adapter.replaced["step"], adapter.leaf_params)
     catch_up(adapter)
     for observer in observers:
         observer.before_step(adapter)
@@ -88,12 +86,11 @@ def _step(self, *args, **kwargs):
         return None
     args, kwargs = _watch_closure(adapter, args, kwargs)
     try:
-        with adapter.callbacks.step_context(adapter.leaf_params), adapter.callbacks.writes.paused():
-            step = adapter.replaced["step"]
-            if flag is None:
-                result = step(*args, **kwargs)
-            else:
-                result = _stepped_with(self, flag, step, args, kwargs)
+        step = adapter.replaced["step"]
+        if flag is not None:
+            step = functools.partial(_step_with, self, flag, step)
+        with adapter.callbacks.writes.paused():
+            result = adapter.callbacks.run_step(functools.partial(step, *args, **kwargs), adapter.leaf_params)
     except _Skip as skip:
         adapter.finish_step(stepped=False)
         return skip.loss
@@ -104,7 +101,7 @@ def _step(self, *args, **kwargs):
     return result
 
 
-def _stepped_with(optimizer, flag, step, args, kwargs):
+def _step_with(optimizer, flag, step, *args, **kwargs):
     """Step with ``flag`` as the optimizer's ``found_inf``: the optimizer changes no weights if it is 1."""
     optimizer.grad_scale, optimizer.found_inf = None, flag
     try:

@@ -5,7 +5,7 @@ possibly written after such an access, and as long as such a tensor is alive.
 """
 
 import weakref
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from threading import get_ident
 
 import torch
@@ -53,12 +53,12 @@ class Writes:
     def paused(self):
         """Return a context manager that notes no writes of this thread: those of an optimizer's own step."""
         threads = self._paused_threads
-        return _switched(threads.add, threads.discard) if self._is_open else nullcontext()
+        return _Switched(threads.add, threads.discard) if self._is_open else nullcontext()
 
     def resumed(self):
         """Return a context manager that notes writes again, in a closure called by a step."""
         threads = self._paused_threads
-        return _switched(threads.discard, threads.add) if self._is_open else nullcontext()
+        return _Switched(threads.discard, threads.add) if self._is_open else nullcontext()
 
     def __bool__(self):
         return bool(self._recorded)
@@ -74,11 +74,14 @@ class Writes:
                 del self._recorded[id(param)]
 
 
-@contextmanager
-def _switched(enter, leave):
-    thread = get_ident()
-    enter(thread)
-    try:
-        yield
-    finally:
-        leave(thread)
+class _Switched:
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, enter, leave):
+        self._enter, self._leave = enter, leave
+
+    def __enter__(self):
+        self._enter(get_ident())
+
+    def __exit__(self, *exc_info):
+        self._leave(get_ident())

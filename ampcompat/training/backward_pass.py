@@ -1,5 +1,7 @@
 """``BackwardPass``, the context manager of one ``scale_loss`` block."""
 
+import weakref
+
 import torch
 
 from ..errors import AmpError
@@ -58,10 +60,11 @@ class BackwardPass:
         # Forward is over. Autograd holds the casts of weights that it needs, and frees them one by one during backward,
         # unless the cache holds them too.
         self._casts.backend.clear_cache()
-        self.scale = self._scale_within(self._check_nesting())
+        around = [block for adapter in self.adapters for block in adapter.open_blocks()]
+        self.scale = self._scale_within(around)
         for observer in self.observers:
             observer.before_backward(self)
-        outermost = [adapter for adapter in self.adapters if not adapter.open_passes]
+        outermost = [adapter for adapter in self.adapters if not adapter.open_blocks()] if around else self.adapters
         for adapter in outermost:
             adapter.begin()
         if any([adapter.has_gradients_to_rescale() for adapter in outermost]):
@@ -73,18 +76,24 @@ class BackwardPass:
                     adapter.before_backward(self.scaler, self.scale, seen, are_local)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for adapter in self.adapters:
-            adapter.open_passes.add(self)
-        return loss if self._yields_loss() else loss * _on_device_of(self.scale, loss)
+            adapter.open_passes.append(weakref.ref(self, adapter.open_passes.remove))
+        if self._yields_loss():
+            return loss
+        return loss * (self.scale.to(loss.device) if isinstance(self.scale, torch.Tensor) else self.scale)
 
     def _yields_loss(self):
         """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
-        has_masters = any([adapter.has_masters for adapter in self.adapters])
-        return is_one(self.scale) and not self.scaler.dynamic and not has_masters
+        if self.scaler.dynamic or not is_one(self.scale):
+            return False
+        return not any([adapter.has_masters for adapter in self.adapters])
 
-    def _check_nesting(self):
-        """Return the blocks around this one; raise if gradients of two scales would be added up."""
+    def _scale_within(self, around):
+        """Return the scale of this pass, that of the blocks around it if there are any.
+
+        Raises:
+            AmpError: gradients of two scales would be added up.
+        """
         scale = self.scaler.scale_now()
-        around = {block for adapter in self.adapters for block in adapter.open_passes}
         for block in around:
             if block.scaler is not self.scaler and not (is_one(block.scale) and is_one(scale)):
                 raise AmpError(
@@ -92,18 +101,16 @@ class BackwardPass:
                     "optimizer: gradients of two loss scales would add up. Close the first block before, or use one "
                     "block for the sum of the losses.".format(self.loss_id, block.loss_id)
                 )
-        return around
-
-    def _scale_within(self, around):
         scales = [block.scale for block in around if block.scaler is self.scaler]
         scales += self._sharded_models.scales(self.adapters)
-        return scales[0] if scales else self.scaler.scale_now()
+        return scales[0] if scales else scale
 
     def __exit__(self, kind, error, trace):
         for adapter in self.adapters:
-            adapter.open_passes.discard(self)
-        nested = [adapter for adapter in self.adapters if self._has_open_passes(adapter)]
-        adapters = [adapter for adapter in self.adapters if adapter not in nested]
+            adapter.open_passes.remove(weakref.ref(self))
+        # Their gradients stay scaled: other blocks with this scaler are still open.
+        nested = [each for each in self.adapters if any([b.scaler is self.scaler for b in each.open_blocks()])]
+        adapters = [adapter for adapter in self.adapters if adapter not in nested] if nested else self.adapters
         self._casts.backend.clear_cache()
         if self.adapters and not is_one(self.scale):
             self.adapters[0].callbacks.passes.add(self.scale)
@@ -125,13 +132,8 @@ class BackwardPass:
             for observer in self.observers:
                 observer.after_backward(self)
 
-    def _has_open_passes(self, adapter):
-        """Return whether an adapter's gradients stay scaled: other blocks with this scaler are still open for it."""
-        blocks = list(adapter.open_passes) if adapter.open_passes else ()
-        return any([block.scaler is self.scaler for block in blocks])
-
     def _unscale(self, adapters):
-        with self._casts.paused(), torch.no_grad():
+        with self._casts.backend.paused(), torch.no_grad():
             seen = set()
             for adapter in adapters:
                 adapter.after_backward(self.scaler, self.scale, seen)
@@ -181,7 +183,3 @@ class UnscaledPass:
 def _leaves_half_gradients(adapters, high):
     dtypes = {param.dtype for adapter in adapters for param in adapter.leaf_params()}
     return any(is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)
-
-
-def _on_device_of(scale, loss):
-    return scale.to(loss.device) if isinstance(scale, torch.Tensor) else scale

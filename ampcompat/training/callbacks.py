@@ -11,8 +11,8 @@ class OptimizerCallbacks(SessionCallbacks):
         super().__init__(session.observers, session.notices)
         self._session = session
 
-    def step_context(self, weights):
-        return self._session.process_casts.step_context(weights)
+    def run_step(self, step, weights):
+        return self._session.process_casts.run_step(step, weights)
 
     def bind_casts(self, function):
         return self._session.process_casts.backend.bind_casts(function)

@@ -157,26 +157,16 @@ class ProcessCasts:
             # Opened again, so that all patches are undone in reverse order.
             self._replace(self.backend, self.choice, self._opened_as)
 
-    def step_context(self, weights):
-        """Return the context of an optimizer's step: casts are off in it, and cached casts of weights cleared after it.
+    def run_step(self, step, weights):
+        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes.
 
         Args:
-            weights: () -> the weights that it changes.
+            step: a function without arguments.
+            weights: () -> these weights.
         """
-        return _StepContext(self.backend, weights)
-
-
-class _StepContext:
-    # The cache is cleared explicitly: kernels of extensions write weights without changing their version counter.
-
-    def __init__(self, backend, weights):
-        self._backend = backend
-        self._weights = weights
-        self._paused = backend.paused()
-
-    def __enter__(self):
-        self._paused.__enter__()
-
-    def __exit__(self, *exc_info):
-        self._backend.clear_cache(self._weights)
-        self._paused.__exit__(*exc_info)
+        backend = self.backend
+        try:
+            with backend.paused():
+                return step()
+        finally:  # also because kernels of extensions write weights without changing their version counter
+            backend.clear_cache(weights)

@@ -64,7 +64,7 @@ class Session:
         # Models and optimizers are held weakly, so that a loop over folds frees each fold.
         self.adapters = WeakList()
         self.policies = weakref.WeakKeyDictionary()  # model -> its policy
-        self._models_before_backward = WeakList()  # models without a backward pass yet
+        self._models_before_backward = []  # weak references to models without a backward pass yet
 
     def initialize(self, request, verbosity=1):
         """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
@@ -94,7 +94,7 @@ class Session:
         self.process_casts.commit()
         for model in plan.models:
             self.policies[model] = policy
-            self._models_before_backward.add(model)
+            self._models_before_backward.append(weakref.ref(model))
         self.policy = policy
         if plan.models or plan.optimizers:
             self.scalers = []
@@ -145,19 +145,24 @@ class Session:
         check_loss(loss)
         scaler = self._scaler(loss_id)
         listed = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-        adapters = [self._adapter(optimizer) for optimizer in listed]
-        for model in self._models_before_backward if self._models_before_backward else ():
-            fsdp.check_shards(model, self.policies[model])
-            self.sharded_models.add(model)
-            fsdp.check_optimizers(model, [adapter.optimizer for adapter in self.adapters], self.notices)
-            self._models_before_backward.discard(model)
-        if self._never_scales() and not any([adapter.has_state_to_update() for adapter in adapters]):
+        adapters = [getattr(each, SLOT, None) or self._new_adapter(each) for each in listed]
+        if self._models_before_backward:
+            self._check_shards()
+        # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
+        never_scales = len(self.scalers) == 1 and not self.observers and scaler.is_static_one()
+        if never_scales and not any([adapter.has_state_to_update() for adapter in adapters]):
             return UnscaledPass(self, loss)
         return BackwardPass(self, loss, loss_id, scaler, adapters, delay_unscale, delay_overflow_check)
 
-    def _never_scales(self):
-        """Return whether the only loss scale is a static 1 without overflow checks, and nobody observes the passes."""
-        return len(self.scalers) == 1 and not self.observers and self.scalers[0].is_static_one()
+    def _check_shards(self):
+        """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``."""
+        for reference in self._models_before_backward:
+            model = reference()
+            if model is not None:
+                fsdp.check_shards(model, self.policies[model])
+                self.sharded_models.add(model)
+                fsdp.check_optimizers(model, [adapter.optimizer for adapter in self.adapters], self.notices)
+        self._models_before_backward = []
 
     def _scaler(self, loss_id):
         try:
@@ -168,10 +173,8 @@ class Session:
                 "amp.initialize.".format(loss_id, len(self.scalers))
             ) from None
 
-    def _adapter(self, optimizer):
-        adapter = getattr(optimizer, SLOT, None)
-        if adapter is not None:
-            return adapter
+    def _new_adapter(self, optimizer):
+        """Return the adapter of an optimizer that ``initialize`` did not get."""
         if not is_optimizer(optimizer):
             raise AmpTypeError(
                 "amp.scale_loss expected an optimizer or a list of them as its second argument, not {}.".format(

@@ -66,7 +66,7 @@ def initialized_session(caller):
     Raises:
         AmpError: ``amp.initialize`` was not called.
     """
-    session = current()
+    session = sessions[-1] if sessions else None
     if session is None or (session.enabled and session.policy is None):
         raise AmpError(
             "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "

@@ -229,10 +229,10 @@ def test_arrays_of_other_tensors_do_not_keep_weights_from_being_cached(setting):
         kept = [model(x).to(model.weight.dtype).numpy() for _ in range(3)]
         with CastCounter(model.weight.shape, PAIRS[setting[1]].low) as counter:
             model(x)
-        assert counter.count == 0 and len(kept) == 3 and len(backend._aliases._of) == 3
+        assert counter.count == 0 and len(kept) == 3 and len(backend._aliases.references) == 3
         del kept
         assert torch.ones(1).data is not None  # reading it drops the aliases that have died
-        assert len(backend._aliases._of) <= 1
+        assert len(backend._aliases.references) <= 1
 
 
 @each_setting
