@@ -3,6 +3,8 @@
 They are ordinary prints, as scripts and log scrapers written for Apex expect.
 """
 
+import weakref
+
 import torch
 
 from .torch_compat.thread_context import in_process_group
@@ -52,7 +54,7 @@ class Notices:
     def scaled_gradients_used(self, adapter):
         """Print that an optimizer steps on scaled gradients of a pass whose ``scale_loss`` did not get it."""
         self.say_once(
-            ("scaled gradients", id(adapter)),
+            ("scaled gradients", weakref.ref(adapter)),
             "ampcompat: {}.step() uses gradients that are scaled by {:g}: they are from a backward pass whose "
             "amp.scale_loss did not get this optimizer. Pass it there too, or call its zero_grad() before its own "
             "backward pass.".format(type(adapter.optimizer).__name__, float(adapter.untracked_scale)),
