@@ -58,6 +58,21 @@ class Handle:
 
     def __init__(self, session):
         self._session = session
+        self._pause = None  # the open pause of a script that has set ``_is_active`` to False
+
+    @property
+    def _is_active(self):
+        """Whether casts are active in this thread; a script that sets it to False pauses them until it sets True."""
+        return self.is_active()
+
+    @_is_active.setter
+    def _is_active(self, value):
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.__exit__(None, None, None)
+        if not value:
+            self._pause = self._session.casts.paused()
+            self._pause.__enter__()
 
     def is_active(self) -> bool:
         """Return whether casts are active in this thread."""

@@ -131,7 +131,7 @@ class _Project:
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source, bindings)
-        self.report.findings += launch_rules.check(source)
+        self.report.findings += launch_rules.check(source, bindings)
         self.report.findings += backward_rules.check(source, bindings, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
             self.report.findings += tensor_rules.checkpoints(source, bindings)

@@ -20,6 +20,11 @@ RULES = {
         "scale_loss or wrap_optimizer of the handle that amp.init returns, Apex's API of 2018",
         "call amp.initialize, and amp.scale_loss in place of the handle's",
     ),
+    "ddp-subclass": Rule(
+        ERROR,
+        "a method of a subclass of apex's DistributedDataParallel that would never be called, which is refused",
+        "leave out the subclass; for other process groups give allreduce_communicators=([group], [None])",
+    ),
     "half-before-initialize": Rule(
         ERROR, "a model cast with .half() before amp.initialize, which refuses it", "remove the call of .half()"
     ),

@@ -100,6 +100,11 @@ class ApexNames:
         if grads:
             self.unscale(grads, grads, None, models_are_masters=True, scale_override=float(scale))
 
+    def unscale_by_optimizer(self, post_backward):
+        """Call a client's ``_post_amp_backward``, which may write to ``_overflow_buf`` before it unscales."""
+        self._found.begin_check()
+        post_backward(self)
+
     def update_by_client(self):
         """Call a client's ``update_scale`` and return its result as an ``OverflowCheck``."""
         self.sync()

@@ -23,8 +23,8 @@ _LOADER = '''
 def {loader}(state):
     """Load what a GradScaler's state_dict() returned, or Apex's amp.state_dict() in older checkpoints."""
     if "loss_scaler0" in state:
-        apex = state["loss_scaler0"]
-        state = dict({scaler}.state_dict(), scale=apex["loss_scale"], _growth_tracker=apex["unskipped"])
+        saved = state["loss_scaler0"]
+        state = dict({scaler}.state_dict(), scale=saved["loss_scale"], _growth_tracker=saved["unskipped"])
     {scaler}.load_state_dict(state)
 '''
 

@@ -141,10 +141,13 @@ class Rewriter(cst.CSTTransformer):
         """Return the statements in place of one."""
         line = self.get_metadata(PositionProvider, original).start.line
         is_simple = isinstance(original, cst.SimpleStatementLine)
-        if is_simple and line in self.plan.untouched:
-            return [self._marked(original, line, self.plan.untouched[line])]
+        if line in self.plan.untouched:
+            return [self._marked(original if is_simple else updated, line, self.plan.untouched[line])]
         if isinstance(original, cst.With) and self._own_scale(original) is not None:
             return self._scaled_backward(original, updated)
+        if line in self.plan.unscale:
+            before = "{}.unscale_({})\n".format(self.names.scaler, self.plan.unscale[line])
+            return _in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
         if not is_simple:
             return [updated]
         call = next((each for each in code.calls(original) if self._full_name(each.func) in INITIALIZE), None)
@@ -158,9 +161,6 @@ class Rewriter(cst.CSTTransformer):
             return _in_place_of(updated, "{}.step({})\n".format(self.names.scaler, name))
         if any(self._is_unknown_step(each) for each in code.calls(original)):
             return [self._marked(original, line, UNKNOWN_STEP)]
-        if line in self.plan.unscale:
-            before = "{}.unscale_({})\n".format(self.names.scaler, self.plan.unscale[line])
-            return _in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
         return [updated]
 
     def _marked(self, statement, line, reason):

@@ -94,6 +94,12 @@ def mark(model, casts, patches):
         patches.set_in_dict(model, "forward", InstanceForward(casts, vars(model)["forward"]))
 
 
+def is_marked(model):
+    """Return whether a model has a mark that is not closed."""
+    casts = vars(model).get(MARK)
+    return casts is not None and not casts.token.closed
+
+
 def _patch_class(casts):
     owner = casts.owner
     casts.token.marks.add(casts)

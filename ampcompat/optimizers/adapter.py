@@ -180,6 +180,16 @@ class OptimizerAdapter(MasterPairs, ApexNames):
             if grad.is_sparse and not grad.is_coalesced():
                 grads[index] = params[index].grad = grad.coalesce()
         scaler.unscale_(tensor_lists.grouped(grads), scale)
+        self._end_pass()
+
+    def after_backward_by_client(self, scaler, post_backward):
+        """Let a client's ``_post_amp_backward`` unscale; then free the half gradients, as if they had been moved."""
+        scaler.unscale_by_optimizer(post_backward)
+        for pair in self._pairs.values():
+            pair.model.grad = None
+        self._end_pass()
+
+    def _end_pass(self):
         for param, grad in self._set_aside:
             param.grad = grad if param.grad is None else param.grad.add_(grad)
         self._set_aside = []

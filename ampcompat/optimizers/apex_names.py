@@ -11,6 +11,7 @@ class ApexNames:
     lazy_init_called = True
 
     _is_step_replaced = False  # by a client
+    _stashed_grads = ()
 
     @property
     def already_patched(self):
@@ -45,6 +46,14 @@ class ApexNames:
     def all_fp32_from_fp32_params(self):
         """The params that are their own masters."""
         return self.unpaired_params()
+
+    @property
+    def all_fp32_from_fp32_grad_stash(self):
+        """For each of these params None, or what a client's ``_prepare_amp_backward`` has put there."""
+        count = len(self.unpaired_params())
+        if len(self._stashed_grads) != count:
+            self._stashed_grads = [None] * count
+        return self._stashed_grads
 
     @property
     def fp16_groups(self):

@@ -221,6 +221,12 @@ def _deepcopy(self, memo):
 # Apex's names for the parts of an iteration. Clients with loops of their own call them (fairseq, NVIDIA's BERT).
 
 
+def client_method(adapter, name):
+    """Return what a client has put in place of a method that ``attach`` has set on an optimizer, or None."""
+    method = getattr(adapter.optimizer, name)
+    return None if getattr(method, "__wrapped__", None) is _REPLACEMENTS[name] else method
+
+
 def _amp_lazy_init(self):
     """Refresh the masters, which ``initialize`` has made and which follow the half params until the first step."""
     self._amp_stash.refresh_masters(new_only=True)

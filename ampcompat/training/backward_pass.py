@@ -7,6 +7,7 @@ import torch
 from ..errors import AmpError
 from ..loss_scaling.overflow import check_overflow, defer_check
 from ..loss_scaling.scaler import is_one, is_same
+from ..optimizers.step import client_method
 from ..optimizers.untracked_gradients import is_watched, record_pass
 from ..tensor_lists import is_narrower
 
@@ -67,13 +68,17 @@ class BackwardPass:
         outermost = [adapter for adapter in self.adapters if not adapter.open_blocks()] if around else self.adapters
         for adapter in outermost:
             adapter.begin()
-        if any([adapter.has_gradients_to_rescale() for adapter in outermost]):
+        by_client = [client_method(adapter, "_prepare_amp_backward") for adapter in outermost]
+        if any(by_client) or any([adapter.has_gradients_to_rescale() for adapter in outermost]):
             with self._casts.paused(), torch.no_grad():
                 seen, are_local = set(), self._ddp_wrappers.have_unreduced_gradients(outermost)
-                for adapter in outermost:
+                for adapter, prepare in zip(outermost, by_client):
                     if adapter.holds_scaled_gradients() and not is_same(self.scale, adapter.pending_scale):
                         self._ddp_wrappers.move_to_masters([adapter])
-                    adapter.before_backward(self.scaler, self.scale, seen, are_local)
+                    if prepare is None:
+                        adapter.before_backward(self.scaler, self.scale, seen, are_local)
+                    elif not (self.delay_unscale or adapter.holds_scaled_gradients()):
+                        prepare()
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for adapter in self.adapters:
             adapter.open_passes.append(weakref.ref(self, adapter.open_passes.remove))
@@ -136,7 +141,11 @@ class BackwardPass:
         with self._casts.backend.paused(), torch.no_grad():
             seen = set()
             for adapter in adapters:
-                adapter.after_backward(self.scaler, self.scale, seen)
+                post_backward = client_method(adapter, "_post_amp_backward")
+                if post_backward is None:
+                    adapter.after_backward(self.scaler, self.scale, seen)
+                else:
+                    adapter.after_backward_by_client(self.scaler, post_backward)
 
     def _check_overflow(self, adapters, nested):
         """Make the overflow check, or defer it.

@@ -156,7 +156,7 @@ class Preparation:
             state_dict.hook(modules, high, masters, self._patches)
         for module in [module for module in kept if module in modules]:
             self._mark(module, high, request.output_dtype if module is model else low, paused)
-        if model not in kept and model in modules:
+        if model not in kept and (model in modules or not forward.is_marked(model)):
             self._mark(model, low, request.output_dtype, entered)
 
     def _mark(self, module, input_dtype, output_dtype, context):

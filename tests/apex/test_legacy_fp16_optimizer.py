@@ -172,3 +172,46 @@ def test_settings_of_a_dynamic_scale_can_be_changed(dtype):
 def test_closures_are_those_of_the_present_one():
     with pytest.raises(RuntimeError, match="apex.fp16_utils"):
         FP16_Optimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)).step(lambda: None)
+
+
+class OwnStep(FP16_Optimizer):
+    """With a step of its own, as in Snorkel MeTaL: params may have no gradient."""
+
+    def step(self, closure=None):
+        """Step on one vector of gradients per group."""
+        grads = [[p.new_zeros(p.shape) if p.grad is None else p.grad for p in group] for group in self.fp16_groups]
+        flat = [torch.cat([grad.reshape(-1) for grad in group]) for group in grads]
+        norms = [self._compute_grad_norm(each) for each in flat]
+        if -1 in norms:
+            self._update_scale(True)
+            return
+        self.optimizer.step(
+            grads=[[each] for each in flat],
+            output_params=[[each] for each in self.fp16_groups_flat],
+            scale=self.cur_scale,
+            grad_norms=norms,
+        )
+        self._update_scale(False)
+
+
+@each_half
+def test_a_subclass_with_a_step_of_its_own_trains_as_its_base_does(dtype):
+    results = []
+    for wrapper in (FP16_Optimizer, OwnStep):
+        model, optimizer = prepared(dtype, wrapper=wrapper)
+        losses = (
+            train(model, optimizer, 3) + train(model, optimizer, 1, factor=float("inf")) + train(model, optimizer, 3)
+        )
+        results.append((str(losses), optimizer.cur_scale, optimizer.cur_iter, optimizer.last_overflow_iter))
+    assert results[0] == results[1] and results[0][1:] == (2.0**15, 7, 3)
+
+
+@each_half
+def test_the_vectors_of_half_params_share_their_memory(dtype):
+    model, optimizer = prepared(dtype)
+    before = [param.detach().clone() for param in model.parameters()]
+    (vector,) = optimizer.fp16_groups_flat
+    assert vector.dtype is dtype and torch.equal(vector, torch.cat([value.reshape(-1) for value in before]))
+    assert optimizer.fp16_groups_flat[0] is vector
+    vector.zero_()
+    assert not any(param.detach().any() for param in model.parameters())

@@ -244,3 +244,22 @@ def test_the_page_lists_every_rule_with_its_severity():
     with open(os.path.join(ROOT, "docs", "check.md"), encoding="utf-8") as file:
         listed = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", file.read(), re.MULTILINE)
     assert sorted(listed) == sorted((name, rule.severity) for name, rule in RULES.items())
+
+
+@pytest.mark.parametrize(
+    "imports, base, method, found",
+    [
+        ("import apex", "apex.parallel.DistributedDataParallel", "allreduce_bucket", True),
+        ("from apex.parallel.distributed import DistributedDataParallel as DDP", "DDP", "create_hooks", True),
+        ("import apex", "apex.parallel.DistributedDataParallel", "forward", False),
+        (
+            "import apex; from torch.nn.parallel import DistributedDataParallel",
+            "DistributedDataParallel",
+            "create_hooks",
+            0,
+        ),
+    ],
+)
+def test_subclasses_that_reduce_gradients_themselves_are_refused(tmp_path, capsys, imports, base, method, found):
+    code = "{}\n\n\nclass Mine({}):\n    def {}(self, bucket):\n        pass\n".format(imports, base, method)
+    assert rules(check(tmp_path, capsys, train=code)) == ([("ddp-subclass", 5)] if found else [])

@@ -455,6 +455,17 @@ def test_the_state_has_a_handle_after_initialize(level):
     assert STATE.handle.is_active() is (level in ("O1", "O4"))
 
 
+@settings_at("O1", "O4")
+def test_casts_pause_while_the_handle_is_marked_as_not_active(setting):
+    x = torch.ones(2, 2, dtype=setting.high)
+    with session_of(setting):
+        initialize(setting, make_network(setting))
+        for value in (False, False, True, True):
+            STATE.handle._is_active = value
+            assert STATE.handle._is_active is STATE.handle.is_active() is value
+            assert torch.mm(x, x).dtype is (setting.low if value else setting.high)
+
+
 def test_a_handle_that_is_deactivated_leaves_torch_as_it_was_and_can_be_asked_for_again():
     x = torch.ones(2, 2, dtype=precision.HIGH)
     before = dict(vars(torch)), dict(vars(F))

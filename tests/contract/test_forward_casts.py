@@ -249,3 +249,13 @@ def test_packed_sequences_are_cast(setting):
         assert model.seen[0][0].data.dtype is setting.low
         assert model.seen[0][0].batch_sizes.dtype is torch.int64
         assert type(output) is type(packed) and output.data.dtype is setting.high
+
+
+@at_weights_levels
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_a_submodule_that_is_given_beside_its_model_casts_its_own_inputs_too(setting, inner_first):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)).to(setting.high)
+    with session_of(setting):
+        initialize(setting, [model[1], model] if inner_first else [model, model[1]])
+        assert model[1](torch.ones(1, 3, dtype=setting.high)).dtype is setting.high
+        assert model(torch.ones(1, 2, dtype=setting.high)).dtype is setting.high

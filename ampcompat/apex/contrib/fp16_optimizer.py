@@ -4,6 +4,8 @@ Master weights and unscaling are those of ``fp16_utils.FP16_Optimizer``. Unlike 
 that overflow under a static loss scale. It wraps any optimizer, not only Apex's.
 """
 
+import math
+
 import torch
 
 from ...errors import AmpError
@@ -29,7 +31,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         options = (static_loss_scale, dynamic_loss_scale, dynamic_loss_args, verbose)
         super().__init__(_as_legacy(init_optimizer), *options)
         self.cur_iter = 0  # calls of ``step``
-        self._vectors = []  # what ``fp32_groups_flat`` returned
+        self._vectors, self._half_vectors = [], []  # what ``fp32_groups_flat`` and ``fp16_groups_flat`` returned
 
     @staticmethod
     def _new_scaler(scale, options):
@@ -48,6 +50,26 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         if not _are_parts(groups, self._vectors):
             self._vectors = [_flatten(group) for group in groups]
         return self._vectors
+
+    @property
+    def fp16_groups_flat(self):
+        """The half params of each group as one vector, which shares their memory."""
+        if not _are_parts(self.fp16_groups, self._half_vectors):
+            self._half_vectors = [_flatten(group) for group in self.fp16_groups]
+        return self._half_vectors
+
+    # -- what subclasses with a ``step`` of their own call -------------------------------------------------------------
+
+    def _compute_grad_norm(self, fp16_grads_flat, norm_type=2):
+        """Return the norm of scaled gradients as a float, -1.0 if they overflowed."""
+        norm = float(torch.norm(fp16_grads_flat.float(), norm_type))
+        return norm if math.isfinite(norm) else -1.0
+
+    def _update_scale(self, skip):
+        """Count an iteration and update the scale; ``skip``: whether the gradients overflowed."""
+        self.loss_scaler.sync()
+        self.loss_scaler._advance(bool(skip))
+        self.cur_iter += 1
 
     # -- the loss scale, by the names that subclasses save and load ----------------------------------------------------
 

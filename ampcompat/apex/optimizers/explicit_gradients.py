@@ -20,7 +20,7 @@ class ExplicitGradientOptimizer(FusedOptimizer):
         Args:
             closure: clears the gradients, computes the loss, goes backward, returns the loss.
             grads: a list of gradients per group, or one list if there is one group. None instead of a gradient, or of
-                all, means ``param.grad``.
+                all, means ``param.grad``. A list may be one vector with the gradients of all params of the group.
             output_params: likewise, tensors of another dtype that get the new weights.
             scale: the gradients are first divided by it.
             grad_norms: the norm of the scaled gradients of each group, for ``max_grad_norm``; computed if None.
@@ -49,6 +49,8 @@ class ExplicitGradientOptimizer(FusedOptimizer):
         if lists and not isinstance(lists[0], (list, tuple)):
             lists = [lists]
         expected = [len(group["params"]) for group in self.param_groups]
+        if len(lists) == len(expected):
+            lists = [_parts(each, group["params"]) for each, group in zip(lists, self.param_groups)]
         lists = lists or [[] for _ in expected]
         if [len(each) for each in lists if each] != [length for each, length in zip(lists, expected) if each]:
             raise AmpTypeError(
@@ -60,3 +62,12 @@ class ExplicitGradientOptimizer(FusedOptimizer):
 
     def _grad(self, param):
         return self._explicit_grads.get(id(param), param.grad)
+
+
+def _parts(tensors, params):
+    """Split one vector into views with the shapes of the params, if that is what ``tensors`` are."""
+    sizes = [param.numel() for param in params]
+    is_vector = len(tensors) == 1 != len(params) and tensors[0] is not None and tensors[0].dim() == 1
+    if not is_vector or tensors[0].numel() != sum(sizes):
+        return tensors
+    return [part.view_as(param) for part, param in zip(tensors[0].split(sizes), params)]

@@ -13,18 +13,9 @@ import torch.distributed as dist
 from ...errors import AmpError, AmpTypeError, AmpValueError
 from ...torch_compat.thread_context import in_process_group
 from ...training import state
+from ..reduction_methods import REDUCTION_METHODS
 from .buckets import BackwardReduction, ReductionOptions
 from .collectives import broadcast_params, flat_dist_call
-
-#: Methods of Apex's class that a subclass might override. There are none of them here.
-_INTERNAL_METHODS = (
-    "allreduce_bucket",
-    "allreduce_fallback",
-    "allreduce_maybe_retain",
-    "comm_ready_buckets",
-    "create_hooks",
-    "sync_bucket_structure",
-)
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -178,7 +169,7 @@ class Reducer:
 
 def _check_subclass(kind):
     """Raise for a subclass whose own way to reduce gradients would never be called."""
-    for name in _INTERNAL_METHODS:
+    for name in REDUCTION_METHODS:
         if hasattr(kind, name):
             raise AmpError(
                 "{}.{} would never be called: ampcompat's DistributedDataParallel has no such method. Leave out the "

@@ -32,4 +32,18 @@ from ampcompat.amp import (
     step_was_skipped,
 )
 
-from . import __version__, _amp_state, _initialize, amp, compat, frontend, handle, lists, opt, rnn_compat, scaler, utils
+from . import (
+    __version__,
+    _amp_state,
+    _initialize,
+    _process_optimizer,
+    amp,
+    compat,
+    frontend,
+    handle,
+    lists,
+    opt,
+    rnn_compat,
+    scaler,
+    utils,
+)
