@@ -131,6 +131,10 @@ def signatures(optimizer):
     return {name: inspect.signature(getattr(optimizer, name)) for name in METHODS}
 
 
+def positional(signature):
+    return [name for name, each in signature.parameters.items() if each.kind == each.POSITIONAL_OR_KEYWORD]
+
+
 @each_setting
 @pytest.mark.parametrize("made", [None, "before", "after"])
 def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
@@ -147,8 +151,8 @@ def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
             expected = signatures(plain)
         assert signatures(optimizer) == expected
         for name in METHODS:
-            method, parameters = getattr(optimizer, name), list(expected[name].parameters)
+            method, parameters = getattr(optimizer, name), positional(expected[name])
             assert inspect.getfullargspec(method).args == ["self"] * (parameters[:1] != ["self"]) + parameters
             if (made, name) != ("after", "step"):
                 assert method.__self__ is optimizer and inspect.isfunction(method.__func__)
-                assert method.__name__ == name
+                assert method.__name__ == getattr(plain, name).__name__
