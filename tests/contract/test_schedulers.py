@@ -144,6 +144,8 @@ def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
         expected = signatures(plain)
         if made == "before":
             SCHEDULERS["StepLR"](optimizer)
+            if "closure" not in signatures(optimizer)["step"].parameters:
+                pytest.skip("schedulers of this torch hide the signature of step")
         initialize(setting, model, optimizer)
         if made == "after":
             SCHEDULERS["StepLR"](optimizer)  # whose own wrapper is no method and shows ``self``, without amp too
@@ -152,7 +154,8 @@ def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
         assert signatures(optimizer) == expected
         for name in METHODS:
             method, parameters = getattr(optimizer, name), positional(expected[name])
-            assert inspect.getfullargspec(method).args == ["self"] * (parameters[:1] != ["self"]) + parameters
+            own = inspect.getfullargspec(getattr(plain, name)).args
+            assert inspect.getfullargspec(method).args in (own, ["self"] * (parameters[:1] != ["self"]) + parameters)
             if (made, name) != ("after", "step"):
                 assert method.__self__ is optimizer and inspect.isfunction(method.__func__)
                 assert method.__name__ == getattr(plain, name).__name__
