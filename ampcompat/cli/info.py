@@ -75,8 +75,11 @@ def _feature_lines():
 
 def _support_lines():
     """Describe whether this torch version is tested, and which expected private names it lacks."""
-    rows = private_api.gone()
-    lines = [_line("tested", features.untested() or "yes"), _line("private names missing", "" if rows else "none")]
+    rows, untested = private_api.gone(), features.untested()
+    lines = [_line("tested", untested or "yes")]
+    if untested:
+        lines.append(_more("`python -m ampcompat selftest` checks it on this machine"))
+    lines.append(_line("private names missing", "" if rows else "none"))
     return lines + [_more("{}.{}: {}".format(row.owner, row.name, row.without)) for row in rows]
 
 

@@ -78,7 +78,7 @@ class MemoryMeter:
         usage = self._usage
         # Tensors that autograd still holds keep their SavedTensors alive; nothing else of this step may stay.
         self._usage = self._temporaries_at_peak = self._saved = self._allocations = None
-        self._contexts = self._inputs = None
+        self._contexts = self._inputs = self._static = None
         return usage
 
     def _before_forward(self, model, inputs):
@@ -150,10 +150,12 @@ class MemoryMeter:
         """Find the tensors that are replaced or created only in ``step()``."""
         kinds = dict.fromkeys(_STATIC_KINDS, 0)
         self._kind_of = {}
+        self._static = StorageTable()  # the key of one that is replaced, such as a buffer, gets no other tensor
         for kind, tensors in self._static_tensors():
-            for key, size in sizes_in(tensors).items():
+            for key, size, storage in storages_in(tensors):
                 if key not in self._kind_of:
                     self._kind_of[key] = kind
+                    self._static.add(key, size, storage)
                     kinds[kind] += size
         self._static_bytes = kinds
 

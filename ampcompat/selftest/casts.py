@@ -16,7 +16,7 @@ from .training import REPORT, first_line
 
 #: How many differing forms the table shows; the JSON file has all.
 SHOWN = 4
-#: Parts of the messages with which torch says that it lacks a kernel.
+#: Parts of the messages with which torch says that it lacks a kernel, or a function's later arguments (torch 1.6).
 LACKING = (
     "not implemented",
     "not supported",
@@ -26,6 +26,8 @@ LACKING = (
     "doesn't support",
     "expected scalar type",
     "requires compiling",
+    "got an unexpected keyword argument",
+    "must be Tensor, not tuple",
 )
 
 
@@ -66,7 +68,7 @@ def _outcomes(name, pair, table, device):
 
 
 def _turn_off_tf32(patches):
-    for library in (torch.backends.cuda.matmul, torch.backends.cudnn):
+    for library in (getattr(torch.backends.cuda, "matmul", None), torch.backends.cudnn):
         if hasattr(library, "allow_tf32"):
             patches.defer(setattr, library, "allow_tf32", library.allow_tf32)
             library.allow_tf32 = False

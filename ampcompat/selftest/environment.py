@@ -44,7 +44,8 @@ def _cuda(device):
     properties = torch.cuda.get_device_properties(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch >= 2.9 recommends other names
-        flags = [getattr(each, "allow_tf32", False) for each in (torch.backends.cuda.matmul, torch.backends.cudnn)]
+        libraries = (getattr(torch.backends.cuda, "matmul", None), torch.backends.cudnn)  # torch 1.6 lacks the first
+        flags = [getattr(each, "allow_tf32", False) for each in libraries]
     return [
         ("GPU", "{}, {:.0f} GB".format(properties.name, properties.total_memory / 1e9)),
         ("compute capability", "{}.{}".format(properties.major, properties.minor)),

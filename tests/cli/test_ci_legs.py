@@ -49,14 +49,19 @@ def run_leg(folder, **commands):
     return process.returncode, printed
 
 
-def test_the_newest_tested_torch_is_the_same_everywhere():
-    assert features.NEWEST_TESTED == NEWEST.rpartition(".")[0]
-    assert "torch-{0})".format(NEWEST) in SCRIPT.read_text()
+def test_the_tested_versions_of_torch_are_those_of_the_legs():
+    in_nox = set(re.findall(r'\("3\.\d+", "([\d.]+)", ', (ROOT / "noxfile.py").read_text()))
+    assert {tuple(each.split(".")[:2]) for each in in_nox} == {tuple(each.split(".")) for each in features.TESTED}
+    of_main = set(re.findall(r"pip install torch==(\S+) -e", (ROOT / "README.md").read_text()))
+    assert set(re.findall(r"torch-(\d[\d.]*\d)", SCRIPT.read_text())) == in_nox - of_main
+
+
+def test_the_newest_and_the_oldest_torch_are_the_same_everywhere():
+    assert features.TESTED[-1] == NEWEST.rpartition(".")[0]
     assert "torch-" + NEWEST in re.search(r'^ALL="(.+)$', SCRIPT.read_text(), re.MULTILINE).group(1)
-    assert '("3.11", "{}", [])'.format(NEWEST) in (ROOT / "noxfile.py").read_text()
-    said = "torch {} to {}".format(features.OLDEST_TESTED, features.NEWEST_TESTED)
-    assert said in (ROOT / "README.md").read_text()
-    assert '"torch>={}"'.format(features.OLDEST_TESTED) in (ROOT / "setup.py").read_text()
+    oldest = re.search('"torch>=([^"]+)"', (ROOT / "setup.py").read_text()).group(1)
+    assert features.TESTED[0] == oldest.rpartition(".")[0]
+    assert "torch {} to {}".format(oldest, features.TESTED[-1]) in (ROOT / "README.md").read_text()
 
 
 @needs_bash

@@ -131,6 +131,10 @@ def signatures(optimizer):
     return {name: inspect.signature(getattr(optimizer, name)) for name in METHODS}
 
 
+def positional(signature):
+    return [name for name, each in signature.parameters.items() if each.kind == each.POSITIONAL_OR_KEYWORD]
+
+
 @each_setting
 @pytest.mark.parametrize("made", [None, "before", "after"])
 def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
@@ -140,6 +144,8 @@ def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
         expected = signatures(plain)
         if made == "before":
             SCHEDULERS["StepLR"](optimizer)
+            if "closure" not in signatures(optimizer)["step"].parameters:
+                pytest.skip("schedulers of this torch hide the signature of step")
         initialize(setting, model, optimizer)
         if made == "after":
             SCHEDULERS["StepLR"](optimizer)  # whose own wrapper is no method and shows ``self``, without amp too
@@ -147,8 +153,9 @@ def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
             expected = signatures(plain)
         assert signatures(optimizer) == expected
         for name in METHODS:
-            method, parameters = getattr(optimizer, name), list(expected[name].parameters)
-            assert inspect.getfullargspec(method).args == ["self"] * (parameters[:1] != ["self"]) + parameters
+            method, parameters = getattr(optimizer, name), positional(expected[name])
+            own = inspect.getfullargspec(getattr(plain, name)).args
+            assert inspect.getfullargspec(method).args in (own, ["self"] * (parameters[:1] != ["self"]) + parameters)
             if (made, name) != ("after", "step"):
                 assert method.__self__ is optimizer and inspect.isfunction(method.__func__)
-                assert method.__name__ == name
+                assert method.__name__ == getattr(plain, name).__name__

@@ -16,8 +16,8 @@ ABSENT = object()
 #: Public names of torch.cuda that do not use CUDA, or that are modules and classes which are not replaced.
 NOT_REPLACED = set(
     "AcceleratorError CudaError DeferredCudaCallError OutOfMemoryError check_error classproperty cudaStatus Device "
-    "Any Callable Optional Tuple Union List NewType Popen cast lru_cache cache Enum auto find_cuda_windows_lib "
-    "raise_from".split()
+    "Any Callable Dict Optional Tuple Union List Set NewType Popen cast lru_cache cache Enum auto "
+    "find_cuda_windows_lib raise_from".split()
 )
 
 
@@ -42,6 +42,8 @@ def test_every_name_is_replaced_and_restored():
     # What this torch supports on a CPU is not replaced.
     supported = {"torch.device", "torch._amp_foreach_non_finite_check_and_unscale_", "torch._amp_update_scale_"}
     supported |= {"torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd"}
+    if not hasattr(torch, "is_autocast_cpu_enabled"):  # then autocast knows CUDA alone, and these stay as they are
+        supported |= {"torch.is_autocast_enabled", "torch.set_autocast_enabled"}
     assert set(same) <= supported
     changed = [row.owner + "." + name for row, owner, name, entry, _ in before if entry_of(owner, name) is not entry]
     assert changed == []

@@ -3,12 +3,11 @@
 import pytest
 import ranks
 import sharded_loops
+import sharding
 import torch
 
-try:
-    from torch.distributed.fsdp import fully_shard  # noqa: F401
-except ImportError:
-    pytest.skip("this torch has no torch.distributed.fsdp.fully_shard", allow_module_level=True)
+if sharding.why_not():
+    pytest.skip(sharding.why_not(), allow_module_level=True)
 
 #: Of the largest weight. "O1 in half" is compared with O2.
 TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O4": 1.6e-2, "O1 in half": 2e-3}

@@ -4,12 +4,11 @@ import os
 
 import pytest
 import ranks
+import sharding
 import torch
 
-try:
-    from torch.distributed.fsdp import fully_shard  # noqa: F401
-except ImportError:
-    pytest.skip("this torch has no torch.distributed.fsdp.fully_shard", allow_module_level=True)
+if sharding.why_not():
+    pytest.skip(sharding.why_not(), allow_module_level=True)
 
 import sharded_checkpoint_loops as loops
 import torch.distributed.checkpoint as dcp

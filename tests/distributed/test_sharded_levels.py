@@ -2,14 +2,13 @@
 
 import pytest
 import ranks
+import sharding
 import torch
 from pairing import pairs
 from sharded_levels_loops import Case
 
-try:
-    from torch.distributed.fsdp import fully_shard  # noqa: F401
-except ImportError:
-    pytest.skip("this torch has no torch.distributed.fsdp.fully_shard", allow_module_level=True)
+if sharding.why_not():
+    pytest.skip(sharding.why_not(), allow_module_level=True)
 
 import sharded_levels_loops as loops
 

@@ -2,15 +2,15 @@
 
 import pytest
 import ranks
+import sharding
 import torch
 from ddp_loops import batches, make_net
 
-try:
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-except ImportError:
-    pytest.skip("this torch has no torch.distributed.fsdp.fully_shard", allow_module_level=True)
+if sharding.why_not():
+    pytest.skip(sharding.why_not(), allow_module_level=True)
 
 import sharded_use_loops as loops
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import ampcompat
 

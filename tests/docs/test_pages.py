@@ -5,6 +5,7 @@ import os
 import re
 
 import pytest
+import sharding
 import torch
 from half_kernels import trains_in
 from processes import ROOT
@@ -28,14 +29,6 @@ def links(text):
     return [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
 
 
-def has_fully_shard():
-    try:
-        from torch.distributed.fsdp import fully_shard  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 @pytest.fixture
 def a_rank_alone(monkeypatch):
     """The variables that torchrun sets, for one process; the system finds a port."""
@@ -47,8 +40,8 @@ def a_rank_alone(monkeypatch):
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatch, a_rank_alone):
-    if page == "data_parallel.md" and not has_fully_shard():
-        pytest.skip("this torch has no torch.distributed.fsdp.fully_shard")
+    if page == "data_parallel.md" and sharding.why_not():
+        pytest.skip(sharding.why_not())
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     for number, source in enumerate(blocks(page), 1):

@@ -7,12 +7,11 @@ import sys
 import forked
 import pytest
 import ranks
+import sharding
 from processes import ROOT, environment
 
-try:
-    from torch.distributed.fsdp import fully_shard  # noqa: F401
-except ImportError:
-    pytest.skip("this torch has no torch.distributed.fsdp.fully_shard", allow_module_level=True)
+if sharding.why_not():
+    pytest.skip(sharding.why_not(), allow_module_level=True)
 
 SMALL = ["--steps", "7", "--every", "3", "--layers", "1", "--width", "16", "--checkpoint"]
 

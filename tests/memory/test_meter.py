@@ -115,6 +115,28 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting):
     assert peaks.model_buffers == norm * norm_size + 8
 
 
+class Counting(torch.nn.Module):
+    """Replaces its buffers at each call, as batch norm of torch 1.6 does its count."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1)) for _ in range(50)])
+        for i in range(50):
+            self.register_buffer("count{}".format(i), torch.zeros(1))
+
+    def forward(self, x):
+        for i in range(50):
+            setattr(self, "count{}".format(i), torch.ones(1))
+        return x * sum(self.weights)
+
+
+def test_a_gradient_at_the_address_of_a_replaced_buffer_is_a_gradient():
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    usage = measured(lambda: model(torch.ones(1)).sum().backward(), [model], [optimizer])
+    assert usage.peak_by_kind.gradients == 50 * 4
+
+
 @needs_saved_tensor_hooks
 def test_activations_are_what_autograd_saves():
     model = torch.nn.Linear(4, 4)

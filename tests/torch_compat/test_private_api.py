@@ -46,23 +46,31 @@ def test_no_name_is_gone_from_this_torch(record_property):
 
 
 @pytest.mark.parametrize(
-    "version, tested",
-    [("1.3.0", False), ("1.3.1", True), ("2.13.0+cpu", True), ("2.15.0+cu132", True), ("2.15.3", True)]
-    + [("2.16.0.dev20261101", False), ("2.100.0", False), ("3.0.0a0+git123", False)],
+    "version, nearest",
+    [("1.2.0", "1.3"), ("2.4.1", "2.3 and 2.5"), ("2.12.0+cpu", "2.10 and 2.13"), ("2.16.0.dev20261101", "2.15")]
+    + [("2.100.0", "2.15"), ("3.0.0a0+git123", "2.15")],
 )
-def test_an_untested_torch_is_told_in_one_sentence(monkeypatch, version, tested):
+def test_an_untested_torch_is_told_with_the_nearest_tested_ones(monkeypatch, version, nearest):
     monkeypatch.setattr(features, "version", lambda: version)
-    sentence = features.untested()
-    assert (sentence is None) == tested
-    if not tested:
-        assert sentence == "torch {} is not tested; ampcompat is tested with torch 1.3.1 to 2.15".format(version)
-        assert _support_lines()[0].endswith(": " + sentence)
+    monkeypatch.setattr(features, "TESTED", ("1.3", "2.3", "2.5", "2.10", "2.13", "2.15"))
+    sentence = "torch {} is not tested; nearest tested: {}".format(version, nearest)
+    assert features.untested() == sentence
+    assert _support_lines()[0].endswith(": " + sentence)
+    assert "python -m ampcompat selftest" in _support_lines()[1]
+
+
+@pytest.mark.parametrize("version", ["1.3.1", "2.13.0+cpu", "2.15.0+cu132", "2.15.3"])
+def test_each_release_of_a_tested_minor_version_is_tested(monkeypatch, version):
+    monkeypatch.setattr(features, "version", lambda: version)
+    assert features.untested() is None
+    assert _support_lines()[0].endswith(": yes")
 
 
 def test_info_names_what_is_missing_and_what_happens_without_it(monkeypatch):
     row = private_api.PrivateName("torch.utils.checkpoint", "_NoSuchFrame", "a purpose", "this happens")
     late = private_api.PrivateName("torch", "_no_such_function", "a purpose", "that happens", until="1.0")
     monkeypatch.setattr(private_api, "NAMES", (row, late))
+    monkeypatch.setattr(features, "untested", lambda: None)
     lines = _support_lines()
     assert lines[1].split() == ["private", "names", "missing", ":"]
     assert [line.strip() for line in lines[2:]] == ["torch.utils.checkpoint._NoSuchFrame: this happens"]
