@@ -81,7 +81,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         if not self._pairs:
             return params
-        if len(self._pairs) == len(params):
+        if all(map(self._pairs.__contains__, map(id, params))):  # the common case, faster than the loop below
             return []
         return [param for param in params if id(param) not in self._pairs]
 

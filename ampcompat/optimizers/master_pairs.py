@@ -9,7 +9,7 @@ from ..errors import AmpValueError
 from ..loss_scaling.process_group import groups_of
 from . import zero_redundancy
 from .gradient_buffers import chunks_of
-from .masters import Snapshot, make_master, recast
+from .masters import Snapshot, kept_where_equal, make_master, recast
 
 
 class Pair(NamedTuple):
@@ -31,7 +31,7 @@ class MasterPairs:
         known = {id(pair.model) for pair in self._pairs.values()}
         if any(id(param) in known for group in groups for param in group["params"]):
             raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
-        self._replace_params(groups, ())
+        self._replace_params(groups, {})
 
     def make_new_masters(self, originals):
         """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
@@ -50,6 +50,9 @@ class MasterPairs:
         for params in [group["params"] for group in groups]:
             for index, param in enumerate(params):
                 if self.has_masters and tensor_lists.is_narrower(param, self.dtypes.high):
+                    other = self.callbacks.find_master(param)
+                    if other is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
+                        originals[id(param)] = (kept_where_equal(other.detach(), param.detach()), param.grad)
                     master = make_master(param, originals, self.dtypes.high)
                     pairs.append(Pair(param, master))
                     params[index] = master

@@ -33,6 +33,14 @@ class SessionCallbacks(ABC):
         """Return the ``LossScaler`` that methods with Apex's names use."""
 
     @abstractmethod
+    def find_master(self, param):
+        """Return the master that a half param has, in whatever optimizer, or None."""
+
+    @abstractmethod
+    def group_added(self, adapter):
+        """Called when an optimizer has got a param group after ``initialize``."""
+
+    @abstractmethod
     def are_weights_shared_by_hand(self):
         """Return whether ranks may share weights without a data-parallel wrapper."""
 

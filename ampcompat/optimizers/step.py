@@ -196,6 +196,7 @@ def _add_param_group(self, *args, **kwargs):
     except AmpError:
         del self.param_groups[before:]
         raise
+    adapter.callbacks.group_added(adapter)
     return result
 
 

@@ -20,6 +20,12 @@ class OptimizerCallbacks(SessionCallbacks):
     def first_scaler(self):
         return self._session.scalers[0]
 
+    def find_master(self, param):
+        return self._session.masters.find(param)
+
+    def group_added(self, adapter):
+        self._session.add_masters(adapter)
+
     def are_weights_shared_by_hand(self):
         return self._session.ddp_wrappers.are_weights_shared_by_hand()
 

@@ -10,7 +10,6 @@ from ..errors import AmpError, AmpValueError
 from ..models import forward, fsdp, state_dict, weights
 from ..optimizers import step, zero_redundancy
 from ..optimizers.adapter import SLOT, OptimizerAdapter
-from ..optimizers.masters import kept_where_equal
 from ..patching import PatchStack
 from . import state
 
@@ -133,7 +132,6 @@ class Preparation:
         for adapter in list(session.adapters) if plan.grown_models else ():
             self._rollback.callback(adapter.rollback)
             adapter.make_new_masters(self._cast.originals)
-            session.masters.add(adapter.pairs())
             self._grown.append(adapter)
         for optimizer in plan.optimizers:
             self.adapt(optimizer, policy, self._cast.originals)
@@ -169,16 +167,10 @@ class Preparation:
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
-        masters = self._session.masters
-        for param in [param for group in optimizer.param_groups for param in group["params"]]:
-            master = masters.find(param)
-            if master is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
-                originals[id(param)] = (kept_where_equal(master.detach(), param.detach()), param.grad)
         has_masters = bool(policy.master_weights)
         adapter = OptimizerAdapter(optimizer, policy.dtypes, has_masters, originals, self._session.callbacks)
         self._rollback.callback(adapter.rollback)
         self.attach(adapter)
-        masters.add(adapter.pairs())
         return adapter
 
     def attach(self, adapter):
@@ -194,9 +186,8 @@ class Preparation:
             self._cast.commit(self._patches)
         for adapter in self._adapters + self._grown:
             adapter.commit()
+            session.add_masters(adapter)
         for adapter in self._adapters:
-            if adapter.pairs():
-                session.callbacks.writes.open(session.patches)
             session.adapters.add(adapter)
             self._patches.defer_weakly(adapter.release)
         session.patches.absorb(self._patches)

@@ -99,6 +99,12 @@ class Session:
         if plan.models or plan.optimizers:
             self.scalers = []
 
+    def add_masters(self, adapter):
+        """Make the masters of an adapter known to checkpoints and wrappers; watch its half params for writes."""
+        if adapter.pairs():
+            self.masters.add(adapter.pairs())
+            self.callbacks.writes.open(self.patches)
+
     def refresh_masters(self):
         """Copy to the masters what has been written to their half params."""
         for adapter in list(self.adapters):
