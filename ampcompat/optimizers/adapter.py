@@ -25,6 +25,7 @@ from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
 from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
+from .masters import add_gradients
 
 SLOT = "_amp_stash"
 
@@ -54,7 +55,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self.has_masters = has_masters
         self.callbacks = callbacks
         self.stage = Stage.READY
-        self.pending_scale = 1.0
+        self.pending_scale, self._pending_loss = 1.0, None  # see ``leave_scaled``
         self.sets_to_none = True  # what the optimizer's own zero_grad does by default
         self.replaced = {}  # the optimizer's original methods, by name
         self.methods = PatchStack()  # restores them
@@ -122,6 +123,27 @@ class OptimizerAdapter(MasterPairs, ApexNames):
                 return True
         return self.has_half_gradients()
 
+    def unscale_delayed(self, scaler, scale, seen, unscaled):
+        """Unscale what passes with ``delay_unscale`` have left, unless it is of the loss and the scale of this pass.
+
+        Args:
+            scaler: the ``LossScaler`` of this pass.
+            scale: its scale: a float, or a tensor of shape ().
+            seen: ids of params whose gradients have this scale already, a set that grows.
+            unscaled: ids of params whose gradients were unscaled here, a set that grows: other adapters may share them.
+
+        Returns:
+            ``(LossScaler, loss_id)`` of the loss whose gradients were unscaled; None if none were.
+        """
+        if self.stage is not Stage.SCALED:
+            return None
+        loss = self._pending_loss or (scaler, None)
+        if loss[0] is scaler and is_same(scale, self.pending_scale):
+            self._unpaired_with_grad(seen)
+            return None
+        self.after_backward(loss[0], self.pending_scale, unscaled)
+        return loss
+
     def before_backward(self, scaler, scale, seen, are_local=False):
         """Bring gradients of earlier passes to the scale of this one, so that the sum has one scale.
 
@@ -132,9 +154,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
             are_local: the gradients are not reduced yet, so they must stay in ``.grad``.
         """
         if self.stage is Stage.SCALED:
-            if is_same(scale, self.pending_scale):
-                return
-            self.after_backward(scaler, self.pending_scale, set())
+            return
         if self.untracked_scale is not None and self._are_untracked_gradients_cleared():
             self.untracked_scale = None
         self._move_to_masters(scaler, 1.0)
@@ -167,9 +187,15 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         grads = [param.grad for param in self.leaf_params()]
         return [None if grad is None else grad._version for grad in grads]
 
-    def leave_scaled(self, scale):
-        """End a pass with ``delay_unscale``: a later pass unscales the sum."""
-        self.stage, self.pending_scale = Stage.DELAYED if is_one(scale) else Stage.SCALED, scale
+    def leave_scaled(self, scale, loss=None):
+        """End a pass with ``delay_unscale``: a later pass unscales the sum.
+
+        Args:
+            scale: the scale of its gradients: a float, or a tensor of shape ().
+            loss: its ``(LossScaler, loss_id)``; None leaves the overflow check to the loss of the later pass.
+        """
+        self.stage = Stage.DELAYED if is_one(scale) else Stage.SCALED
+        self.pending_scale, self._pending_loss = scale, loss
 
     def after_backward(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``before_backward``."""
@@ -190,9 +216,9 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self._end_pass()
 
     def _end_pass(self):
-        for param, grad in self._set_aside:
-            param.grad = grad if param.grad is None else param.grad.add_(grad)
-        self._set_aside = []
+        aside, self._set_aside = self._set_aside, []
+        if aside:
+            add_gradients(*zip(*aside))
         self.stage = Stage.READY
         self.known_passes = self.callbacks.passes.ended
         if not self.steps_plainly:

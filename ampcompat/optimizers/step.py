@@ -137,15 +137,16 @@ def _watched(adapter, closure):
     params = [param for group in adapter.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
     closure = adapter.callbacks.bind_casts(closure)
-    losses = []
+    has_run = False
 
     def watched():
-        moved = bool(losses) or [param._version for param in params] != versions
+        nonlocal has_run
+        moved = has_run or [param._version for param in params] != versions
         if moved:
             adapter.masters_to_models()
         with torch.enable_grad(), adapter.callbacks.writes.resumed():
             loss = closure()
-        losses.append(loss)
+        has_run = True
         catch_up(adapter)
         adapter.check_unscaled()
         if adapter.skips.take():
@@ -238,6 +239,7 @@ def _prepare_amp_backward(self):
     scaler = adapter.callbacks.first_scaler()
     adapter.begin()
     with torch.no_grad():
+        adapter.unscale_delayed(scaler, scaler.loss_scale(), set(), set())
         adapter.before_backward(scaler, scaler.loss_scale(), set())
 
 

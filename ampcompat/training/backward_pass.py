@@ -6,7 +6,7 @@ import torch
 
 from ..errors import AmpError
 from ..loss_scaling.overflow import check_overflow, defer_check
-from ..loss_scaling.scaler import is_one, is_same
+from ..loss_scaling.scaler import is_one
 from ..optimizers.step import client_method
 from ..optimizers.untracked_gradients import is_watched, record_pass
 from ..tensor_lists import is_narrower
@@ -71,20 +71,36 @@ class BackwardPass:
         by_client = [client_method(adapter, "_prepare_amp_backward") for adapter in outermost]
         if any(by_client) or any([adapter.has_gradients_to_rescale() for adapter in outermost]):
             with self._casts.paused(), torch.no_grad():
-                seen, are_local = set(), self._ddp_wrappers.have_unreduced_gradients(outermost)
-                for adapter, prepare in zip(outermost, by_client):
-                    if adapter.holds_scaled_gradients() and not is_same(self.scale, adapter.pending_scale):
-                        self._ddp_wrappers.move_to_masters([adapter])
-                    if prepare is None:
-                        adapter.before_backward(self.scaler, self.scale, seen, are_local)
-                    elif not (self.delay_unscale or adapter.holds_scaled_gradients()):
-                        prepare()
+                self._bring_to_scale(outermost, by_client)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for adapter in self.adapters:
             adapter.open_passes.append(weakref.ref(self, adapter.open_passes.remove))
         if self._yields_loss():
             return loss
         return loss * (self.scale.to(loss.device) if isinstance(self.scale, torch.Tensor) else self.scale)
+
+    def _bring_to_scale(self, adapters, by_client):
+        """Bring gradients of earlier passes to the scale of this one.
+
+        Args:
+            adapters: of the optimizers without a block around this one.
+            by_client: for each of them what a client calls instead, or None.
+        """
+        are_local = self._ddp_wrappers.have_unreduced_gradients(adapters)
+        seen, unscaled, delayed = set(), set(), {}
+        for adapter, prepare in zip(adapters, by_client):
+            loss = adapter.unscale_delayed(self.scaler, self.scale, seen, unscaled) if prepare is None else None
+            if loss is not None:
+                self._ddp_wrappers.move_to_masters([adapter])
+                delayed.setdefault(loss, []).append(adapter)
+        for (scaler, loss_id), of_loss in delayed.items():
+            if scaler is not self.scaler:
+                (defer_check if are_local else check_overflow)(scaler, loss_id, of_loss)
+        for adapter, prepare in zip(adapters, by_client):
+            if prepare is None:
+                adapter.before_backward(self.scaler, self.scale, seen, are_local)
+            elif not (self.delay_unscale or adapter.holds_scaled_gradients()):
+                prepare()
 
     def _yields_loss(self):
         """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
@@ -123,12 +139,15 @@ class BackwardPass:
             record_pass(self.loss, self.scale, self._other_adapters)
         is_unreduced = self._sharded_models.keep_gradients(adapters)
         if kind is not None:
-            earlier = self.scaler.overflow_state()
+            earlier, has_delayed = self.scaler.overflow_state(), any([each.holds_scaled_gradients() for each in adapters])
             self._unscale(adapters)
-            self.scaler.clear_overflow_state(earlier)
+            if has_delayed:  # gradients of passes that did end are among them
+                defer_check(self.scaler, self.loss_id, self.adapters)
+            else:
+                self.scaler.clear_overflow_state(earlier)
         elif self.delay_unscale or is_unreduced:
             for adapter in adapters:
-                adapter.leave_scaled(self.scale)
+                adapter.leave_scaled(self.scale, None if is_unreduced else (self.scaler, self.loss_id))
             self._ddp_wrappers.record_unreduced(self.adapters, stay=True)
         else:
             self._unscale(adapters)
