@@ -60,6 +60,14 @@ class Notices:
             "backward pass.".format(type(adapter.optimizer).__name__, float(adapter.untracked_scale)),
         )
 
+    def stepped_within_block(self, optimizer):
+        """Print that an optimizer steps before its ``scale_loss`` block has unscaled the gradients."""
+        self.say_once(
+            "stepped within block",
+            "ampcompat: {}.step() was called within its amp.scale_loss block, where gradients are still scaled. Call "
+            "it after the block.".format(type(optimizer).__name__),
+        )
+
     def unscaled_gradients_used(self, adapter):
         """Print that an optimizer steps on half gradients that were never scaled."""
         self.say_once(

@@ -14,6 +14,7 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 
 import copy
 import enum
+import weakref
 from collections import OrderedDict
 
 import torch
@@ -23,6 +24,7 @@ from ..errors import AmpError
 from ..loss_scaling.overflow import StepSkips
 from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
+from ..torch_compat import features
 from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
 from .masters import add_gradients
@@ -67,7 +69,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self.watched_passes = float("-inf") if has_masters else 0
         self.steps_plainly = False
         self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
-        self._untracked_versions = []  # of these gradients
+        self._untracked = []  # (weak reference, version) of each of these gradients, or None
         self.skips = StepSkips(optimizer, callbacks.step_skipped)
         self._set_aside = []  # (param, gradient)
         self._pairs = OrderedDict()  # id(master) -> Pair
@@ -104,7 +106,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
     def has_state_to_update(self):
         """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
         is_ready = self.stage is not Stage.SCALED and self.untracked_scale is None
-        return bool(self._pairs) or not is_ready or self.skips.has_checks()
+        return bool(self._pairs or self.open_passes) or not is_ready or self.skips.has_checks()
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
@@ -176,16 +178,22 @@ class OptimizerAdapter(MasterPairs, ApexNames):
 
     def leave_untracked(self, scale):
         """End a pass whose ``scale_loss`` did not get this optimizer; it left gradients scaled by ``scale`` here."""
-        self.untracked_scale, self._untracked_versions = scale, self._gradient_versions()
+        grads = [param.grad for param in self.leaf_params()]
+        self.untracked_scale = scale
+        self._untracked = [None if grad is None else (weakref.ref(grad), grad._version) for grad in grads]
 
     def _are_untracked_gradients_cleared(self):
         """Return whether each gradient is None or was written to since, as ``zero_grad`` does in place."""
-        versions = zip(self._untracked_versions, self._gradient_versions())
-        return all(now is None or now != version for version, now in versions)
-
-    def _gradient_versions(self):
         grads = [param.grad for param in self.leaf_params()]
-        return [None if grad is None else grad._version for grad in grads]
+        pairs = zip(self._untracked, grads)
+        return all(now is None or then is None or now._version != then[1] for then, now in pairs)
+
+    def forget_replaced_gradients(self):
+        """Note that no scaled gradients are left here if each is another tensor now, as after ``model.zero_grad()``."""
+        if self.untracked_scale is not None and features.keeps_gradient_objects():
+            pairs = zip(self._untracked, [param.grad for param in self.leaf_params()])
+            if all(then is None or then[0]() is not now for then, now in pairs):
+                self.untracked_scale = None
 
     def leave_scaled(self, scale, loss=None):
         """End a pass with ``delay_unscale``: a later pass unscales the sum.
@@ -251,6 +259,9 @@ class OptimizerAdapter(MasterPairs, ApexNames):
                 "delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, and let them be "
                 "reduced, in the last backward pass before step().".format(self.pending_scale)
             )
+        if any([not is_one(block.scale) for block in self.open_blocks()]):
+            self.callbacks.notices.stepped_within_block(self.optimizer)
+        self.forget_replaced_gradients()
         if self.untracked_scale is not None:
             self.callbacks.notices.scaled_gradients_used(self)
             if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled

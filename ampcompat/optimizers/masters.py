@@ -120,7 +120,7 @@ def add_gradients(masters, grads):
         if held is None:
             master.grad = grad
         elif held.is_sparse or grad.is_sparse:
-            master.grad = held + grad
+            master.grad = grad + held if held.is_sparse else held + grad  # torch wants a dense one first
         else:
             sums.append(held)
             terms.append(grad)

@@ -44,6 +44,7 @@ def _is_in_scaled_block(adapter):
 
 def _take_gradients(adapter):
     """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
+    adapter.forget_replaced_gradients()
     passes = adapter.callbacks.passes
     if adapter.untracked_scale is None and adapter.known_passes != passes.ended and not is_watched(adapter):
         adapter.leave_untracked(passes.scale)  # assumed; later passes are watched, so it is known then

@@ -39,7 +39,7 @@ def record_pass(loss, scale, adapters):
     leaves = leaves_of(loss)
     for adapter in adapters:
         adapter.watched_passes += 1
-        if any(id(param) in leaves for param in adapter.leaf_params()):
+        if any(id(param) in leaves and param.grad is not None for param in adapter.leaf_params()):
             adapter.leave_untracked(scale)
 
 

@@ -4,6 +4,7 @@ The tensor that ``.data`` returns, and one that is assigned to it, has its own v
 possibly written after such an access, and as long as such a tensor is alive.
 """
 
+import functools
 import weakref
 from contextlib import nullcontext
 from threading import get_ident
@@ -17,7 +18,7 @@ class Writes:
     """The watched params, and those that may have been written since the last ``clear``."""
 
     def __init__(self):
-        self._watched = weakref.WeakValueDictionary()  # id -> param
+        self._watched = {}  # id -> weak reference to the param
         self._recorded = {}  # id -> weak references to tensors that share the param's memory
         self._is_open = False
         self._paused_threads = set()  # threads that are in an optimizer's step
@@ -35,7 +36,8 @@ class Writes:
 
     def _record(self, param, alias):
         key = id(param)
-        if self._watched.get(key) is param and get_ident() not in self._paused_threads:
+        watched = self._watched.get(key)
+        if watched is not None and watched() is param and get_ident() not in self._paused_threads:
             alive = [each for each in self._recorded.get(key, ()) if each() is not None]
             self._recorded[key] = alive + [weakref.ref(alias)]
 
@@ -46,9 +48,13 @@ class Writes:
 
     def watch(self, params):
         """Watch these params too."""
-        self._recorded = {key: aliases for key, aliases in self._recorded.items() if key in self._watched}
         for param in params:
-            self._watched[id(param)] = param
+            self._watched[id(param)] = weakref.ref(param, functools.partial(self._forget, id(param)))
+
+    def _forget(self, key, reference):
+        if self._watched.get(key) is reference:
+            del self._watched[key]
+            self._recorded.pop(key, None)
 
     def paused(self):
         """Return a context manager that notes no writes of this thread: those of an optimizer's own step."""
@@ -71,7 +77,7 @@ class Writes:
         for param in params if self._recorded else ():
             aliases = self._recorded.get(id(param))
             if aliases is not None and all(alias() is None for alias in aliases):
-                del self._recorded[id(param)]
+                self._recorded.pop(id(param), None)
 
 
 class _Switched:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import sys
 import warnings
+import weakref
 from typing import Mapping, NamedTuple, Tuple
 
 import torch
@@ -93,6 +94,15 @@ def has_nested_saved_tensor_hooks():
     engine = getattr(torch._C, "_autograd", None)
     names = ("_top_saved_tensors_default_hooks", "_saved_tensors_hooks_is_enabled")
     return all(hasattr(engine, name) for name in names)
+
+
+@functools.lru_cache(maxsize=None)
+def keeps_gradient_objects():
+    """Return whether a gradient stays one Python object while Python does not hold it."""
+    param = torch.nn.Parameter(torch.zeros(1))
+    param.grad = torch.zeros(1)
+    reference = weakref.ref(param.grad)
+    return reference() is not None and reference() is param.grad
 
 
 @functools.lru_cache(maxsize=None)

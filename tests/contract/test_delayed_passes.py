@@ -1,4 +1,4 @@
-"""``delay_unscale`` with several optimizers, several losses and errors: sums are exact, overflows count where they are."""
+"""``delay_unscale`` with several optimizers, losses and errors: sums are exact, overflows count where they are."""
 
 import pytest
 import torch

@@ -1,5 +1,8 @@
 """Contract 7.10 and 7.11: every way to call an optimizer, and params that come, go, freeze and thaw."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from networks import (
@@ -438,3 +441,50 @@ def test_the_count_of_steps_of_a_single_number_is_not_rounded(setting):
         (state,) = optimizer.state.values()
         assert state["step"].item() == 2049.0
         assert state["exp_avg"].dtype is (setting.high if setting.has_masters else setting.low)
+
+
+@each_setting
+def test_a_sparse_gradient_is_added_to_one_that_was_set_aside(setting):
+    """The gradient of a pass that overflowed is set aside in the next pass."""
+    if setting.level == "O3":
+        skip_unless_sparse_adds(setting.low)
+    with session_of(setting):
+        table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
+        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+        initialize(setting, table, optimizer, loss_scale="dynamic")
+        before = table.weight.detach().clone()
+        with amp.scale_loss(table.weight.sum() * float("inf"), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        with amp.scale_loss(table(torch.tensor([1, 3])).sum() * X, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer) and torch.equal(table.weight, before)
+
+
+class Repeating(torch.optim.SGD):
+    """Evaluates its closure five times."""
+
+    def step(self, closure):
+        for _ in range(4):
+            closure()
+        return super().step(closure)
+
+
+@each_setting
+def test_a_closure_that_is_evaluated_often_keeps_no_earlier_loss(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, lambda params: Repeating(params, lr=0.25))
+        losses, alive = [], []
+
+        def closure():
+            gc.collect()
+            alive.append(sum(reference() is not None for reference in losses))
+            optimizer.zero_grad()
+            loss = X * model(INPUT.to(setting.high)).sum()
+            losses.append(weakref.ref(loss))
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        assert len(alive) == 5 and max(alive) <= 1

@@ -5,9 +5,13 @@ import torch
 from networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
+from ampcompat.torch_compat import features
 
 FACTOR = 2.0**-4
 with_masters = settings_at("O2", "O5")
+needs_lasting_gradients = pytest.mark.skipif(
+    not features.keeps_gradient_objects(), reason="this torch makes a new object of a gradient at every read"
+)
 
 
 class Lab:
@@ -213,9 +217,10 @@ class Pair:
         (group,) = self.optimizers[index].param_groups
         assert all(torch.equal(p.detach().double(), w) for p, w in zip(group["params"], (reference.a, reference.b)))
 
-    def zero_grad(self):
-        for thing in self.optimizers + self.references:
-            thing.zero_grad()
+    def zero_grad(self, *indices):
+        for index in indices or (0, 1):
+            self.optimizers[index].zero_grad()
+            self.references[index].zero_grad()
 
 
 @with_masters
@@ -275,3 +280,61 @@ def test_such_gradients_are_no_plain_ones_even_late_in_a_run(setting):
             pair.scaled(0, *([1] if iteration > 14 else []))
             pair.step(0)
             pair.step(1)
+
+
+@with_masters
+@pytest.mark.parametrize("stops", ["before backward", "by an error"])
+def test_a_pass_that_left_nothing_is_no_reason_to_doubt_plain_gradients(setting, stops):
+    with session_of(setting):
+        pair = Pair(setting)
+        for _ in range(3):
+            pair.zero_grad()
+            try:
+                with amp.scale_loss(pair.loss(0, 1), pair.optimizers[0]):
+                    if stops == "by an error":
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+            pair.plain(1)
+            pair.step(1)
+
+
+@with_masters
+@needs_lasting_gradients
+def test_plain_gradients_count_after_the_model_has_dropped_scaled_ones(setting):
+    with session_of(setting):
+        pair = Pair(setting)
+        for _ in range(3):  # a generator's pass leaves gradients in the discriminator, whose optimizer clears none
+            pair.scaled(0, 1)
+            pair.step(0)
+            pair.zero_grad(0)
+            for param in pair.models[1].parameters():
+                param.grad = None
+            pair.plain(1)
+            pair.step(1)
+            pair.references[1].zero_grad()
+
+
+@settings_at("O0", "O1", "O4")
+@pytest.mark.parametrize("scale", [128.0, "dynamic"])
+def test_a_step_within_a_scale_loss_block_says_that_its_gradients_are_scaled(setting, scale, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting, loss_scale=scale)
+        capsys.readouterr()
+        for _ in range(2):
+            with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+                scaled_loss.backward()
+                lab.optimizer.step()
+        assert capsys.readouterr().out.count("within its amp.scale_loss block") == 1
+
+
+@settings_at("O0", "O1", "O4")
+def test_a_step_within_a_block_whose_scale_is_one_is_right_and_says_nothing(setting, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting, loss_scale=1.0)
+        capsys.readouterr()
+        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+            scaled_loss.backward()
+            lab.reference.backward(FACTOR)
+            lab.step()
+        assert capsys.readouterr().out == ""
