@@ -32,6 +32,8 @@ WRITTEN = "contract/test_written_weights.py"
 CLOSING = "training/test_closing.py"
 RESUMED = "checkpoints/test_resume_orders.py"
 OPTIMIZER = "contract/test_optimizer_calls.py"
+DELAYED = "contract/test_delayed_passes.py"
+ADDED = "contract/test_added_groups.py"
 
 FAULTS_OF_TRAINING = [
     # -- the loss scale ------------------------------------------------------------------------------------------------
@@ -104,8 +106,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "missed skip",
         OVERFLOW,
-        "for check in self._last) if self._last else False",
-        "for check in self._last[:0])",
+        "for check in self._last:",
+        "for check in self._last[:0]:",
         BLOCKS,
     ),
     Fault(
@@ -138,13 +140,13 @@ FAULTS_OF_TRAINING = [
         "distributed/test_process_group.py",
     ),
     # -- gradients -----------------------------------------------------------------------------------------------------
-    Fault("loss not scaled", PASS, "loss * _on_device_of(self.scale, loss)", "loss * 1.0", BLOCKS),
+    Fault("loss not scaled", PASS, "else self.scale)", "else 1.0)", BLOCKS),
     Fault("delay_unscale ignored", PASS, "elif self.delay_unscale or", "elif", BLOCKS),
     Fault(
         "gradients left scaled after an error",
         PASS,
-        "            self._unscale(adapters)\n            self.scaler.clear",
-        "            self.scaler.clear",
+        "            self._unscale(adapters)\n            if has_delayed:",
+        "            if has_delayed:",
         "contract/test_data_safety.py",
     ),
     Fault(
@@ -157,9 +159,32 @@ FAULTS_OF_TRAINING = [
     Fault(
         "gradients set aside are lost",
         ADAPTER,
-        "param.grad = grad if param.grad is None else param.grad.add_(grad)",
+        "add_gradients(*zip(*aside))",
         "pass",
         LOSSES + " contract/test_accumulation.py",
+    ),
+    Fault(
+        "delayed overflow charged to the next loss",
+        ADAPTER,
+        "loss = self._pending_loss or (scaler, None)",
+        "loss = (scaler, None)",
+        DELAYED,
+    ),
+    Fault(
+        "shared gradients unscaled twice",
+        ADAPTER,
+        "self.pending_scale, unscaled)",
+        "self.pending_scale, set())",
+        DELAYED,
+    ),
+    Fault("delayed overflow forgotten after an error", PASS, "if has_delayed:", "if False:", DELAYED),
+    Fault("masters of added groups unknown", STEP, "adapter.callbacks.group_added(adapter)", "pass", ADDED),
+    Fault(
+        "dropped scaled gradients held against plain ones",
+        "optimizers/plain_backward.py",
+        "adapter.forget_replaced_gradients()",
+        "pass",
+        "contract/test_plain_backward.py",
     ),
     Fault(
         "half gradients kept by zero_grad",
