@@ -488,3 +488,23 @@ def test_a_closure_that_is_evaluated_often_keeps_no_earlier_loss(setting):
 
         optimizer.step(closure)
         assert len(alive) == 5 and max(alive) <= 1
+
+
+class Preconditioned(torch.optim.SGD):
+    """Multiplies matrices in its step, as second-order optimizers do; ``dtypes`` are those of the products."""
+
+    def step(self, closure=None):
+        square = torch.eye(2, dtype=self.param_groups[0]["params"][0].dtype)
+        self.dtypes = [square.dtype, torch.mm(square, square).dtype, torch.nn.functional.linear(square, square).dtype]
+        return super().step(closure)
+
+
+@each_setting
+@pytest.mark.parametrize("with_state", [False, True], ids=["nothing to update", "with an overflow check"])
+def test_functions_within_a_step_are_not_cast(setting, with_state):
+    with session_of(setting):
+        scale = "dynamic" if with_state else 1.0
+        model, optimizer = begin(setting, lambda params: Preconditioned(params, lr=0.25), loss_scale=scale)
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert len(set(optimizer.dtypes)) == 1
