@@ -18,6 +18,7 @@ import torch
 from .. import tensor_lists
 from ..errors import AmpError
 from ..opt_levels import DYNAMIC
+from ..patching import chain
 from ..torch_compat import features
 from .apex_names import ApexNames
 from .overflow import MAX_UNREAD_CHECKS, OverflowCheck
@@ -159,14 +160,27 @@ class LossScaler(ApexNames):
         return check
 
     def sync(self):
-        """Apply the pending checks to the scale. Synchronizes with the device if one has not been read."""
+        """Apply the pending checks to the scale. Synchronizes with the device if one has not been read.
+
+        Callbacks read the scale as it is after their check. All checks are applied, even if callbacks raise; then the
+        first error is raised, with the others in its chain of contexts.
+        """
         pending, self._pending = self._pending, []
         self._on_device = None
+        first = None
         for check in pending:
             overflowed = self.checks_overflow and check.overflowed()
             self._advance(overflowed)
             if overflowed:
-                check.run_callbacks()
+                try:
+                    check.run_callbacks()
+                except BaseException as error:
+                    if first is None:
+                        first = error
+                    else:
+                        chain(first, error)
+        if first is not None:
+            raise first
 
     def _advance(self, overflowed):
         self._overflowed = overflowed
