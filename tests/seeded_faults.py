@@ -47,7 +47,7 @@ FAULTS_OF_TRAINING = [
     Fault(
         "growth interval off by one",
         SCALER,
-        "_good_steps == self._scale_seq_len",
+        "_good_steps >= self._scale_seq_len",
         "_good_steps > self._scale_seq_len",
         AUTOMATON,
     ),
@@ -68,8 +68,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "first scale above the upper bound",
         SCALER,
-        "min(max_loss_scale, init_scale)",
-        "init_scale",
+        "min(max_loss_scale, max(init_scale, min_loss_scale or 0.0))",
+        "max(init_scale, min_loss_scale or 0.0)",
         "contract/test_initialize.py",
     ),
     Fault(

@@ -14,6 +14,8 @@ import functools
 
 import torch
 
+from ..patching import run_all
+
 #: After so many unread checks the host reads them all. This bounds memory, at one synchronization per 100 steps.
 MAX_UNREAD_CHECKS = 100
 
@@ -52,10 +54,9 @@ class OverflowCheck:
         self._callbacks.append(callback)
 
     def run_callbacks(self):
-        """Call the callbacks, once."""
+        """Call the callbacks, once: all of them, even if one raises; then raise the first error."""
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+        run_all((callback, ()) for callback in callbacks)
 
 
 def check_overflow(scaler, loss_id, adapters, groups=()):

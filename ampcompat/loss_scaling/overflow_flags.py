@@ -64,14 +64,14 @@ class OverflowFlags:
         return flags
 
     def state(self):
-        """Return a copy of the flags and the buffer, for ``reset``."""
+        """Return a copy of the flags and the buffer, and whether that was taken, for ``reset``."""
         flags = {device: flag.clone() for device, flag in self._flags.items()}
-        return flags, None if self._buffer is None else self._buffer.clone()
+        return flags, None if self._buffer is None else self._buffer.clone(), self._is_taken
 
     def reset(self, state=None):
         """Clear the flags and the buffer, or set them to what ``state`` returned earlier."""
-        flags, value = ({}, None) if state is None else state
-        self._flags, self._is_taken = dict(flags), False
+        flags, value, self._is_taken = ({}, None, False) if state is None else state
+        self._flags = dict(flags)
         if self._buffer is not None:
             if value is None:
                 self._buffer.zero_()

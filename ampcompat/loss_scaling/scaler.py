@@ -5,10 +5,12 @@ read. Where every optimizer accepts ``found_inf``, a copy of the scale is update
 
 The automaton (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
 
-    start   scale = min(2**16, max), unskipped = 0
+    start   scale = min(max(2**16, min), max), unskipped = 0
     overflow            scale = max(scale / 2, min), unskipped = 0, the step is skipped
     2000 good in a row  scale = min(scale * 2, max), unskipped = 0
     otherwise           unskipped = unskipped + 1
+
+A scale that a script writes or loads is kept until one of these updates, whatever the bounds.
 """
 
 import re
@@ -18,6 +20,7 @@ import torch
 from .. import tensor_lists
 from ..errors import AmpError
 from ..opt_levels import DYNAMIC
+from ..patching import chain
 from ..torch_compat import features
 from .apex_names import ApexNames
 from .overflow import MAX_UNREAD_CHECKS, OverflowCheck
@@ -33,7 +36,7 @@ class LossScaler(ApexNames):
 
     Args:
         loss_scale: a float for a static scale, or ``"dynamic"``.
-        init_scale: the first dynamic scale (at most ``max_loss_scale``).
+        init_scale: the first dynamic scale, as far as the bounds allow it.
         scale_factor: the growth factor; its inverse is the backoff factor. ``growth_factor`` and ``backoff_factor``
             override it.
         scale_window: good steps in a row before the scale grows.
@@ -64,7 +67,7 @@ class LossScaler(ApexNames):
         self.checks_overflow = self.dynamic or checks_static
         self.process_group = process_group if self.checks_overflow else None
         self.skips_in_a_row = 0
-        self._scale = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
+        self._scale = min(max_loss_scale, max(init_scale, min_loss_scale or 0.0)) if self.dynamic else float(loss_scale)
         self._good_steps = 0
         self._growth_factor = growth_factor or scale_factor
         self._backoff_factor = backoff_factor or 1.0 / scale_factor
@@ -151,7 +154,8 @@ class LossScaler(ApexNames):
         """
         check = OverflowCheck(all_reduced(self._found.take(), self.process_group, *groups))
         on_device = on_device and self._can_update_on_device(check)
-        if not on_device or len(self._pending) >= MAX_UNREAD_CHECKS:
+        uses_host = not on_device or self._on_device is None
+        if self._pending and (uses_host or len(self._pending) >= MAX_UNREAD_CHECKS):
             self.sync()
         self._pending.append(check)
         if on_device:
@@ -159,14 +163,27 @@ class LossScaler(ApexNames):
         return check
 
     def sync(self):
-        """Apply the pending checks to the scale. Synchronizes with the device if one has not been read."""
+        """Apply the pending checks to the scale. Synchronizes with the device if one has not been read.
+
+        Callbacks read the scale as it is after their check. All checks are applied, even if callbacks raise; then the
+        first error is raised, with the others in its chain of contexts.
+        """
         pending, self._pending = self._pending, []
         self._on_device = None
+        first = None
         for check in pending:
             overflowed = self.checks_overflow and check.overflowed()
             self._advance(overflowed)
             if overflowed:
-                check.run_callbacks()
+                try:
+                    check.run_callbacks()
+                except BaseException as error:
+                    if first is None:
+                        first = error
+                    else:
+                        chain(first, error)
+        if first is not None:
+            raise first
 
     def _advance(self, overflowed):
         self._overflowed = overflowed
@@ -179,7 +196,7 @@ class LossScaler(ApexNames):
             return
         self.skips_in_a_row = 0
         self._good_steps += 1
-        if self.dynamic and self._good_steps == self._scale_seq_len:
+        if self.dynamic and self._good_steps >= self._scale_seq_len:
             self._scale = min(self._max_loss_scale, self._scale * self._growth_factor)
             self._good_steps = 0
             self._overflows_left = self._hysteresis
@@ -196,14 +213,15 @@ class LossScaler(ApexNames):
         return self._min_loss_scale or SMALLEST_SCALE
 
     def _can_update_on_device(self, check):
-        plain = self.dynamic and self._hysteresis == 1 and self._floor() <= self._scale
+        plain = self.dynamic and self._hysteresis == 1 and self._floor() <= self._scale <= self._max_loss_scale
         return plain and check.has_one_flag() and features.has_fused_scale_update(check.flags[0].device.type)
 
     def _update_on_device(self, flag):
         if self._on_device is None:
+            good_steps = min(self._good_steps, self._scale_seq_len - 1)  # torch compares with ==
             self._on_device = (
                 torch.full((), self._scale, dtype=torch.float32, device=flag.device),
-                torch.full((), self._good_steps, dtype=torch.int32, device=flag.device),
+                torch.full((), good_steps, dtype=torch.int32, device=flag.device),
             )
         # A new tensor for a new scale: ``is_same`` compares scales on the device by identity.
         scale, good_steps = self._on_device[0].clone(), self._on_device[1]

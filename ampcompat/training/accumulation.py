@@ -163,11 +163,12 @@ class Accumulation:
             return False
         self._check_exchanged()
         self._check_remaining()
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        params = {id(param): param for group in groups for param in group["params"]}  # optimizers may share some
         with torch.no_grad():
-            for optimizer in self.optimizers:
-                for param in [param for group in optimizer.param_groups for param in group["params"]]:
-                    if param.grad is not None:
-                        param.grad.mul_(self.size / done)
+            for param in params.values():
+                if param.grad is not None:
+                    param.grad.mul_(self.size / done)
         self.iteration = 0
         self._finish()
         return True
@@ -177,6 +178,7 @@ class Accumulation:
         self._first, self._is_local = self.iteration, False
         for optimizer in self.optimizers:
             optimizer.step()
+        for optimizer in self.optimizers:  # after every step, as optimizers may share params
             optimizer.zero_grad()
 
     def _check_remaining(self):

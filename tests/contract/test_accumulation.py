@@ -95,6 +95,23 @@ def test_an_unknown_end_is_finished_by_hand(setting):
             assert (found - wanted).abs().max() <= TOLERANCE[setting.level] * max(1.0, wanted.abs().max())
 
 
+@pytest.mark.parametrize("loss_scale", [1.0, SCALE, "dynamic"])
+@pytest.mark.parametrize("is_complete", [True, False], ids=["step", "finish"])
+def test_optimizers_that_share_a_weight_each_step_on_its_gradient_once(loss_scale, is_complete):
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for rate in (2.0**-4, 2.0**-5)]
+    amp.initialize(model, optimizers, opt_level="O0", loss_scale=loss_scale, verbosity=0)
+    before = model.weight.detach().clone()
+    accumulation = amp.accumulate(optimizers, 2 if is_complete else 4)
+    for _ in range(2):
+        with accumulation.scale_loss(model(torch.ones(1, 2)).sum()) as scaled_loss:
+            scaled_loss.backward()
+        due = accumulation.step()
+    assert due is is_complete and accumulation.finish() is not is_complete
+    assert (before - model.weight - (2.0**-4 + 2.0**-5)).abs().max() <= 1e-6
+    assert model.weight.grad is None or not holds_nonzero(model.weight.grad)
+
+
 @each_setting
 def test_an_iteration_without_a_backward_pass_adds_nothing_even_when_it_is_due(setting):
     batches = [make_batch(setting, seed=index) for index in range(3)]

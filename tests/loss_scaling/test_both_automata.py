@@ -1,0 +1,98 @@
+"""The loss scale on the host and the one on the device are the same, from any scale and count that a script sets."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import torch
+from automata import each_automaton, initialized, on_host, step
+from networks import ScaleReference
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.loss_scaling.scaler import LossScaler
+
+
+def load(scale, unskipped=0):
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": scale, "unskipped": unskipped}})
+
+
+def numbers():
+    return amp.state_dict()["loss_scaler0"]
+
+
+@each_automaton
+def test_a_loaded_scale_above_the_maximum_is_kept_until_an_update(make_optimizer):
+    model, optimizer = initialized(make_optimizer, max_loss_scale=1024.0, growth_interval=4)
+    load(8192.0)
+    scales = [step(model, optimizer, overflows) for overflows in [False] * 2 + [True] + [False] * 5]
+    assert scales == [8192.0] * 3 + [4096.0] * 4 + [1024.0]
+    assert numbers() == {"loss_scale": 1024.0, "unskipped": 1}
+
+
+@each_automaton
+def test_a_loaded_scale_below_the_minimum_is_kept_until_an_update(make_optimizer):
+    model, optimizer = initialized(make_optimizer, min_loss_scale=1024.0)
+    load(16.0)
+    scales = [step(model, optimizer, overflows) for overflows in (False, False, True, True, False)]
+    assert scales == [16.0] * 3 + [1024.0] * 2
+    assert numbers() == {"loss_scale": 1024.0, "unskipped": 1}
+
+
+@each_automaton
+@hypothesis.given(
+    pattern=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=10),
+    start=st.tuples(st.sampled_from([2.0**8, 2.0**10, 2.0**12, 2.0**14]), st.integers(0, 5)),
+    bounds=st.sampled_from([(None, 2.0**24), (2.0**9, 2.0**11), (2.0**10, 2.0**10)]),
+)
+@hypothesis.settings(deadline=None, max_examples=15)
+def test_every_step_uses_the_automatons_scale(make_optimizer, pattern, start, bounds):
+    reference = ScaleReference(6, *bounds)
+    try:
+        options = {"growth_interval": 6, "min_loss_scale": bounds[0], "max_loss_scale": bounds[1]}
+        model, optimizer = initialized(make_optimizer, **options)
+        load(*start)
+        reference.scale, reference.unskipped = start
+        for overflows, is_read in pattern:
+            assert step(model, optimizer, overflows) == reference.scale
+            reference.update(overflows)
+            if is_read:
+                assert numbers() == {"loss_scale": reference.scale, "unskipped": reference.unskipped}
+    finally:
+        ampcompat.reset()
+
+
+@each_automaton
+def test_a_loaded_count_beyond_the_growth_interval_grows_the_scale_at_once(make_optimizer):
+    model, optimizer = initialized(make_optimizer, growth_interval=5)
+    load(1024.0, unskipped=10)
+    assert [step(model, optimizer) for _ in range(7)] == [1024.0] + [2048.0] * 5 + [4096.0]
+    assert numbers() == {"loss_scale": 4096.0, "unskipped": 1}
+
+
+@each_automaton
+def test_the_first_scale_is_within_the_bounds(make_optimizer):
+    model, optimizer = initialized(make_optimizer, min_loss_scale=2.0**18, max_loss_scale=2.0**20)
+    assert [step(model, optimizer, overflows) for overflows in (True, False)] == [2.0**18] * 2
+    assert numbers() == {"loss_scale": 2.0**18, "unskipped": 1}
+
+
+@pytest.mark.parametrize("init_scale, first", [(4.0, 64.0), (128.0, 128.0), (2.0**20, 1024.0)])
+def test_the_initial_scale_is_bounded_on_both_sides(init_scale, first):
+    scaler = LossScaler("dynamic", init_scale=init_scale, min_loss_scale=64.0, max_loss_scale=1024.0)
+    assert scaler.loss_scale() == first
+
+
+def test_bounds_do_not_apply_to_a_static_scale():
+    assert LossScaler(8.0, min_loss_scale=64.0).loss_scale() == 8.0
+
+
+@each_automaton
+def test_an_overflow_in_a_nested_block_of_another_optimizer_lowers_the_next_scale(make_optimizer):
+    model, optimizer = initialized(make_optimizer)
+    other_model, other = initialized(on_host)
+    with amp.scale_loss(model(torch.ones(1, 3)).float().sum() * 2.0**-24, optimizer) as outer:
+        with amp.scale_loss(other_model(torch.ones(1, 3)).float().sum() * float("inf"), other) as inner:
+            inner.backward()
+        outer.backward()
+    assert step(model, optimizer) == 2.0**15
+    assert numbers() == {"loss_scale": 2.0**15, "unskipped": 2}
