@@ -7,7 +7,11 @@ from networks import INPUT, Product, initialize, session_of, settings_at
 from ampcompat import amp
 
 with_masters = settings_at("O2", "O5")
-TINY = 2.0**-13  # less than the half dtypes resolve at 1
+
+
+def tiny(setting):
+    """Return a number too small to change a 1 in the low dtype."""
+    return torch.finfo(setting.low).eps / 8
 
 
 def begin(setting, rate=0.25):
@@ -15,7 +19,7 @@ def begin(setting, rate=0.25):
     model = torch.nn.ModuleList([Product(1.0), Product(1.0)]).to(setting.high)
     optimizer = torch.optim.SGD(model[0].parameters(), lr=rate)
     initialize(setting, model, optimizer, loss_scale=128.0)
-    optimizer.add_param_group({"params": list(model[1].parameters()), "lr": rate * TINY})
+    optimizer.add_param_group({"params": list(model[1].parameters()), "lr": rate * tiny(setting)})
     return model, optimizer
 
 
@@ -37,9 +41,9 @@ def test_checkpoints_save_and_load_the_masters_of_an_added_group(setting):
         assert not torch.equal(masters[-1], model[1].b.to(setting.high))  # it has bits that the half param lacks
         for name, master in zip(saved, masters):
             assert torch.equal(saved[name], master)
-        model.load_state_dict({name: value + TINY for name, value in saved.items()})
+        model.load_state_dict({name: value + tiny(setting) for name, value in saved.items()})
         for name, master in zip(saved, masters):
-            assert torch.equal(saved[name] + TINY, master)
+            assert torch.equal(saved[name] + tiny(setting), master)
 
 
 @with_masters
