@@ -26,7 +26,8 @@ class ForwardCasts:
         output_dtype: floating tensors in the output are cast to this; None leaves them.
         context: a function that returns the context manager in which ``forward`` runs, or None for no context. It
             belongs to a session and is not pickled. None means never a context.
-        token: the ``Token`` that all marks of one session share, copies included; closing it ends them.
+        token: the ``Token`` that all marks of one session share; closing it ends them. None makes one of its own: that
+            of a copy whose inputs are cast outlives the session.
     """
 
     def __init__(self, owner, input_dtype=None, output_dtype=None, context=None, token=None):
@@ -51,7 +52,8 @@ class ForwardCasts:
         return output if self.output_dtype is None else cast_floating(output, self.output_dtype)
 
     def __deepcopy__(self, memo):
-        return ForwardCasts(self.owner, self.input_dtype, self.output_dtype, self.context, self.token)
+        token = self.token if self.input_dtype is None else None  # its weights stay as they are cast
+        return ForwardCasts(self.owner, self.input_dtype, self.output_dtype, self.context, token)
 
     def __reduce__(self):
         dtypes = (None, None) if self.token.closed else (self.input_dtype, self.output_dtype)
