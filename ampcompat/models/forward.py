@@ -9,6 +9,8 @@ import functools
 import threading
 import weakref
 
+import torch
+
 from ..nested import cast_floating
 
 MARK = "_amp_forward"
@@ -36,7 +38,8 @@ class ForwardCasts:
         self.output_dtype = output_dtype
         self.context = context
         self.token = Token() if token is None else token
-        _patch_class(self)
+        if not issubclass(owner, torch.jit.ScriptModule):  # its class has no ``forward``; ``mark`` sets one
+            _patch_class(self)
 
     def run(self, forward, model, args, kwargs):
         """Call ``forward(model, *args, **kwargs)`` with the casts."""
@@ -75,7 +78,7 @@ class Token:
 
 
 class InstanceForward:
-    """Replaces a ``forward`` that a user has set on the instance, which hides the patch of the class."""
+    """Replaces a ``forward`` of the instance: one that a user has set there, or that of a TorchScript module."""
 
     def __init__(self, casts, forward):
         self.casts = casts
@@ -92,8 +95,8 @@ class InstanceForward:
 def mark(model, casts, patches):
     """Mark ``model`` with ``casts``; undone by ``patches``."""
     patches.set_in_dict(model, MARK, casts)
-    if "forward" in vars(model):
-        patches.set_in_dict(model, "forward", InstanceForward(casts, vars(model)["forward"]))
+    if "forward" in vars(model) or isinstance(model, torch.jit.ScriptModule):
+        patches.set_in_dict(model, "forward", InstanceForward(casts, model.forward))
 
 
 def _patch_class(casts):
