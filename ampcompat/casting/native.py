@@ -109,7 +109,6 @@ class NativeBackend(PatchedBackend):
             self._update_flags()
 
     def stop(self):
-        """Turn the casts off in this process for good."""
         super().stop()
         self._leave()
 
