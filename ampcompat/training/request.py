@@ -37,17 +37,6 @@ class Request(NamedTuple):
         return self.policy.dtypes.high
 
 
-#: Keywords of ``initialize`` that override the opt level.
-_LEVEL_OPTIONS = (
-    "cast_model_type",
-    "patch_torch_functions",
-    "patch_torch_functions_type",
-    "keep_batchnorm_fp32",
-    "master_weights",
-    "loss_scale",
-)
-
-
 def make_request(stated, command_line, dtypes=None):
     """Return the ``Request`` of a call.
 
@@ -60,7 +49,7 @@ def make_request(stated, command_line, dtypes=None):
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
     """
     forced = state.initialize_options
-    layers = _entries(stated["keep_fp32"]) + _entries(forced.get("keep_fp32"))
+    layers = listed_layers(stated["keep_fp32"]) + listed_layers(forced.get("keep_fp32"))
     stated = dict(stated, **dict(forced, keep_fp32=layers))
     models, optimizers = stated["models"], stated["optimizers"]
     model_list = checked_list(models, "amp.initialize", "models", "a torch.nn.Module or a list of them", is_module)
@@ -68,8 +57,8 @@ def make_request(stated, command_line, dtypes=None):
     if optimizers is not None:
         expected = "an optimizer, a list of them, or None"
         optimizer_list = checked_list(optimizers, "amp.initialize", "optimizers", expected, is_optimizer)
-    options = {name: stated[name] for name in _LEVEL_OPTIONS}
-    command_line = dict({name: forced[name] for name in _LEVEL_OPTIONS if name in forced}, **command_line)
+    options = {name: stated[name] for name in opt_levels.LEVEL_OPTIONS}
+    command_line = dict({name: forced[name] for name in opt_levels.LEVEL_OPTIONS if name in forced}, **command_line)
     defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
     return Request(
         models=model_list,
@@ -115,7 +104,8 @@ def _output_dtype(dtype):
     return dtype
 
 
-def _entries(keep_fp32):
+def listed_layers(keep_fp32):
+    """Return the argument ``keep_fp32``, which may be one entry or None, as a list."""
     if keep_fp32 is None:
         return []
     return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
