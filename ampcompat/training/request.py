@@ -29,6 +29,15 @@ class Request(NamedTuple):
         """Return the loss scalers, one per loss."""
         return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
 
+    def fixed_options(self):
+        """Return the options, by name, that a second ``initialize`` of the same models and optimizers cannot change.
+
+        The dict is for comparisons. It keeps no layers and predicates alive.
+        """
+        options = {_KEYWORDS.get(name, name): value for name, value in self.scaler_options.items()}
+        layers = [layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32]
+        return dict(options, keep_fp32=layers, cast_model_outputs=self.cast_model_outputs)
+
     @property
     def output_dtype(self):
         """What the models' floating outputs are cast to, or None."""
@@ -121,6 +130,8 @@ def checked_count(subject, number, least=1):
 #: The keywords of ``LossScaler`` that are given by those of ``initialize``: scales and factors, and whole numbers.
 _FACTORS = ("min_loss_scale", "init_scale", "growth_factor", "backoff_factor")
 _COUNTS = {"growth_interval": "scale_window", "hysteresis": "hysteresis"}
+#: The keywords of ``initialize`` for those of ``LossScaler`` that have other names.
+_KEYWORDS = {"scale_window": "growth_interval", "checks_static": "skip_static_overflow"}
 
 
 def _scaler_options(stated):
