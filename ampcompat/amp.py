@@ -41,6 +41,7 @@ from .diagnostics.overflow_diagnosis import add_diagnosis
 from .diagnostics.skip_limit import set_skip_limit
 from .errors import hide_internal_frames
 from .optimizers import plain_backward
+from .patching import run_after
 from .training import state
 from .training.accumulation import accumulate
 from .training.disabled import DisabledSession, disable
@@ -215,11 +216,16 @@ def _initialize(stated):
     if session is None or not session.enabled:
         session = new_session()
     request = make_request(stated, session.overrides, session.dtypes)
-    session.initialize(request, stated["verbosity"])
-    is_diagnosed_run = state.command_line().get("diagnose", False)
-    if request.diagnose or is_diagnosed_run:
-        add_diagnosis(session, prints_summary=is_diagnosed_run)
-    set_skip_limit(session, *request.skip_limit)
+    try:
+        session.initialize(request, stated["verbosity"])
+        is_diagnosed_run = state.command_line().get("diagnose", False)
+        if request.diagnose or is_diagnosed_run:
+            add_diagnosis(session, prints_summary=is_diagnosed_run)
+        set_skip_limit(session, *request.skip_limit)
+    except BaseException as error:
+        if session.policy is not None and session is not state.current():  # nothing else can close it
+            run_after(error, session.close)
+        raise
     state.enter(session)
 
 

@@ -20,7 +20,7 @@ from .memory.step_observer import MemoryObserver
 from .optimizers.adapter import SLOT
 from .patching import PatchStack
 from .training import state
-from .training.request import checked_list, is_module, is_optimizer
+from .training.request import checked_count, checked_list, is_module, is_optimizer, listed_layers
 
 __all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
 
@@ -197,17 +197,11 @@ def estimate(
             )
         )
     _, policy = opt_levels.resolve(level, options, None, dtypes)
-    kept = [] if keep_fp32 is None else list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
-    sharding = None if shard is None else Sharding(model, _ranks(world_size), _blocks(shard))
+    ranks = checked_count("world_size must be", world_size)
+    sharding = None if shard is None else Sharding(model, ranks, _blocks(shard))
     session = state.current()
     with session.casts.paused() if session is not None else nullcontext():
-        return before_initialize(model, optimizer_class, policy, kept, sharding, _ranks(world_size))
-
-
-def _ranks(world_size):
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
-        raise AmpValueError("world_size must be a whole number from 1 up, not {!r}.".format(world_size))
-    return world_size
+        return before_initialize(model, optimizer_class, policy, listed_layers(keep_fp32), sharding, ranks)
 
 
 def _blocks(shard):

@@ -82,17 +82,7 @@ class _Walk:
         items = [self.visit(item) for item in value]
         if all(new is old for new, old in zip(items, value)):
             return value
-        if type(value) in (tuple, list):
-            return type(value)(items)
-        if isinstance(value, list):
-            new = copy.copy(value)
-            new[:] = items
-            return new
-        if hasattr(value, "_make"):
-            return value._make(items)
-        if hasattr(value, "n_sequence_fields"):  # torch.return_types.*: built from one sequence
-            return type(value)(items)
-        return _with_attributes_of(value, tuple.__new__(type(value), items))
+        return _with_items(value, items)
 
     def _collection(self, value):
         items = [self.visit(item) for item in value]
@@ -111,14 +101,7 @@ class _Walk:
             new = self.visit(old)
             if new is not old:
                 changed[key] = new
-        if not changed:
-            return value
-        if isinstance(value, MutableMapping):
-            new = copy.copy(value)
-            for key, item in changed.items():
-                new[key] = item
-            return new
-        return type(value)(dict(value, **changed))
+        return _updated(value, changed) if changed else value
 
     def _attributes(self, value, names):
         changed = {}
@@ -139,6 +122,33 @@ class _Walk:
         if attributes:  # attribute by attribute: its own ``to(dtype)`` might convert integer tensors too
             return self._attributes(value, list(attributes))
         return value.to(self.dtype) if self.sources is None or _dtype_of(value) in self.sources else value
+
+
+def _with_items(value, items):
+    """Return a tuple or list of the type of ``value`` with other items, as many."""
+    if type(value) in (tuple, list):
+        return type(value)(items)
+    if isinstance(value, list):
+        new = copy.copy(value)
+        new[:] = items
+        return new
+    if hasattr(value, "_make"):
+        return value._make(items)
+    if hasattr(value, "n_sequence_fields"):  # torch.return_types.*: built from one sequence
+        return type(value)(items)
+    return _with_attributes_of(value, tuple.__new__(type(value), items))
+
+
+def _updated(value, changed):
+    """Return a mapping of the type of ``value`` with some items changed."""
+    if not isinstance(value, MutableMapping):
+        items = dict(value)
+        items.update(changed)
+        return type(value)(items)
+    new = copy.copy(value)
+    for key, item in changed.items():
+        new[key] = item
+    return new
 
 
 def _with_attributes_of(value, new):
@@ -170,13 +180,11 @@ def map_items(cast, value):
         items = {key: cast(item) for key, item in value.items()}
         if all(items[key] is value[key] for key in items):
             return value
-        return items if type(value) is dict else type(value)(items)
+        return items if type(value) is dict else _updated(value, items)
     items = [cast(item) for item in value]
     if all(new is old for new, old in zip(items, value)):
         return value
-    if hasattr(value, "_make"):
-        return value._make(items)
-    return items if type(value) is list else type(value)(items)
+    return items if type(value) is list else _with_items(value, items)
 
 
 def map_arguments(cast, args, kwargs):

@@ -91,6 +91,13 @@ class Notices:
             "models functions are cast if any of the levels is O1 or O4.".format(policy.opt_level, before.opt_level)
         )
 
+    def options_ignored(self, names):
+        """Print which options a second ``initialize`` of the same models and optimizers does not change."""
+        self.say(
+            "ampcompat: initialize was called again with the same models and optimizers. These options are ignored: "
+            "{}. Pass them to the first call.".format(", ".join(names))
+        )
+
     def scaler_counts(self, found, used):
         """Print that a checkpoint has more or fewer loss scalers than are in use."""
         rest = "the others in the checkpoint are ignored" if found > used else "the others keep their initial state"

@@ -275,3 +275,6 @@ _PARSERS = {
     "master_weights": _parse_bool,
     "loss_scale": _parse_loss_scale,
 }
+
+#: The options that an opt level sets, and that keywords of ``amp.initialize`` override.
+LEVEL_OPTIONS = tuple(_PARSERS)

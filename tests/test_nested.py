@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
-from ampcompat.nested import cast_floating
+from ampcompat.nested import cast_floating, map_items
 
 LOW, HIGH = torch.float16, torch.float32
 Point = collections.namedtuple("Point", "x label")
@@ -152,6 +152,41 @@ def test_every_kind_of_mapping_comes_back_as_itself(make):
     cast = cast_floating(original, HIGH)
     assert type(cast) is type(original) and cast["a"].dtype is HIGH and cast["b"].dtype is torch.int64
     assert getattr(cast, "default_factory", None) is getattr(original, "default_factory", None)
+
+
+def test_keys_of_a_read_only_mapping_need_not_be_strings():
+    cast = cast_floating(types.MappingProxyType({0: half(), 1: "text"}), HIGH)
+    assert isinstance(cast, types.MappingProxyType) and cast[0].dtype is HIGH and cast[1] == "text"
+
+
+class Pair(list):
+    """A list with a constructor and an attribute of its own."""
+
+    def __init__(self, first, second):
+        super().__init__([first, second])
+        self.name = "pair"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda first, second: Pair(first, second),
+        lambda first, second: Point(first, second),
+        lambda first, second: collections.defaultdict(list, {0: first, 1: second}),
+        lambda first, second: ModelOutput(a=first, b=second),
+    ],
+    ids=["own list", "namedtuple", "defaultdict", "own dict"],
+)
+def test_arguments_of_functions_keep_the_type_and_the_attributes_of_containers(make):
+    ids = tokens()
+    original = make(half(), ids)
+    cast = map_items(lambda item: item.float() if item.is_floating_point() else item, original)
+    first, second = cast.values() if isinstance(cast, dict) else cast
+    assert type(cast) is type(original) and first.dtype is HIGH and second is ids
+    for name in ("name", "default_factory"):
+        assert getattr(cast, name, None) == getattr(original, name, None)
+    assert getattr(cast, "a", first) is first and getattr(original, "a", half()).dtype is LOW
+    assert map_items(lambda item: item, original) is original
 
 
 class Window(collections.deque):

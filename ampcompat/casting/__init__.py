@@ -12,7 +12,7 @@ from .patched import PatchedBackend
 
 __all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
 
-#: By name, the preferred one first.
+#: The backends that cast, by name.
 BACKENDS = OrderedDict([("native", NativeBackend), ("patched", PatchedBackend)])
 
 AUTO = "auto"

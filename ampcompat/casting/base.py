@@ -71,6 +71,10 @@ class CastBackend(abc.ABC):
         """Limit the casts to threads that are in a ``region``. Call it before ``open``."""
 
     @abc.abstractmethod
+    def stop(self) -> None:
+        """Turn the casts off for good in this process, a worker of a ``DataLoader``."""
+
+    @abc.abstractmethod
     def region(self) -> ContextManager[None]:
         """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
 
@@ -120,6 +124,9 @@ class NoCasts(CastBackend):
         pass
 
     def limit_to_regions(self) -> None:
+        pass
+
+    def stop(self) -> None:
         pass
 
     def bind_casts(self, function: Function) -> Function:

@@ -20,7 +20,7 @@ def pause_loading(backend, patches):
     """Run what ``DataLoader`` calls with the backend's casts off.
 
     Args:
-        backend: a ``CastBackend`` with ``paused()`` and ``stop()``.
+        backend: a ``CastBackend``.
         patches: the ``PatchStack`` that undoes it.
     """
     loader = torch.utils.data.DataLoader

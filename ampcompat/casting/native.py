@@ -23,10 +23,19 @@ _Tensor = torch.Tensor
 
 
 class _ThreadState(threading.local):
-    """The state of one thread: the ``CastDevices`` for which its flags are set, or None; the flags before that."""
+    """The state of one thread.
+
+    Attributes:
+        entered: the ``CastDevices`` for which its flags are set, or None.
+        before: its flags before that, in the main thread.
+        pauses: for each pause that it is in, the innermost last: what ``Flags.restore`` takes, and the ``CastDevices``.
+    """
 
     entered = None
     before = None
+
+    def __init__(self):
+        self.pauses = []
 
 
 class NativeBackend(PatchedBackend):
@@ -38,6 +47,7 @@ class NativeBackend(PatchedBackend):
         self._available = tuple(features.read().autocast_devices)
         self._flags = Flags(self._available)
         self._thread = _ThreadState()
+        self._paused_flags = _PausedFlags(self)
         super().__init__(dtypes, rows, allow_banned, messages)
 
     def _make_casts(self):
@@ -87,6 +97,7 @@ class NativeBackend(PatchedBackend):
         if members.before is not None:
             self._flags.write(members.before)
             members.before = members.entered = None
+            members.pauses[:] = [((), None)] * len(members.pauses)  # those that end later restore nothing
 
     def set_devices(self, types):
         super().set_devices(types)
@@ -98,7 +109,6 @@ class NativeBackend(PatchedBackend):
             self._update_flags()
 
     def stop(self):
-        """Turn the casts off in this process for good."""
         super().stop()
         self._leave()
 
@@ -116,7 +126,7 @@ class NativeBackend(PatchedBackend):
     def paused(self):
         if compile.is_tracing():
             return compile.autocast_off(self._flags.devices or self._available)
-        return _PausedFlags(self)
+        return self._paused_flags
 
     _paused_inside = paused
 
@@ -166,22 +176,24 @@ class NativeBackend(PatchedBackend):
 
 
 class _PausedFlags:
-    """Context manager: wrappers and autocast off in this thread."""
+    """Context manager: wrappers and autocast off in this thread. It can be entered again within itself."""
 
-    __slots__ = ("_backend", "_was", "_devices")
+    __slots__ = ("_backend",)
 
     def __init__(self, backend):
         self._backend = backend
 
     def __enter__(self):
         backend = self._backend
-        backend._switch.change_pauses(1)
-        self._devices = backend._switch.devices
-        self._was = backend._flags.leave()
+        switch = backend._switch
+        switch.change_pauses(1)
+        backend._thread.pauses.append((backend._flags.leave(), switch.devices))
 
     def __exit__(self, *exc_info):
         backend = self._backend
-        backend._flags.restore(self._was)
-        backend._switch.change_pauses(-1)
-        if backend._switch.devices is not self._devices and backend._thread.before is not None:
+        switch = backend._switch
+        was, devices = backend._thread.pauses.pop()
+        backend._flags.restore(was)
+        switch.change_pauses(-1)
+        if switch.devices is not devices and backend._thread.before is not None:
             backend._update_flags()

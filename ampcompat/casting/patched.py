@@ -159,7 +159,6 @@ class PatchedBackend(CastBackend):
             self._switch.devices = CastDevices(types)
 
     def stop(self):
-        """Turn the casts off for good in this process, a worker of a ``DataLoader``."""
         self._switch.turn_off()
 
     def limit_to_regions(self):

@@ -9,6 +9,8 @@ import functools
 import threading
 import weakref
 
+import torch
+
 from ..nested import cast_floating
 
 MARK = "_amp_forward"
@@ -26,7 +28,8 @@ class ForwardCasts:
         output_dtype: floating tensors in the output are cast to this; None leaves them.
         context: a function that returns the context manager in which ``forward`` runs, or None for no context. It
             belongs to a session and is not pickled. None means never a context.
-        token: the ``Token`` that all marks of one session share, copies included; closing it ends them.
+        token: the ``Token`` that all marks of one session share; closing it ends them. None makes one of its own: that
+            of a copy whose inputs are cast outlives the session.
     """
 
     def __init__(self, owner, input_dtype=None, output_dtype=None, context=None, token=None):
@@ -35,7 +38,8 @@ class ForwardCasts:
         self.output_dtype = output_dtype
         self.context = context
         self.token = Token() if token is None else token
-        _patch_class(self)
+        if not issubclass(owner, torch.jit.ScriptModule):  # its class has no ``forward``; ``mark`` sets one
+            _patch_class(self)
 
     def run(self, forward, model, args, kwargs):
         """Call ``forward(model, *args, **kwargs)`` with the casts."""
@@ -51,7 +55,8 @@ class ForwardCasts:
         return output if self.output_dtype is None else cast_floating(output, self.output_dtype)
 
     def __deepcopy__(self, memo):
-        return ForwardCasts(self.owner, self.input_dtype, self.output_dtype, self.context, self.token)
+        token = self.token if self.input_dtype is None else None  # its weights stay as they are cast
+        return ForwardCasts(self.owner, self.input_dtype, self.output_dtype, self.context, token)
 
     def __reduce__(self):
         dtypes = (None, None) if self.token.closed else (self.input_dtype, self.output_dtype)
@@ -73,7 +78,7 @@ class Token:
 
 
 class InstanceForward:
-    """Replaces a ``forward`` that a user has set on the instance, which hides the patch of the class."""
+    """Replaces a ``forward`` of the instance: one that a user has set there, or that of a TorchScript module."""
 
     def __init__(self, casts, forward):
         self.casts = casts
@@ -90,8 +95,8 @@ class InstanceForward:
 def mark(model, casts, patches):
     """Mark ``model`` with ``casts``; undone by ``patches``."""
     patches.set_in_dict(model, MARK, casts)
-    if "forward" in vars(model):
-        patches.set_in_dict(model, "forward", InstanceForward(casts, vars(model)["forward"]))
+    if "forward" in vars(model) or isinstance(model, torch.jit.ScriptModule):
+        patches.set_in_dict(model, "forward", InstanceForward(casts, model.forward))
 
 
 def is_marked(model):

@@ -31,9 +31,6 @@ class Facts(NamedTuple):
     version: str
     devices: Tuple[str, ...]
     autocast_devices: Mapping[str, Tuple[torch.dtype, ...]]
-    has_inference_mode: bool
-    has_functorch: bool
-    has_compile: bool
 
 
 def read():
@@ -43,9 +40,6 @@ def read():
         version=torch.__version__,
         devices=devices,
         autocast_devices={device: autocast_dtypes(device) for device in devices if autocast_dtypes(device)},
-        has_inference_mode=hasattr(torch, "inference_mode"),
-        has_functorch=hasattr(torch._C, "_functorch"),
-        has_compile=hasattr(torch, "compile"),
     )
 
 

@@ -6,12 +6,17 @@ Nothing is changed before the plan is checked. If applying it raises, everything
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import torch
+
 from ..errors import AmpError, AmpValueError
 from ..models import forward, fsdp, state_dict, weights
 from ..optimizers import step, zero_redundancy
 from ..optimizers.adapter import SLOT, OptimizerAdapter
 from ..patching import PatchStack
 from . import state
+
+#: Modules that take no hooks of ``state_dict``; before torch 1.5 traced modules are among them.
+_SCRIPTED = getattr(torch.jit, "RecursiveScriptModule", torch.jit.ScriptModule)
 
 
 class Plan(NamedTuple):
@@ -77,6 +82,11 @@ def _check_models(models, policies, policy):
     for model in models:
         fsdp.check(model, policy)
         weights.check_model(model, state.allow_incoming_model_not_fp32)
+        if policy.casts_model and any(isinstance(module, _SCRIPTED) for module in model.modules()):
+            raise AmpError(
+                "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at {}. Use "
+                "O1 or O4, or compile the model with torch.jit.trace after amp.initialize.".format(policy.opt_level)
+            )
 
 
 def _check_optimizers(optimizers, policy):

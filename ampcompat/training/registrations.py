@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, TypeVar
 
+from ..casting.patch_targets import replace
 from ..errors import AmpTypeError, AmpValueError, hide_internal_frames
 from ..op_table import rules
+from ..patching import PatchStack
 from . import state
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -37,17 +39,31 @@ def register(owner, name, rule):
 
     Raises:
         AmpValueError: ``owner`` has no such name.
-        AmpTypeError: it is not callable.
+        AmpTypeError: it is not callable, or it cannot be replaced.
     """
     place = getattr(owner, "__name__", owner)
     if not hasattr(owner, name):
         raise AmpValueError("{} has no function {!r} to register.".format(place, name))
     if not callable(getattr(owner, name)):
         raise AmpTypeError("{}.{} is not a function.".format(place, name))
+    _check_replaceable(owner, name, place)
     state.registrations.append((owner, name, rule))
     session = state.current()
     if session is not None and session.enabled:
-        session.process_casts.reopen()
+        try:
+            session.process_casts.reopen()
+        except BaseException:
+            state.registrations.pop()
+            raise
+
+
+def _check_replaceable(owner, name, place):
+    try:
+        with PatchStack() as patches:
+            replace(patches, owner, name, lambda function: function)
+    except (AttributeError, TypeError) as error:
+        message = "{}.{} cannot be replaced by a function that casts: {}.".format(place, name, error)
+        raise AmpTypeError(message) from None
 
 
 # -- the public functions: amp.half_function and the others ----------------------------------------------------------

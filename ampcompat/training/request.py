@@ -29,23 +29,21 @@ class Request(NamedTuple):
         """Return the loss scalers, one per loss."""
         return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
 
+    def fixed_options(self):
+        """Return the options, by name, that a second ``initialize`` of the same models and optimizers cannot change.
+
+        The dict is for comparisons. It keeps no layers and predicates alive.
+        """
+        options = {_KEYWORDS.get(name, name): value for name, value in self.scaler_options.items()}
+        layers = [layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32]
+        return dict(options, keep_fp32=layers, cast_model_outputs=self.cast_model_outputs)
+
     @property
     def output_dtype(self):
         """What the models' floating outputs are cast to, or None."""
         if self.cast_model_outputs is not None or self.policy.cast_model_type is None:
             return self.cast_model_outputs
         return self.policy.dtypes.high
-
-
-#: Keywords of ``initialize`` that override the opt level.
-_LEVEL_OPTIONS = (
-    "cast_model_type",
-    "patch_torch_functions",
-    "patch_torch_functions_type",
-    "keep_batchnorm_fp32",
-    "master_weights",
-    "loss_scale",
-)
 
 
 def make_request(stated, command_line, dtypes=None):
@@ -60,7 +58,7 @@ def make_request(stated, command_line, dtypes=None):
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
     """
     forced = state.initialize_options
-    layers = _entries(stated["keep_fp32"]) + _entries(forced.get("keep_fp32"))
+    layers = listed_layers(stated["keep_fp32"]) + listed_layers(forced.get("keep_fp32"))
     stated = dict(stated, **dict(forced, keep_fp32=layers))
     models, optimizers = stated["models"], stated["optimizers"]
     model_list = checked_list(models, "amp.initialize", "models", "a torch.nn.Module or a list of them", is_module)
@@ -68,8 +66,8 @@ def make_request(stated, command_line, dtypes=None):
     if optimizers is not None:
         expected = "an optimizer, a list of them, or None"
         optimizer_list = checked_list(optimizers, "amp.initialize", "optimizers", expected, is_optimizer)
-    options = {name: stated[name] for name in _LEVEL_OPTIONS}
-    command_line = dict({name: forced[name] for name in _LEVEL_OPTIONS if name in forced}, **command_line)
+    options = {name: stated[name] for name in opt_levels.LEVEL_OPTIONS}
+    command_line = dict({name: forced[name] for name in opt_levels.LEVEL_OPTIONS if name in forced}, **command_line)
     defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
     return Request(
         models=model_list,
@@ -115,7 +113,8 @@ def _output_dtype(dtype):
     return dtype
 
 
-def _entries(keep_fp32):
+def listed_layers(keep_fp32):
+    """Return the argument ``keep_fp32``, which may be one entry or None, as a list."""
     if keep_fp32 is None:
         return []
     return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
@@ -131,6 +130,8 @@ def checked_count(subject, number, least=1):
 #: The keywords of ``LossScaler`` that are given by those of ``initialize``: scales and factors, and whole numbers.
 _FACTORS = ("min_loss_scale", "init_scale", "growth_factor", "backoff_factor")
 _COUNTS = {"growth_interval": "scale_window", "hysteresis": "hysteresis"}
+#: The keywords of ``initialize`` for those of ``LossScaler`` that have other names.
+_KEYWORDS = {"scale_window": "growth_interval", "checks_static": "skip_static_overflow"}
 
 
 def _scaler_options(stated):

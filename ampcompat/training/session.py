@@ -64,6 +64,7 @@ class Session:
         # Models and optimizers are held weakly, so that a loop over folds frees each fold.
         self.adapters = WeakList()
         self.policies = weakref.WeakKeyDictionary()  # model -> its policy
+        self._fixed_options = weakref.WeakKeyDictionary()  # model -> ``Request.fixed_options()``
         self._models_before_backward = []  # weak references to models without a backward pass yet
 
     def initialize(self, request, verbosity=1):
@@ -72,6 +73,7 @@ class Session:
             self.verbosity = verbosity
         plan = make_plan(request, self)
         if plan.is_empty() and request.models:
+            self._note_ignored(request)
             has_stopped = self.choice is None  # by ``handle._deactivate()``
             if request.policy.patch_torch_functions and has_stopped:
                 self.process_casts.open(request.policy.dtypes)
@@ -82,6 +84,14 @@ class Session:
         if not plan.is_empty() or not request.models:
             for observer in self.observers:
                 observer.initialized(self, plan.models, plan.optimizers)
+
+    def _note_ignored(self, request):
+        """Print which options of the request are not those that its models were initialized with."""
+        given = {name: value for name, value in request.fixed_options().items() if value}
+        known = [self._fixed_options[model] for model in request.models]
+        ignored = sorted(name for name in given if any(given[name] != options.get(name) for options in known))
+        if ignored:
+            self.notices.options_ignored(ignored)
 
     def _apply(self, plan, request):
         policy = request.policy
@@ -94,6 +104,7 @@ class Session:
         self.process_casts.commit()
         for model in plan.models:
             self.policies[model] = policy
+            self._fixed_options[model] = request.fixed_options()
             self._models_before_backward.append(weakref.ref(model))
         self.policy = policy
         if plan.models or plan.optimizers:

@@ -1,7 +1,6 @@
 """The state of the process: open sessions, observers, registrations, op lists, overrides of the command line.
 
-These are the only mutable module-level values of the package. They are shared by all threads. The overrides of the
-command line are environment variables, so that spawned workers get them too.
+All threads share it. The overrides of the command line are environment variables, so that spawned workers get them too.
 """
 
 from __future__ import annotations

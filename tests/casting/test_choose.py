@@ -10,7 +10,7 @@ from ampcompat.torch_compat.features import Facts
 
 
 def facts(devices=("cpu",), **autocast):
-    return Facts("9.9", devices, autocast, True, True, True)
+    return Facts("9.9", devices, autocast)
 
 
 BOTH = (torch.float16, torch.bfloat16)

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import PAIRS, each_native, each_setting, opened
+from opened import PAIRS, each_native, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.casting import BACKENDS
@@ -51,6 +51,45 @@ def test_pauses_nest_and_end_when_the_body_raises(setting):
                 assert product_dtype(setting) is high and not backend.active()
                 raise ZeroDivisionError
         assert product_dtype(setting) is low and backend.active()
+
+
+@each_setting
+def test_one_pause_can_be_entered_again_within_itself(setting):
+    low, high = PAIRS[setting[1]]
+    with opened(setting) as backend:
+        pause = backend.paused()
+        with pause:
+            with pause:
+                assert product_dtype(setting) is high
+            assert product_dtype(setting) is high
+        assert product_dtype(setting) is low and backend.active()
+
+
+@each_setting
+def test_pauses_that_do_not_nest_end_with_the_last(setting):
+    low, high = PAIRS[setting[1]]
+
+    def pausing():
+        with backend.paused():
+            yield
+
+    with opened(setting) as backend:
+        suspended = pausing()
+        next(suspended)
+        with backend.paused():
+            suspended.close()
+            assert product_dtype(setting) is high
+        assert product_dtype(setting) is low and backend.active()
+
+
+@each_setting
+def test_a_pause_that_outlives_its_backend_leaves_no_casts_behind(setting):
+    before = snapshot()
+    with contextlib.ExitStack() as outliving:
+        with opened(setting) as backend:
+            outliving.enter_context(backend.paused())
+    assert product_dtype(setting) is PAIRS[setting[1]].high
+    assert snapshot() == before
 
 
 @each_setting

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from opened import PAIRS, each_setting, snapshot
+from opened import PAIRS, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.casting import BACKENDS, NoCasts
@@ -129,3 +129,13 @@ def test_levels_without_casts_have_regions_that_do_nothing():
     casts.limit_to_regions()
     with casts.region():
         assert not casts.active()
+
+
+@each_setting
+def test_a_backend_can_be_stopped_before_it_is_undone(setting):
+    with opened(setting) as backend:
+        backend.stop()
+        assert not backend.active()
+    casts = NoCasts()
+    casts.stop()
+    assert not casts.active()

@@ -17,6 +17,8 @@ from networks import (
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
+from ampcompat.observer import Observer
 from ampcompat.training import state
 
 NAMESPACES = (torch, torch.Tensor, F)
@@ -130,6 +132,35 @@ def test_initialize_that_raises_opens_no_session(level):
     assert ampcompat.current() is None
     with pytest.raises(RuntimeError, match="initialize"):
         amp.load_state_dict({})
+
+
+class Fails(Observer):
+    """Raises when a model is initialized."""
+
+    def initialized(self, session, models, optimizers):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("failing", ["observer", "diagnosis", "skip limit"])
+def test_initialize_that_raises_after_it_has_cast_undoes_it(level, failing, monkeypatch):
+    model = make_network()
+    optimizer = momentum_sgd(model)
+    F.cross_entropy(model(make_batch()[0]), make_batch()[1]).backward()
+    optimizer.step()
+    before = Portrait(model, optimizer)
+    if failing == "observer":
+        monkeypatch.setattr(state, "observers", [Fails()])
+    elif failing == "diagnosis":
+        monkeypatch.setattr(OverflowDiagnosis, "initialized", Fails.initialized)
+    else:
+        monkeypatch.setattr(amp, "set_skip_limit", lambda *args: Fails().initialized(*args))
+    with pytest.raises(ZeroDivisionError):
+        amp.initialize(model, optimizer, opt_level=level, diagnose=failing == "diagnosis", verbosity=0)
+    assert ampcompat.current() is None
+    assert not hasattr(optimizer, "_amp_stash")
+    differing_parts = Portrait(model, optimizer).differences(before)
+    assert {"identities", "attributes", "hooks", "namespaces"}.isdisjoint(differing_parts)
+    assert {param.dtype for param in model.parameters()} == {torch.float32}
 
 
 # -- gradients that are there before -----------------------------------------------------------------------------------

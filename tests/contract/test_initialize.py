@@ -395,6 +395,31 @@ def test_the_same_model_and_optimizer_again_change_nothing(setting):
         train_step(model, optimizer, batch)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [dict(keep_fp32=["3"]), dict(cast_model_outputs=torch.float64), dict(init_scale=4.0), dict(growth_interval=5)],
+    ids=lambda options: "".join(options),
+)
+def test_options_that_the_same_model_and_optimizer_again_cannot_change_are_named(level, options, capsys):
+    model = make_network()
+    optimizer = sgd(model)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    amp.initialize(model, optimizer, opt_level=level, **options)
+    (name,) = options
+    assert "These options are ignored: {}.".format(name) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["with the same options", "without options"])
+def test_the_same_model_and_optimizer_again_print_nothing(level, again, capsys):
+    model = make_network()
+    optimizer = sgd(model)
+    options = dict(keep_fp32=["3", model[0]], cast_model_outputs=torch.float64, growth_interval=5)
+    amp.initialize(model, optimizer, opt_level=level, **options)
+    capsys.readouterr()
+    amp.initialize(model, optimizer, opt_level=level, num_losses=2, **(options if again else {}))
+    assert capsys.readouterr().out == ""
+
+
 @each_setting
 def test_other_models_later_wrap_nothing_twice_and_leave_earlier_ones_working(setting):
     with session_of(setting):

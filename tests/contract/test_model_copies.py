@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 import inspect
 import io
 import pickle
@@ -150,10 +151,23 @@ def test_a_copy_outlives_its_session(setting, duplicate):
         model, (x, _) = make_network(setting).eval(), make_batch(setting)
         initialize(setting, model)
         twin = duplicate(model)
-    dtype = next(twin.parameters()).dtype
-    assert dtype in (setting.low, setting.high)
-    if duplicate is deep_copy:
-        assert model(x).dtype is setting.high
+        inside = model(x)
+    assert model(x).dtype is twin(x).dtype is setting.high
+    if setting.casts_weights:
+        assert torch.equal(twin(x), inside) and torch.equal(copy.deepcopy(twin)(x), inside)
+
+
+@each_setting
+def test_the_class_of_a_copy_is_restored_when_the_copy_is_freed(setting):
+    plain = vars(torch.nn.Sequential)["forward"]
+    with session_of(setting):
+        model = make_network(setting)
+        initialize(setting, model)
+        twin = copy.deepcopy(model)
+    assert model.forward.__func__ is twin.forward.__func__
+    del twin
+    gc.collect()
+    assert vars(torch.nn.Sequential)["forward"] is plain
 
 
 @each_setting
