@@ -218,6 +218,8 @@ def _initialize(stated):
     request = make_request(stated, session.overrides, session.dtypes)
     try:
         session.initialize(request, stated["verbosity"])
+        if isinstance(stated["enabled"], str):
+            session.notices.level_given_as_enabled(stated["enabled"], request.policy)
         is_diagnosed_run = state.command_line().get("diagnose", False)
         if request.diagnose or is_diagnosed_run:
             add_diagnosis(session, prints_summary=is_diagnosed_run)

@@ -45,6 +45,13 @@ class Notices:
         for name, value in policy.options.items():
             self.say("{:22} : {}".format(name, value))
 
+    def level_given_as_enabled(self, value, policy):
+        """Print that a level was given by position, as ``enabled``, which any string turns on."""
+        self.say(
+            "ampcompat: {0!r} was given as enabled, the third argument of amp.initialize, and the level is {1}. Write "
+            "opt_level={0!r}.".format(value, policy.opt_level)
+        )
+
     def overflow(self, loss_id, scaler):
         """Print that a step is skipped, in Apex's words, which scripts and log scrapers search for."""
         outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"

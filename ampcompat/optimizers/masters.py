@@ -10,7 +10,7 @@ from ..torch_compat import features
 
 
 class Snapshot:
-    """An optimizer's params, their gradients and their state before ``amp.initialize``."""
+    """An optimizer's params, their gradients and their state before its params are replaced by masters."""
 
     def __init__(self, optimizer):
         self.groups = [list(group["params"]) for group in optimizer.param_groups]
