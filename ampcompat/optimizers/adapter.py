@@ -294,10 +294,10 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         # Keys are ids, so the copy's dict is built from the copied pairs. No ``scale_loss`` block is open for a copy.
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        own = ("_pairs", "open_passes")
+        own = ("_pairs", "open_passes", "_pending_loss")
         vars(twin).update(copy.deepcopy({k: v for k, v in vars(self).items() if k not in own}, memo))
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
-        twin.open_passes = []
+        twin.open_passes, twin._pending_loss = [], self._pending_loss
         self.callbacks.writes.watch([param for pair in pairs for param in pair])
         return twin

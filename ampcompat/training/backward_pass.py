@@ -139,10 +139,8 @@ class BackwardPass:
             record_pass(self.loss, self.scale, self._other_adapters)
         is_unreduced = self._sharded_models.keep_gradients(adapters)
         if kind is not None:
-            earlier, has_delayed = (
-                self.scaler.overflow_state(),
-                any([each.holds_scaled_gradients() for each in adapters]),
-            )
+            earlier = self.scaler.overflow_state()
+            has_delayed = any([adapter.holds_scaled_gradients() for adapter in adapters])
             self._unscale(adapters)
             if has_delayed:  # gradients of passes that did end are among them
                 defer_check(self.scaler, self.loss_id, self.adapters)

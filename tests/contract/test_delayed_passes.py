@@ -1,5 +1,7 @@
 """``delay_unscale`` with several optimizers, losses and errors: sums are exact, overflows count where they are."""
 
+import copy
+
 import pytest
 import torch
 from networks import INPUT, Product, each_setting, initialize, session_of, settings_at
@@ -76,4 +78,16 @@ def test_an_overflow_of_a_delayed_pass_skips_the_step_after_an_error_in_the_next
                 raise ZeroDivisionError
         optimizer.step()
         assert all(map(torch.equal, model.parameters(), before))
+        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15
+
+
+@each_setting
+def test_an_overflow_of_a_copied_optimizer_after_a_delayed_pass_lowers_the_scale(setting):
+    with session_of(setting):
+        model, (optimizer,) = begin(setting)
+        backward(setting, model, optimizer, delay_unscale=True)
+        twin_model, twin = copy.deepcopy((model, optimizer))  # torch copies no gradients
+        backward(setting, twin_model, twin, factor=float("inf"))
+        twin.step()
+        assert amp.step_was_skipped(twin)
         assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15
