@@ -94,7 +94,7 @@ FAULTS_OF_TRAINING = [
         "loss_scaling/test_hysteresis.py",
     ),
     Fault("wrong unscale factor", SCALER, "factor = 1.0 / scale", "factor = 0.5 / scale", BLOCKS),
-    Fault("overflow flag never read as set", OVERFLOW, "flag.tolist() != 0.0", "flag.tolist() > 1.0", BLOCKS),
+    Fault("overflow flag never read as set", OVERFLOW, "flag.item() != 0.0", "flag.item() > 1.0", BLOCKS),
     Fault(
         "good steps not loaded",
         SCALER,

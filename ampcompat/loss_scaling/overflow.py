@@ -42,7 +42,7 @@ class OverflowCheck:
     def overflowed(self):
         """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
         if self.result is None:
-            self.result = any([flag.tolist() != 0.0 for flag in self.flags])
+            self.result = any([flag.item() != 0.0 for flag in self.flags])
         return self.result
 
     def has_one_flag(self):
