@@ -6,6 +6,8 @@ import sys
 from ..errors import AmpError
 from .argument_parser import CommandParser
 
+NOT_INSTALLED = "this needs LibCST: pip install libcst."
+
 
 def migrate(arguments):
     """Print the diff, or write the file; return 1 if something is left to do by hand."""
@@ -25,7 +27,7 @@ def migrate(arguments):
     except ImportError as error:
         if error.name != "libcst":
             raise
-        parser.error("this needs LibCST: pip install 'ampcompat[migrate]'")
+        parser.error(NOT_INSTALLED)
     try:
         source = _read(options.script)
         result = rewrite(source, options.script)

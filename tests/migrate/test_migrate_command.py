@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import forked
 import migrated_scripts as scripts
@@ -60,6 +61,15 @@ def test_errors_are_one_line(tmp_path, capsys, text, arguments, message):
         main(["migrate", str(path)] + arguments)
     error = capsys.readouterr().err
     assert stop.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_without_libcst_the_line_says_what_to_install(tmp_path, capsys, monkeypatch):
+    for name in [each for each in sys.modules if each.startswith("ampcompat.migrate")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    with pytest.raises(SystemExit):
+        main(["migrate", str(tmp_path / "train.py")])
+    assert capsys.readouterr().err == "ampcompat migrate: error: this needs LibCST: pip install libcst.\n"
 
 
 def numbers(text, pattern):
