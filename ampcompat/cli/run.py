@@ -78,11 +78,11 @@ def add_training_options(parser):
 def parse_level(text):
     """Return ``text`` if it is an opt level; otherwise raise an error for argparse."""
     if text not in LEVELS:
-        raise argparse.ArgumentTypeError(
-            "{!r} is none of {}; the first character is the capital letter O, not the number zero".format(
-                text, ", ".join(LEVELS)
-            )
-        )
+        meant = text.upper() if text.upper() in LEVELS else "O" + text
+        hint = "; write {}".format(meant) if meant in LEVELS else ""
+        if text.startswith("0"):
+            hint = "; the first character is the capital letter O, not the number zero"
+        raise argparse.ArgumentTypeError("{!r} is none of {}{}".format(text, ", ".join(LEVELS), hint))
     return text
 
 
