@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 
-#: The environment variable with the command that runs the script on the CPU.
+#: The environment variable with the command that runs the script on the CPU. The alias ``apex`` looks for it too.
 VARIABLE = "AMPCOMPAT_COMMAND_FOR_CPU"
 
 _MESSAGES = re.compile(
@@ -44,8 +44,8 @@ def _is_of_cuda(error):
 
 
 def advise_at_exit():
-    """Print ``advice`` below the traceback of an error that ends this process, if the environment variable is set."""
-    if VARIABLE in os.environ and not isinstance(sys.excepthook, _Hook):
+    """Print ``advice`` below the traceback of an error that ends this process."""
+    if not isinstance(sys.excepthook, _Hook):
         sys.excepthook = _Hook(sys.excepthook)
 
 

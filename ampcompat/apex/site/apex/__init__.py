@@ -21,9 +21,12 @@ def _find_ampcompat():
 
 def _advise_where_cuda_is_missing():
     """Under ``run``: say below the traceback of an error of CUDA how to do without it."""
-    from ampcompat.cuda_redirect import missing_cuda
+    import os
 
-    missing_cuda.advise_at_exit()
+    if "AMPCOMPAT_COMMAND_FOR_CPU" in os.environ:
+        from ampcompat.cuda_redirect import missing_cuda
+
+        missing_cuda.advise_at_exit()
 
 
 _find_ampcompat()
