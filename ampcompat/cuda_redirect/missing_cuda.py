@@ -13,7 +13,8 @@ import traceback
 VARIABLE = "AMPCOMPAT_COMMAND_FOR_CPU"
 
 _MESSAGES = re.compile(
-    "not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|on a CUDA device but|doesn't have NCCL|no GPUs found",
+    "not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|on a CUDA device but|doesn't have NCCL|no GPUs found"
+    "|module 'torch._C' has no attribute '_cuda_",
     re.IGNORECASE,
 )
 

@@ -180,6 +180,7 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the scripts
         "torch.cuda.set_device(0)",
         "torch.zeros(2, device='cuda')",
         "raise RuntimeError('Found no NVIDIA driver on your system.')",
+        "raise RuntimeError(\"of a rank: module 'torch._C' has no attribute '_cuda_setDevice'\")",
     ],
 )
 def test_below_an_error_of_cuda_there_is_the_command_for_the_cpu(script, statement):
