@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from ..nested import floating_tensors
 from ..optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 
 GRAD_SCALER_KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
@@ -64,9 +65,10 @@ class Contents:
     def lines(self):
         """Return the description, line by line."""
         rows = [("written by", self.origin()), ("opt level", self.level())]
-        rows += [
-            (str(key) if key is not None else "the file", _describe(kind, value)) for key, kind, value in self.parts
-        ]
+        for key, kind, value in self.parts:
+            count = 0 if kind == OTHER else sum(map(_not_finite, floating_tensors(value, [])))
+            text = _describe(kind, value) + ("; {} are nan or inf".format(count) if count else "")
+            rows.append((str(key) if key is not None else "the file", text))
         return ["{:22} : {}".format(*row) for row in rows]
 
 
@@ -100,6 +102,11 @@ def _parts(key, value):
 
 def _floating(model):
     return [value for value in model.values() if value.is_floating_point()]
+
+
+def _not_finite(tensor):
+    """Return how many numbers of a floating tensor are nan or inf; those of a sparse one are not counted."""
+    return int((~torch.isfinite(tensor)).sum()) if tensor.layout is torch.strided else 0
 
 
 def _describe(kind, value):

@@ -5,8 +5,10 @@ so that ``run`` does not import torch.
 """
 
 import argparse
+import difflib
 import importlib
 import os
+import shlex
 import sys
 
 from .. import __version__
@@ -30,15 +32,17 @@ COMMANDS = {
 
 def main(arguments=None):
     """Run one command and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = CommandParser(
         prog="ampcompat", description="NVIDIA Apex's amp for any PyTorch and any device.", epilog=_command_list()
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # keeps the lines of the epilog
     parser.add_argument("--version", action="version", version="ampcompat " + __version__)
-    parser.add_argument("command", nargs="?", choices=sorted(COMMANDS), metavar="COMMAND", help="see below")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
     parser.add_argument(
         "arguments", nargs="...", metavar="...", help="arguments of the command; COMMAND --help lists them"
     )
+    _check_first(parser, arguments)
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
@@ -56,6 +60,38 @@ def main(arguments=None):
     except BrokenPipeError:  # `... | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _check_first(parser, arguments):
+    """Exit with one line if the first argument is neither a command nor an option of ``parser``; say what was meant."""
+    if not arguments or arguments[0] in COMMANDS or parser.options_among(arguments[:1]):
+        return
+    first, rest = arguments[0], arguments[1:]
+    if first.startswith("-"):
+        command = next((each for each in rest if each in COMMANDS), None)
+        arguments = [each for each in arguments if each != command]
+        shown = _shown(command or ("run" if _is_option_of_run(first) else "COMMAND"), arguments)
+        parser.error("{} is no option of ampcompat itself; options of a command come after it: {}".format(first, shown))
+    alike = difflib.get_close_matches(first, COMMANDS, 1)
+    if first.endswith(".py") and os.path.isfile(first):
+        hint = "did you mean: " + _shown("run", arguments)
+    elif alike:
+        hint = "did you mean: " + _shown(alike[0], rest)
+    else:
+        hint = "choose from " + ", ".join(COMMANDS)
+    parser.error("{!r} is no command; {}".format(first, hint))
+
+
+def _shown(command, arguments):
+    return " ".join(["ampcompat", command] + [shlex.quote(each) for each in arguments])
+
+
+def _is_option_of_run(option):
+    from .run import add_training_options
+
+    parser = CommandParser()
+    add_training_options(parser)
+    return bool(parser.options_among([option]))
 
 
 def _command_list():

@@ -1,6 +1,7 @@
 """An argument parser that reports errors in one line, and the types of arguments."""
 
 import argparse
+import difflib
 
 #: The exit code of a wrong command line, as in argparse.
 USAGE_ERROR = 2
@@ -24,6 +25,15 @@ class CommandParser(argparse.ArgumentParser):
         action = super().add_argument(*names, **options)
         self._names.update(action.option_strings)
         return action
+
+    def parse_args(self, args=None, namespace=None):
+        """Parse as ``ArgumentParser`` does; the error of an unknown option names one that is spelled alike."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            alike = difflib.get_close_matches(unknown[0].partition("=")[0], self._names, 1)
+            hint = "; did you mean {}?".format(alike[0]) if alike else ""
+            self.error("unrecognized arguments: {}{}".format(" ".join(unknown), hint))
+        return options
 
     def error(self, message):
         """Print the message on one line and exit with 2."""

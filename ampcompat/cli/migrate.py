@@ -1,10 +1,13 @@
 """``migrate``: rewrites a script for Apex into plain torch; prints a diff unless it is to write."""
 
 import difflib
+import shlex
 import sys
 
 from ..errors import AmpError
 from .argument_parser import CommandParser
+
+NOT_INSTALLED = "this needs LibCST: pip install libcst."
 
 
 def migrate(arguments):
@@ -25,7 +28,7 @@ def migrate(arguments):
     except ImportError as error:
         if error.name != "libcst":
             raise
-        parser.error("this needs LibCST: pip install 'ampcompat[migrate]'")
+        parser.error(NOT_INSTALLED)
     try:
         source = _read(options.script)
         result = rewrite(source, options.script)
@@ -38,6 +41,8 @@ def migrate(arguments):
         parser.error(str(error))
     sys.stdout.flush()
     _report(options.script, result)
+    if target is not None:
+        print("wrote {}{}".format(target, _comparison(options, result)))
     return 1 if result.left else 0
 
 
@@ -47,6 +52,14 @@ def _report(path, result):
         print("{}:{}: note: {}".format(path, line, note), file=sys.stderr)
     for line, reason in result.left:
         print("{}: left: {}".format("{}:{}".format(path, line) if line else path, reason), file=sys.stderr)
+
+
+def _comparison(options, result):
+    """Return the command that compares a new script with the old one, where nothing is left to do by hand."""
+    if result.left or options.output is None:
+        return ""
+    paths = [shlex.quote(path) for path in (options.output, options.script)]
+    return "; compare: ampcompat ab --against {} {}".format(*paths)
 
 
 def _read(path):

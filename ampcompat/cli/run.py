@@ -12,6 +12,7 @@ import sys
 
 from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
+from ..cuda_redirect import missing_cuda
 from ..training import state
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
@@ -33,6 +34,8 @@ def run(arguments):
     state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
     device_option.apply_option(parser, options.device)
+    if options.device is None:
+        os.environ.update(missing_cuda.environment("run", arguments))
     return _exec([sys.executable] + interpreter_options() + command)
 
 
@@ -75,11 +78,11 @@ def add_training_options(parser):
 def parse_level(text):
     """Return ``text`` if it is an opt level; otherwise raise an error for argparse."""
     if text not in LEVELS:
-        raise argparse.ArgumentTypeError(
-            "{!r} is none of {}; the first character is the capital letter O, not the number zero".format(
-                text, ", ".join(LEVELS)
-            )
-        )
+        meant = text.upper() if text.upper() in LEVELS else "O" + text
+        hint = "; write {}".format(meant) if meant in LEVELS else ""
+        if text.startswith("0"):
+            hint = "; the first character is the capital letter O, not the number zero"
+        raise argparse.ArgumentTypeError("{!r} is none of {}{}".format(text, ", ".join(LEVELS), hint))
     return text
 
 

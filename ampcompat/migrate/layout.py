@@ -177,7 +177,7 @@ def _names_of_amp_on_optimizers(parsed):
 
 
 def mark_rest(source):
-    """Return (source with a comment above each statement that still uses Apex, [(name, what to do)])."""
+    """Return (source with a comment above each statement that still uses Apex, {name: its lines there})."""
     parsed = Source("script.py", source.encode("utf-8"), PYTHON)
     found = uses(parsed, Bindings(parsed.nodes))
     lines, rest = source.split("\n"), {}
@@ -186,8 +186,13 @@ def mark_rest(source):
     for at, name in lines_and_names:
         start = max(line for line in starts if line <= at)
         rest.setdefault(start, []).append(name)
-    for start in sorted(rest, reverse=True):
-        indent = lines[start - 1][: len(lines[start - 1]) - len(lines[start - 1].lstrip())]
-        if not lines[start - 2].strip().startswith(MARK):
-            lines.insert(start - 1, "{}{}left as it is: {}".format(indent, MARK, ", ".join(sorted(set(rest[start])))))
-    return "\n".join(lines), sorted({name for names in rest.values() for name in names})
+    found, added = {}, 0
+    for start in sorted(rest):
+        index, names = start - 1 + added, sorted(set(rest[start]))
+        indent = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
+        if not lines[index - 1].strip().startswith(MARK):
+            lines.insert(index, "{}{}left as it is: {}".format(indent, MARK, ", ".join(names)))
+            added += 1
+        for name in names:
+            found.setdefault(name, []).append(start + added)
+    return "\n".join(lines), found

@@ -21,6 +21,14 @@ for _theirs, _ours in _NORMS.items():
     for _module in ("apex.normalization.", "apex.normalization.fused_layer_norm."):
         SAME[_module + _theirs] = ("torch.nn." + _ours, ("normalized_shape", "eps", "elementwise_affine"))
 
+_OTHER_ARGUMENTS = "it is not called with arguments that torch has; write {}"
+_ADAM_BY_HAND = _OTHER_ARGUMENTS.format("torch.optim.AdamW(...), whose weight_decay is 0.01 by default and Apex's 0")
+#: Full name -> what to write where a use could not be rewritten.
+BY_HAND = {name: _OTHER_ARGUMENTS.format(theirs + "(...)") for name, (theirs, _) in SAME.items()}
+BY_HAND.update({name: _ADAM_BY_HAND for name in ("apex.optimizers.FusedAdam", "apex.optimizers.fused_adam.FusedAdam")})
+for _name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
+    BY_HAND[_name] = _OTHER_ARGUMENTS.format("torch.optim.SGD(...)")
+
 _ADAM = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 _SGD = ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov")
 #: Arguments of Apex that say how, not what: leaving them out changes no result.

@@ -5,9 +5,11 @@ from typing import List, NamedTuple, Tuple
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
+from ..check.source import parse
 from ..errors import AmpError
 from .layout import OneStatementPerLine, add_header, mark_rest, prune_imports
 from .plan import Plan
+from .replacements import BY_HAND
 from .rewrite import Rewriter
 
 
@@ -38,7 +40,7 @@ def migrate(source, path="script.py"):
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
-        raise AmpError("{} is not Python 3: {}.".format(path, str(error).splitlines()[0])) from None
+        raise AmpError("{} is not Python 3: {}".format(path, _fault(source) or str(error).splitlines()[0])) from None
     split = module.visit(OneStatementPerLine()).code
     plan = Plan(split, path)
     if not plan.initializes:
@@ -50,6 +52,25 @@ def migrate(source, path="script.py"):
     wrapper = MetadataWrapper(cst.parse_module(split))
     new = wrapper.visit(rewriter)
     text = add_header(prune_imports(new.code), plan.names, rewriter.loads_state)
-    text, names = mark_rest(text)
-    left = rewriter.left + [(0, name + ", marked in the new script") for name in names]
+    text, marked = mark_rest(text)
+    left = rewriter.left + [(0, _left(name, lines)) for name, lines in marked.items()]
     return Migration(text, sorted(rewriter.notes), sorted(left))
+
+
+def _left(name, lines):
+    """Return what is said of a name of Apex that the new script still has, given its lines there."""
+    shown = " and ".join(", ".join(map(str, lines)).rsplit(", ", 1))
+    where = "{}, in line{} {} of the new script".format(name, "" if len(lines) == 1 else "s", shown)
+    return "{}: {}".format(where, BY_HAND[name]) if name in BY_HAND else where
+
+
+def _fault(source):
+    """Return what Python says of source that it cannot parse; None if it can."""
+    try:
+        parse(source)
+    except SyntaxError as error:
+        where = "line {}: ".format(error.lineno) if error.lineno else ""
+        return where + error.msg + (": " + error.text.strip() if error.text else "")
+    except ValueError as error:  # a null byte, before Python 3.11.4
+        return str(error)
+    return None

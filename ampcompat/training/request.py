@@ -83,6 +83,9 @@ def make_request(stated, command_line, dtypes=None):
     )
 
 
+_ORDER = " The model comes first, then the optimizer."
+
+
 def is_optimizer(candidate):
     """Return whether ``candidate`` has what an optimizer needs; LARC and others have it without being a subclass."""
     return all(hasattr(candidate, name) for name in ("param_groups", "state", "step", "zero_grad"))
@@ -99,9 +102,10 @@ def checked_list(given, caller, name, expected, accepts):
     for index, item in enumerate(listed):
         if not accepts(item):
             place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
+            is_swapped = (is_optimizer if accepts is is_module else is_module)(item)
             raise AmpTypeError(
-                "{} expected {} to be {}, and {} is of type {}.".format(
-                    caller, name, expected, place, type(item).__name__
+                "{} expected {} to be {}, and {} is of type {}.{}".format(
+                    caller, name, expected, place, type(item).__name__, _ORDER if is_swapped else ""
                 )
             )
     return listed

@@ -185,9 +185,11 @@ class Session:
         try:
             return self.scalers[loss_id]
         except (IndexError, TypeError):
+            count = len(self.scalers)
+            there = "there is 1 loss scaler" if count == 1 else "there are {} loss scalers".format(count)
+            needed = "num_losses={}".format(loss_id + 1) if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
             raise AmpError(
-                "amp.scale_loss got loss_id={!r}, and there are {} loss scalers: pass num_losses to "
-                "amp.initialize.".format(loss_id, len(self.scalers))
+                "amp.scale_loss got loss_id={!r}, and {}: pass {} to amp.initialize.".format(loss_id, there, needed)
             ) from None
 
     def _new_adapter(self, optimizer):

@@ -1,5 +1,6 @@
 """``ampcompat checkpoint``: what a file holds, and conversions after which training goes on."""
 
+import re
 import sys
 import types
 
@@ -153,6 +154,20 @@ def test_a_state_dict_by_itself(tmp_path, capsys):
     path.write_bytes(written({"w": torch.ones(2).half()}))
     assert "O3, or a model cast by hand" in described(path, capsys, "--to", "O1", "-o", tmp_path / "o.pt")
     assert read(str(tmp_path / "o.pt"))["w"].dtype is torch.float32
+
+
+def test_numbers_that_are_not_finite_are_counted(tmp_path, capsys):
+    model = {"weight": torch.tensor([[1.0, float("nan")], [float("inf"), 2.0]]), "steps": torch.tensor(3)}
+    moments = {"step": 2, "exp_avg": torch.tensor([float("nan")] * 3, dtype=torch.bfloat16)}
+    optimizer = {"state": {0: moments}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    masters = [torch.tensor([float("-inf")]), torch.ones(2)]
+    fp16_optimizer = {"optimizer_state_dict": optimizer, "fp32_from_fp16": [masters], "loss_scaler": None}
+    whole = {"broken": model, "sound": {"weight": torch.ones(2)}, "optimizer": optimizer, "masters": masters}
+    torch.save(dict(whole, fp16=fp16_optimizer), str(tmp_path / "nan.pt"))
+    lines = dict(line.split(" : ", 1) for line in described(tmp_path / "nan.pt", capsys).splitlines())
+    found = {name.strip(): re.findall(r"; (\d+) are nan or inf$", text) for name, text in lines.items()}
+    counts = {"broken": ["2"], "sound": [], "optimizer": ["3"], "masters": ["1"], "fp16": ["4"]}
+    assert {name: found[name] for name in counts} == counts
 
 
 def test_a_damaged_file_gets_one_sentence(tmp_path, capsys):

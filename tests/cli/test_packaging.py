@@ -1,5 +1,6 @@
 """The wheel, the source archive, the legs of CI, and the commands of the README."""
 
+import ast
 import glob
 import os
 import re
@@ -13,6 +14,8 @@ import torch
 from processes import ROOT, python
 
 import ampcompat
+from ampcompat.abtest.report import renderer
+from ampcompat.cli import migrate
 from ampcompat.opt_levels import OPT_LEVELS
 
 ALIAS = os.path.join("ampcompat", "apex", "site")
@@ -81,6 +84,13 @@ def test_the_source_archive_holds_every_file_that_git_tracks(distributions):
         pytest.skip("this is not a git checkout")
     tracked = {name for name in git.stdout.decode().splitlines() if os.path.exists(os.path.join(ROOT, name))}
     assert tracked - distributions[1] == set()
+
+
+@pytest.mark.parametrize("extra, shown", [("REPORT", renderer.NOT_INSTALLED), ("MIGRATE", migrate.NOT_INSTALLED)])
+def test_what_is_said_of_missing_packages_names_those_of_the_extra(extra, shown):
+    names = ast.literal_eval(re.search(r"^{} = (.*)$".format(extra), read("setup.py"), re.MULTILINE).group(1))
+    command = " ".join("'{}'".format(each) if ">" in each else each for each in names)
+    assert "pip install {}.".format(command) in shown
 
 
 def test_the_requirements_of_ci_are_those_of_the_extras():

@@ -99,7 +99,8 @@ def test_files_that_cannot_be_read_or_written_are_named(capsys, files, tmp_path)
 
 def test_without_the_library_the_line_says_what_to_install(capsys, files, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert "pip install 'ampcompat[report]'" in error_line(capsys, files[0], "--html", str(tmp_path / "page.html"))
+    line = error_line(capsys, files[0], "--html", str(tmp_path / "page.html"))
+    assert "pip install 'vl-convert-python>=1.9' jinja2" in line
     assert not (tmp_path / "page.html").exists()
 
 

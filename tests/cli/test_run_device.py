@@ -167,3 +167,40 @@ def test_the_environment_of_a_child_names_the_folder_once(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["a", startup.FOLDER, "b"]))
     found = startup.environment("cpu")
     assert found == {"AMPCOMPAT_DEVICE": "cpu", "PYTHONPATH": os.pathsep.join([startup.FOLDER, "a", "b"])}
+
+
+NO_CUDA = "ampcompat: this machine has no CUDA device; try: ampcompat run --device cpu "
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the scripts fail only where there is no CUDA")
+
+
+@without_cuda
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "torch.cuda.set_device(0)",
+        "torch.zeros(2, device='cuda')",
+        "raise RuntimeError('Found no NVIDIA driver on your system.')",
+        "raise RuntimeError(\"of a rank: module 'torch._C' has no attribute '_cuda_setDevice'\")",
+    ],
+)
+def test_below_an_error_of_cuda_there_is_the_command_for_the_cpu(script, statement):
+    path = script("import torch\nfrom apex import amp\n{}\n".format(statement))
+    done = python(*(RUN + ("--opt-level", "O1", path, "--name", "two words")))
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and "Traceback (most recent call last):" in lines
+    assert lines[-1] == NO_CUDA + "--opt-level O1 {} --name 'two words'".format(path)
+
+
+@without_cuda
+@pytest.mark.parametrize(
+    "arguments, source",
+    [
+        (RUN, "import torch\nfrom apex import amp\nraise ValueError('no more data')\n"),
+        (RUN, "import apex\nraise RuntimeError('No CUDA GPUs, says a script without torch')\n"),
+        (ON_CPU, "import torch\nfrom apex import amp\ntorch.cuda.nccl.version()\n"),
+    ],
+    ids=["another error", "without torch", "with --device"],
+)
+def test_no_other_error_has_that_command_below_it(script, arguments, source):
+    done = python(*(arguments + (script(source),)))
+    assert done.returncode == 1 and "Traceback" in done.stderr and NO_CUDA not in done.stderr

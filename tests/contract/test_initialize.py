@@ -129,6 +129,14 @@ def test_anything_else_is_a_type_error_naming_what_was_expected(models, optimize
         quiet(models, optimizers)
 
 
+def test_swapped_arguments_are_an_error_that_says_which_comes_first():
+    model = make_network()
+    with pytest.raises(TypeError, match=r"models is of type SGD\. The model comes first, then the optimizer\."):
+        amp.initialize(sgd(model), model)
+    with pytest.raises(TypeError, match=r"optimizers is of type \w+\. The model comes first, then the optimizer\."):
+        amp.initialize(model, model)
+
+
 @each_setting
 def test_everything_happens_in_place_for_scripts_that_drop_the_return(setting):
     with session_of(setting):

@@ -159,6 +159,15 @@ def test_loss_id_can_be_given_by_position(setting):
         assert [state["unskipped"] for state in amp.state_dict().values()] == [0, 1]
 
 
+def test_a_loss_id_beyond_the_scalers_is_an_error_that_says_how_many_losses_to_pass():
+    model = make_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, verbosity=0)
+    with pytest.raises(RuntimeError, match="loss_id=1, and there is 1 loss scaler: pass num_losses=2 to amp"):
+        with amp.scale_loss(torch.tensor(1.0), optimizer, loss_id=1):
+            pass
+
+
 @pytest.mark.parametrize("loss_id", [2, -3, "0", None])
 def test_a_loss_id_without_a_scaler_is_an_error_that_names_num_losses(loss_id):
     model = make_network()

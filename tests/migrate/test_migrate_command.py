@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import forked
 import migrated_scripts as scripts
@@ -31,8 +32,11 @@ def test_write_and_output(tmp_path, capsys):
     path, other = tmp_path / "train.py", tmp_path / "other.py"
     path.write_text(scripts.TRAINER)
     assert main(["migrate", str(path), "-o", str(other)]) == 0
-    assert path.read_text() == scripts.TRAINER and "note: O2 becomes autocast" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert path.read_text() == scripts.TRAINER and "note: O2 becomes autocast" in printed.err
+    assert printed.out == "wrote {0}; compare: ampcompat ab --against {0} {1}\n".format(other, path)
     assert main(["migrate", "--write", str(path)]) == 0
+    assert capsys.readouterr().out == "wrote {}\n".format(path)
     assert path.read_text() == other.read_text() != scripts.TRAINER
 
 
@@ -40,13 +44,29 @@ def test_what_is_left_is_listed_with_exit_code_1(tmp_path, capsys):
     path = tmp_path / "train.py"
     path.write_text("from apex import amp\nmodel = amp.initialize(model)\namp.register_half_function(m, 'f')\n")
     assert main(["migrate", str(path)]) == 1
-    assert "left: apex.amp.register_half_function, marked in the new script" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "train.py: left: apex.amp.register_half_function, in line 13 of the new script\n" in error
+
+
+def test_a_use_that_is_left_is_named_with_its_lines_and_what_torch_has(tmp_path, capsys):
+    path, new = tmp_path / "train.py", tmp_path / "new.py"
+    path.write_text(
+        "from apex import amp\nfrom apex.optimizers import FusedAdam\n"
+        "optimizer = FusedAdam(params, 1e-3, True)\nmodel, optimizer = amp.initialize(model, optimizer)\n"
+    )
+    assert main(["migrate", str(path), "-o", str(new)]) == 1
+    printed = capsys.readouterr()
+    lines = [at for at, line in enumerate(new.read_text().splitlines(), 1) if "FusedAdam" in line and "#" not in line]
+    assert "apex.optimizers.FusedAdam, in lines {} and {} of the new script: ".format(*lines) in printed.err
+    assert "write torch.optim.AdamW" in printed.err and printed.out == "wrote {}\n".format(new)
 
 
 @pytest.mark.parametrize(
     "text, arguments, message",
     [
-        ("print 1\n", [], "is not Python 3"),
+        ("x = 1\n\nprint 1\nfrom apex import amp\n", [], "train.py is not Python 3: line 3: "),
+        ("def f(:\n    pass\n", [], "line 1: invalid syntax: def f(:\n"),
+        ("x = 1\0\n", [], "null bytes"),
         ("x = 1\n", [], "does not call amp.initialize"),
         ("x = 1\n", ["--write", "-o", "y"], "choose one"),
         (None, [], "cannot read"),
@@ -60,6 +80,15 @@ def test_errors_are_one_line(tmp_path, capsys, text, arguments, message):
         main(["migrate", str(path)] + arguments)
     error = capsys.readouterr().err
     assert stop.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_without_libcst_the_line_says_what_to_install(tmp_path, capsys, monkeypatch):
+    for name in [each for each in sys.modules if each.startswith("ampcompat.migrate")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    with pytest.raises(SystemExit):
+        main(["migrate", str(tmp_path / "train.py")])
+    assert capsys.readouterr().err == "ampcompat migrate: error: this needs LibCST: pip install libcst.\n"
 
 
 def numbers(text, pattern):

@@ -10,7 +10,7 @@ import os
 from ...errors import AmpError
 from . import charts
 
-NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'ampcompat[report]'."
+NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'vl-convert-python>=1.9' jinja2."
 
 #: The version of Vega-Lite that specifications are written for.
 VEGA_LITE = "6.1"

@@ -19,8 +19,19 @@ def _find_ampcompat():
         sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4)))
 
 
+def _advise_where_cuda_is_missing():
+    """Under ``run``: say below the traceback of an error of CUDA how to do without it."""
+    import os
+
+    if "AMPCOMPAT_COMMAND_FOR_CPU" in os.environ:
+        from ampcompat.cuda_redirect import missing_cuda
+
+        missing_cuda.advise_at_exit()
+
+
 _find_ampcompat()
 _absent.install_finders()
+_advise_where_cuda_is_missing()
 
 #: Names that Apex's ``__init__.py`` defines: see ``ampcompat.apex.package_names``.
 _PACKAGE_NAMES = ("DeprecatedFeatureWarning", "RankInfoFormatter", "check_cudnn_version_and_warn", "deprecated_warning")

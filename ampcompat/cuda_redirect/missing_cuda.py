@@ -1,0 +1,63 @@
+"""Says how a script written for CUDA can be run, where it fails because this machine has no CUDA device.
+
+This imports torch only where the script has done so.
+"""
+
+import os
+import re
+import shlex
+import sys
+import traceback
+
+#: The environment variable with the command that runs the script on the CPU. The alias ``apex`` looks for it too.
+VARIABLE = "AMPCOMPAT_COMMAND_FOR_CPU"
+
+_MESSAGES = re.compile(
+    "not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|on a CUDA device but|doesn't have NCCL|no GPUs found"
+    "|module 'torch._C' has no attribute '_cuda_",
+    re.IGNORECASE,
+)
+
+
+def environment(command, arguments):
+    """Return the environment variables with which a child Python, and its children, know what to advise.
+
+    Args:
+        command: "run" or "ab".
+        arguments: those of the command, without ``--device``.
+    """
+    return {VARIABLE: " ".join(["ampcompat", command, "--device", "cpu"] + [shlex.quote(each) for each in arguments])}
+
+
+def advice(error):
+    """Return a line that says how to run the script on the CPU; None if ``error`` has another cause than no CUDA."""
+    torch, command = sys.modules.get("torch"), os.environ.get(VARIABLE)
+    if command is None or not hasattr(torch, "cuda") or not _is_of_cuda(error) or torch.cuda.is_available():
+        return None
+    return "ampcompat: this machine has no CUDA device; try: " + command
+
+
+def _is_of_cuda(error):
+    """Return whether an error was raised in ``torch.cuda``, or says that there is no CUDA."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    module = frames[-1].f_globals.get("__name__") if frames else None
+    return "{}.".format(module).startswith("torch.cuda.") or bool(_MESSAGES.search(str(error)))
+
+
+def advise_at_exit():
+    """Print ``advice`` below the traceback of an error that ends this process."""
+    if not isinstance(sys.excepthook, _Hook):
+        sys.excepthook = _Hook(sys.excepthook)
+
+
+class _Hook:
+    """A ``sys.excepthook`` that calls the one before it, and then prints the advice."""
+
+    def __init__(self, before):
+        self._before = before
+
+    def __call__(self, kind, error, trace):
+        self._before(kind, error, trace)
+        line = advice(error)
+        if line is not None:
+            print(line, file=sys.stderr)
