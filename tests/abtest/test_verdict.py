@@ -2,11 +2,13 @@
 
 import math
 import random
+import re
 
 import pytest
 
 from ampcompat.abtest import Memory, Report, Run, advice, curves, to_text
 from ampcompat.abtest.differences import t_quantile
+from ampcompat.abtest.number_format import number
 from ampcompat.abtest.summary import summarize
 from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
 
@@ -138,6 +140,31 @@ def test_runs_with_other_data_are_not_judged_though_they_fall_alike_at_first():
     fallen = [[10.0] + [value / 2 for value in curve(seed)] for seed in (0, 5)]
     found = judge(report_with(run_with(fallen[0]), O1=run_with(fallen[1])))["O1"]
     assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
+
+
+def test_runs_whose_first_losses_agree_saw_the_same_data_though_they_part_after_a_skipped_step():
+    """A rough training goes another way from the step on that one of the two left out."""
+    rough = [curve(seed, steps=25, scatter=0.6) for seed in (0, 1, 2)]
+    level = [value * 1.0001 for value in rough[0][:3]] + rough[2][3:]
+    baseline = run_with(rough[0])
+    baseline.repeats = [run_with(rough[1])]
+    assert "different data" not in judge(report_with(baseline, O1=run_with(level, skipped=[2])))["O1"].text
+
+
+def test_the_losses_that_show_that_data_differ_are_quoted():
+    base, other = curve(0), curve(0)[:1] + curve(5, 1.001)[1:]
+    text = judge(report_with(O1=run_with(other)))["O1"].text
+    quoted = re.search(r"with equal seeds the loss of step (\d+) is (\S+), the baseline's ([^;]+);", text)
+    step, own, reference = quoted.groups()
+    assert [own, reference] == [number(other[int(step)]), number(base[int(step)])]
+    assert float(own) != pytest.approx(float(reference), rel=0.05)
+
+
+def test_runs_that_part_after_a_skipped_first_step_are_said_to_do_so():
+    rough = [curve(seed, steps=25, scatter=0.6) for seed in (0, 2)]
+    found = judge(report_with(run_with(rough[0]), O1=run_with(rough[0][:1] + rough[1][1:], skipped=[0])))["O1"]
+    assert found.kind == NOT_JUDGED and "runs part after step 0, which was skipped" in found.text
+    assert "different data" not in found.text
 
 
 def test_losses_without_the_scatter_of_batches_need_not_move_together():
