@@ -22,9 +22,9 @@ A difference is steady if, over the windows of the second half, the 95 % t inter
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
 where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or the
-changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %,
-and the first three losses do not agree; and so of every other level), and where the baseline is no measure: broken itself, or more than 100 % apart between its
-own seeds.
+changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %, and
+the first three losses do not agree; and so of every other level), and where the baseline is no measure: broken itself,
+or more than 100 % apart between its own seeds.
 """
 
 import math
@@ -51,8 +51,8 @@ FIRST_LOSS = 0.05
 SIMILAR_FIRST_LOSS, FIRST_STEPS = 0.005, 30
 MIN_CORRELATION, MIN_CORRELATION_APART = 0.5, 0.75
 
-#: Runs whose first so many losses agree, within this share of the batches' scatter, saw the same data, whatever follows:
-#: a rough training goes another way from a skipped step on. On other data each loss agrees so well by a chance of 6 %.
+#: Runs whose first so many losses agree, within this share of the batches' scatter, saw the same data, whatever
+#: follows: a rough training goes another way from a skipped step on. On other data each does by a chance of 6 %.
 EQUAL_LOSSES, EQUAL_SHARE = 3, 0.1
 
 #: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.

@@ -142,7 +142,7 @@ def _add_row_options(add):
 def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
-    add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
+    add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
     resume = "as --json; runs that the file has already are kept, and the others are run"
     add("--resume", type=_writable_file, metavar="FILE", help=resume)
     planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
@@ -173,6 +173,14 @@ def _writable_file(text):
     if os.path.isdir(text) or not os.access(folder, os.W_OK):
         raise argparse.ArgumentTypeError("cannot write {!r}: the folder does not exist or is not writable".format(text))
     return text
+
+
+def _image_file(text):
+    try:
+        renderer.format_of(text)
+    except AmpError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return _writable_file(text)
 
 
 def _interruptible(function, *args):
