@@ -6,7 +6,7 @@ from statistics import mean, median
 from typing import Optional
 
 from . import curves, target
-from .verdict import Verdict, judge
+from .verdict import Verdict, judge, nonfinite_from
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
 SETTLING = 5
@@ -72,7 +72,7 @@ def _row(level, run, verdict, shared):
         steps=len(run.step_seconds),
         skipped=len(run.skipped),
         end=_mean(ends[:shared]),
-        spread=(max(ends) - min(ends)) / 2 if len(ends) > 1 else None,
+        spread=(max(ends) - min(ends)) / 2 if len(ends) > 1 and all(map(math.isfinite, ends)) else None,
         seconds=seconds_per_step(run),
         rate=_rate(run),
         peak=run.memory.peak_total,
@@ -81,8 +81,9 @@ def _row(level, run, verdict, shared):
 
 
 def _ends(run):
-    """Return where the first loss of a run, and of its repeats, ends."""
-    return [each for each in map(curves.end_value, [run] + run.repeats) if each is not None]
+    """Return where the first loss of a run, and of its repeats, ends; nan of one that is not finite to the end."""
+    ends = [math.nan if nonfinite_from(each) is not None else curves.end_value(each) for each in [run] + run.repeats]
+    return [each for each in ends if each is not None]
 
 
 def _mean(values):

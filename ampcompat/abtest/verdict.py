@@ -101,9 +101,9 @@ def failure(run):
 def _failure_of_one(run):
     if run.status == "failed":
         return "failed: {}".format(run.error or "it raised an error")
-    start = _nonfinite_from(run)
+    start = nonfinite_from(run)
     if start is not None:
-        return "its loss is {} from step {} on".format(_nan_or_inf(run, start), start)
+        return "its {} {} from step {} on".format(*_nonfinite_losses(run, start), start)
     steps, skipped = len(run.step_seconds), len(run.skipped)
     if steps and skipped == steps:
         return "every one of its {} steps was skipped".format(skipped)
@@ -113,7 +113,7 @@ def _failure_of_one(run):
     return None
 
 
-def _nonfinite_from(run):
+def nonfinite_from(run):
     """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
     by_step = {}
     for step, _, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
@@ -128,9 +128,15 @@ def _nonfinite_from(run):
     return start if taken or len(to_the_end) >= NONFINITE_END else None
 
 
-def _nan_or_inf(run, start):
-    values = [value for step, _, value in run.loss if step >= start and not math.isfinite(value)]
-    return "nan" if any(map(math.isnan, values)) else "inf"
+def _nonfinite_losses(run, start):
+    """Return which losses are not finite from a step on, and what they are: ("loss 1", "is nan")."""
+    values = {}
+    for step, loss_id, value in run.loss:
+        if step >= start and not math.isfinite(value):
+            values.setdefault(loss_id, []).append(value)
+    names = [curves.describe(("loss", loss_id), run) for loss_id in sorted(values)]
+    kind = "nan" if any(math.isnan(value) for each in values.values() for value in each) else "inf"
+    return " and ".join(names), "{} {}".format("is" if len(names) == 1 else "are", kind)
 
 
 def _broken(baseline):

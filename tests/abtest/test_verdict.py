@@ -215,6 +215,21 @@ def test_metrics_count_like_losses():
     assert (found["O1"].kind, found["O2"].kind) == (REJECTED, ACCEPTED) and "accuracy" in found["O1"].text
 
 
+def test_a_level_whose_loss_is_nan_ends_at_nan_and_the_table_says_since_when():
+    report = report_with(O3=run_with([2.0] + [math.nan] * 99))
+    assert math.isnan(summarize(report)["O3"].end)
+    lines = to_text(report).splitlines()
+    (row,) = [line for line in lines if line.startswith("O3 ")]
+    assert "nan" in row and "O3: its loss is nan from step 1 on" in lines
+    assert not [line for line in lines if "see --details" in line]
+
+
+def test_of_several_losses_the_one_that_is_nan_is_named():
+    run = run_with(curve())
+    run.loss += [(step, 1, math.nan) for step in range(3, 100)]
+    assert judge(report_with(O3=run))["O3"].text == "its loss 1 is nan from step 3 on"
+
+
 # -- advice ------------------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +270,7 @@ def test_a_report_without_its_baseline_gets_no_advice():
 
 
 def test_the_table_has_the_verdicts_in_at_most_100_columns_and_details_on_request():
-    report = report_with(O1=run_with(curve(0, 1.004), 0.5, peak=10**12), O2=run_with([math.nan] * 100))
+    report = report_with(O1=run_with(curve(0, 1.004), 0.5, peak=10**12), O2=run_with(curve(0, 9.0)))
     report.runs["O2"].scale = [(0, 0, 65536.0)]
     lines = to_text(report, 100).splitlines()
     assert max(map(len, lines)) <= 100 and lines[-1] == "Why O2: see --details."
