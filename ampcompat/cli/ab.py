@@ -9,6 +9,8 @@ import os
 import shlex
 import shutil
 import sys
+import warnings
+import zipfile
 
 from ..abtest import advice, export
 from ..abtest.plan import COMMANDS, write_plan
@@ -204,12 +206,27 @@ def _checked_command(parser, options):
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
+    if not any("python" in row for row in options.rows.values()):  # which may know other syntax
+        _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
         parser.error("{} in the script's arguments needs a process per run: leave out --in-process".format(PLACEHOLDER))
     if options.in_process and options.device is not None:
         parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
     device_option.check_option(parser, options.device)
     return command
+
+
+def _check_syntax(parser, path):
+    """Exit with Python's message if a script cannot be compiled: no level would run."""
+    if not os.path.isfile(path) or zipfile.is_zipfile(path):
+        return
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(file.read(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        told = "{}, line {}: {}: {}: {}".format(path, error.lineno, type(error).__name__, error.msg, error.text or "")
+        parser.error(told.rstrip().rstrip(":"))
 
 
 def _check_combinations(parser, options):
