@@ -21,9 +21,9 @@ class LevelSummary:
 
     ``end``: where the loss ends, the mean over the seeds that all levels share; of a level that was compared with the
     baseline, the baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the
-    range over all of its seeds. ``seconds``: median step time; ``middle_half``: the quartiles below and above it;
-    ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than
-    the baseline.
+    range over all of its seeds that ended. ``seconds``: median step time; ``middle_half``: the quartiles below and
+    above it; ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes
+    less than the baseline.
     """
 
     level: str
@@ -71,13 +71,14 @@ def summarize(report):
 
 def _row(level, run, verdict, shared):
     ends, times = _ends(run), quartiles(steady_seconds(run))
+    whole = _ends(run, but="interrupted")
     return LevelSummary(
         level,
         verdict,
         steps=len(run.step_seconds),
         skipped=len(run.skipped),
         end=_mean(ends[:shared]),
-        spread=(max(ends) - min(ends)) / 2 if len(ends) > 1 and all(map(math.isfinite, ends)) else None,
+        spread=(max(whole) - min(whole)) / 2 if len(whole) > 1 and all(map(math.isfinite, whole)) else None,
         seconds=times and times[1],
         middle_half=times and (times[0], times[2]),
         rate=_rate(run),
@@ -86,9 +87,13 @@ def _row(level, run, verdict, shared):
     )
 
 
-def _ends(run):
-    """Return where the first loss of a run, and of its repeats, ends; nan of one that is not finite to the end."""
-    ends = [math.nan if nonfinite_from(each) is not None else curves.end_value(each) for each in [run] + run.repeats]
+def _ends(run, but=None):
+    """Return where the first loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
+
+    ``but``: a status; runs that ended so are left out.
+    """
+    runs = [each for each in [run] + run.repeats if each.status != but]
+    ends = [math.nan if nonfinite_from(each) is not None else curves.end_value(each) for each in runs]
     return [each for each in ends if each is not None]
 
 

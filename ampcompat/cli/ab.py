@@ -7,7 +7,6 @@ keeps what was recorded. This process does not import torch.
 import argparse
 import os
 import shlex
-import shutil
 import sys
 import warnings
 import zipfile
@@ -16,18 +15,14 @@ from ..abtest import advice, export
 from ..abtest.plan import COMMANDS, write_plan
 from ..abtest.planned_run import PLACEHOLDER
 from ..abtest.report import renderer
-from ..abtest.report.html import to_html
-from ..abtest.report.renderer import save_figure
-from ..abtest.report.text import to_text
-from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
 from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, target_option
+from .ab_output import how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
-from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses, write_json
+from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses
 from .variants import choose_rows, parse_against, parse_variant
 
 ALL_FAILED = 1
@@ -54,15 +49,16 @@ def ab(arguments):
         parser.error(str(error))
     report.environment.update({"target": options.target} if options.target else {})
     advice.advise(report)
-    _print(options, report, outputs)
+    print_report(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
-        interrupted = _interruptible(_print_search, report, options, planned, progress)
+        interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
-        _write(options, report)
+        write_files(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
         print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
         return ALL_FAILED
     if interrupted is not None:
+        print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
     if not all(run.status == "failed" for run in report.runs.values()):
         return 0
@@ -262,37 +258,3 @@ def _check_combinations(parser, options):
         if options.variants or options.against:
             parser.error("--find-keep-fp32 searches a level: leave out --variant and --against")
         options.levels = [options.find_keep_fp32]
-
-
-# -- output ------------------------------------------------------------------------------------------------------------
-
-
-def _print(options, report, outputs):
-    failed = {}  # output -> the levels that printed it, as the keys of a dict
-    for (level, repeat), text in outputs.items():
-        if text and report.run_of(level, repeat).status == "failed":
-            failed.setdefault(text, {})[level] = True
-    for text, levels in failed.items():
-        print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
-    width = shutil.get_terminal_size((100, 24)).columns
-    print(to_text(report, min(100, max(80, width)), options.details))
-    nothing = [run.error for run in report.runs.values() if run.error in NOTHING_TO_RECORD]
-    if nothing:
-        print("The other levels were not run: {}.".format(nothing[0]))
-
-
-def _print_search(report, options, planned, progress):
-    print()
-    print(find_in_processes(report, options, planned, progress))
-
-
-def _write(options, report):
-    write_json(options, report)
-    if options.html is not None:
-        write_atomically(options.html, to_html(report))
-    if options.png is not None:
-        save_figure(report, options.png)
-    if options.csv is not None:
-        write_atomically(options.csv, export.to_csv(report))
-    if options.tensorboard is not None:
-        export.to_tensorboard(report, options.tensorboard)

@@ -205,6 +205,14 @@ def test_an_interrupted_run_is_said_to_be_so_once():
     assert "interrupted" in text and "O1: interrupted: " not in text
 
 
+def test_an_interrupted_seed_does_not_widen_the_range_over_seeds():
+    baseline = run_with(curve())
+    baseline.repeats = [run_with(curve(1, 1.01)), run_with(curve(2)[:30], status="interrupted")]
+    spread = summarize(report_with(baseline))["O0"].spread
+    baseline.repeats.pop()
+    assert spread == summarize(report_with(baseline))["O0"].spread
+
+
 def test_metrics_count_like_losses():
     def logged(last):
         return run_with(curve(), metrics={"accuracy": [(step, last * step / 100) for step in range(100)]})

@@ -125,6 +125,8 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     assert list(report.runs) == ["O0"]
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
     assert len(report.runs["O0"].loss) >= 3
+    goes_on = "continue with: ampcompat ab --levels O0,O2 --resume {} ".format(saved)
+    assert "wrote {}; ".format(saved) + goes_on in progress_lines
 
 
 def test_levels_of_a_distributed_script_run_under_its_launcher(script):
@@ -196,8 +198,20 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
     never = "never called" in says or "enabled" in says
     failed = "O2: failed: " if never else "O2, O1: failed: "  # equal reasons are one line
     assert failed in printed and says in printed and printed.count("failed: ") == 1
-    assert ("The other levels were not run" in printed) == never
+    assert ("The other levels were not run" in printed) == never == ("--against OTHER.py" in printed)
     assert "No advice" in printed
+
+
+def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saving = TRAINING.replace("if step == 2 and", "if False and") + "torch.save(model.state_dict(), sys.argv[3])\n"
+    path = script(saving)
+    for levels, told in (("O0,O2", True), ("O0", False)):
+        assert in_process("--levels", levels, "--no-control", path, "3", "0", "last.pt") == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert (
+            ("Several runs saved the same file: last.pt (now of O2)." in printed) == ("'runs/{run}'" in printed) == told
+        )
 
 
 def test_a_script_with_a_syntax_error_is_not_run(script, capsys):
