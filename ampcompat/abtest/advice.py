@@ -76,9 +76,10 @@ def _advice(report, rows):
     if all(row.verdict.kind == NOT_JUDGED for row in others):
         return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
     best = best_level(rows)
-    if best is None:
-        accepted = [row.level for row in rows.values() if row.verdict.kind == ACCEPTED]
-        return "No advice: no times were taken. Accepted: {}.".format(", ".join(accepted) or "none")
+    accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    if best is None or (accepted and not any(row.seconds for row in accepted)):
+        told = ", ".join(row.level for row in accepted) or "none"
+        return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
     return _recommended(best, baseline, rows, target.describe(report))
 
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import textwrap
 
 from ..abtest import export
 from ..abtest.planned_run import PLACEHOLDER
@@ -39,7 +40,7 @@ def print_report(options, report, outputs):
     if shared:
         files = ", ".join("{} (now of {})".format(os.path.relpath(path), label) for path, label in shared.items())
         told = "Several runs saved the same file: {}. To keep them apart: --output 'runs/{}' in the script's arguments."
-        print("\n" + told.format(files, PLACEHOLDER))
+        print("\n" + textwrap.fill(told.format(files, PLACEHOLDER), width, break_long_words=False))
 
 
 def _shared_files(report, ended):

@@ -267,6 +267,14 @@ def test_of_fewer_than_ten_undisturbed_steps_no_speed_is_given_nor_advised():
     assert report.advice.startswith("No advice") and "fewer than 10" in " ".join(to_text(report).split())
 
 
+def test_where_only_the_baseline_has_enough_times_none_is_said_to_be_slower():
+    hooked = run_with(curve(steps=30), 4.0, watched=[0, 1, 2, 3, 4, 5] + list(range(16, 26)))
+    baseline = run_with(curve(steps=30))
+    baseline.repeats = [run_with(curve(1, 1.01, steps=30))]
+    says = "No advice: no times were taken that could be compared. Accepted: O1. Of O1 fewer than 10 steps"
+    assert report_with(baseline, O1=hooked).advice.startswith(says)
+
+
 def test_a_level_whose_step_times_overlap_with_the_baselines_is_not_recommended_by_speed():
     level = run_with(curve(), peak=1000)
     level.step_seconds = [0.8, 1.1] * 50
