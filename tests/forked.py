@@ -140,7 +140,7 @@ def rank(*arguments):
 
 
 def child_run(task, parent, folder):
-    """Do what ``python -m ampcompat.abtest.child_process TASK`` does in a process started by ``parent``."""
+    """Do what ``python start_child.py TASK`` does in a process started by ``parent``."""
     os.getppid = lambda: parent if _is_alive(parent) else 1  # it is the server otherwise
     os.chdir(folder)
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]

@@ -2,7 +2,7 @@
 
 from . import target
 from .number_format import percent, seconds
-from .summary import quartiles, steady_seconds, summarize
+from .summary import MIN_TIMED, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED
 
 #: Step times that differ by no more than this share count as equal.
@@ -11,8 +11,8 @@ EQUAL_TIME = 0.03
 #: The interquartile range of step times, as a share of the median, above which speeds are unreliable.
 MAX_TIME_SPREAD = 0.4
 
-#: The share of the baseline's peak memory from which on a difference is mentioned.
-LEAST_MEMORY = 0.01
+#: The share of the baseline's peak memory, and the bytes, from which on a difference counts.
+LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
 
 SIDE_BY_SIDE = (
     "Runs were side by side; speed and samples/s are those of a short run of each level, alone, or are missing."
@@ -25,22 +25,38 @@ def advise(report):
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
-    report.advice = "\n".join([_advice(report, rows)] + _remarks(report, rows))
+    first = " ".join([_advice(report, rows)] + _warnings(report, rows))
+    report.advice = "\n".join([first] + _remarks(report, rows))
 
 
 def best_level(rows):
     """Return the ``LevelSummary`` of the level to take, or None where the baseline is no measure.
 
-    Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it.
+    Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it. A
+    level that is earlier than the baseline only within the scatter of step times counts as equal to it.
     """
     usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.seconds]
-    if not any(row.verdict.kind == BASELINE for row in usable):
+    baseline = next((row for row in usable if row.verdict.kind == BASELINE), None)
+    if baseline is None:
         return None
     timed = [(_target_seconds(row), row) for row in usable if _target_seconds(row) is not None]
     timed = timed or [(row.seconds, row) for row in usable]
+    reference = next((seconds for seconds, row in timed if row is baseline), 0.0)
+    timed = [(max(seconds, reference) if _is_in_scatter(row, baseline) else seconds, row) for seconds, row in timed]
     first = min(seconds for seconds, _ in timed)
     equal = [(seconds, row) for seconds, row in timed if seconds <= first * (1 + EQUAL_TIME)]
-    return max(equal, key=lambda each: (each[1].saved or 0, -each[0]))[1]
+    return max(equal, key=lambda each: (_saved(each[1], baseline), -each[0], each[1] is baseline))[1]
+
+
+def _is_in_scatter(row, baseline):
+    """Return whether the middle halves of the times of a level and of the baseline overlap."""
+    times = [_target_seconds(row), _target_seconds(baseline)]
+    if times == [None, None]:
+        times = [row.seconds, baseline.seconds]
+    if None in times:
+        return False
+    ranges = [[time / each.seconds * end for end in each.middle_half] for time, each in zip(times, (row, baseline))]
+    return max(low for low, _ in ranges) <= min(high for _, high in ranges)
 
 
 def _target_seconds(row):
@@ -51,19 +67,19 @@ def _advice(report, rows):
     baseline = rows.get(report.baseline)
     if baseline is None or not baseline.steps:
         return "No advice: the baseline {} recorded no steps to compare with.".format(report.baseline)
-    if baseline.seconds is None:
-        accepted = [row.level for row in rows.values() if row.verdict.kind == ACCEPTED]
-        return "No advice: no times were taken. Accepted: {}.".format(", ".join(accepted) or "none")
-    best = best_level(rows)
-    if best is None:
-        sentence = "No advice: the baseline {} is no measure: {}. Fix that first: another level cannot help."
-        return sentence.format(report.baseline, baseline.verdict.text)
     others = [row for row in rows.values() if row is not baseline]
     if not others:
         return "No advice: only the baseline was run."
-    judged = [row for row in others if row.verdict.kind != NOT_JUDGED]
-    if not judged:
+    if baseline.verdict.kind != BASELINE:
+        sentence = "No advice: the baseline {} is no measure: {}. Fix that first: another level cannot help."
+        return sentence.format(report.baseline, baseline.verdict.text)
+    if all(row.verdict.kind == NOT_JUDGED for row in others):
         return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
+    best = best_level(rows)
+    accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    if best is None or (accepted and not any(row.seconds for row in accepted)):
+        told = ", ".join(row.level for row in accepted) or "none"
+        return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
     return _recommended(best, baseline, rows, target.describe(report))
 
 
@@ -71,6 +87,9 @@ def _recommended(best, baseline, rows, goal):
     own, reference = _target_seconds(best), _target_seconds(baseline)
     if best is not baseline:
         timed = "" if reference is None else "; {}: {}".format(baseline.level, seconds(reference))
+        if _is_in_scatter(best, baseline):
+            reason = "as fast as {} within the scatter of step times".format(baseline.level)
+            return "Take {}: {}{}.".format(best.level, reason, _memory(best, baseline))
         if own is None:
             reason = "the fastest of those accepted"
         else:
@@ -82,39 +101,64 @@ def _recommended(best, baseline, rows, goal):
         return text.format(best.level, reason, best.speed, _memory(best, baseline))
     reason = "is faster here" if reference is None else "reaches {} earlier".format(goal)
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    if any(_is_in_scatter(row, baseline) for row in accepted if row.seconds):
+        reason += " beyond the scatter of step times"
     text = "Take {}: no accepted level {}.".format(baseline.level, reason)
     if accepted:
         text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
-    least = max(accepted, key=lambda row: row.saved or 0, default=baseline)
-    if (least.saved or 0) > 0 and _memory(least, baseline):
+    least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
+    if _saved(least, baseline) > 0:
         text += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
     return text
 
 
+def _saved(row, baseline):
+    """Return how many bytes less than the baseline a level takes; 0 where that is negligible or unknown."""
+    least = max(LEAST_MEMORY * (baseline.peak or 0), LEAST_BYTES)
+    return row.saved if abs(row.saved or 0) >= least else 0
+
+
 def _memory(row, baseline):
     """Return how much less memory a level takes; "" where it takes as much."""
-    share = row.saved / baseline.peak if row.saved and baseline.peak else 0.0
-    told = ", {} {} memory".format(percent(abs(share)), "less" if share > 0 else "more")
-    return told if abs(share) >= LEAST_MEMORY else ""
+    saved = _saved(row, baseline)
+    return (
+        ", {} {} memory".format(percent(abs(saved) / baseline.peak), "less" if saved > 0 else "more") if saved else ""
+    )
+
+
+def _warnings(report, rows):
+    """Return what must be known beside the advice, one sentence each."""
+    warnings = []
+    few = [level for level, row in rows.items() if row.steps and not row.seconds and report.runs[level].timing is None]
+    if few:
+        sentence = "Of {} fewer than {} steps without hooks were timed: more --steps give speeds."
+        warnings.append(sentence.format(", ".join(few), MIN_TIMED))
+    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
+    if unreliable:
+        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
+        warnings.append(sentence.format(", ".join(unreliable)))
+    given = report.environment.get("target")
+    names = target.known_names(each for run in report.runs.values() for each in [run] + run.repeats)
+    if given and target.parse(given)[0] not in names:
+        warnings.append(
+            "No metric {!r} was logged; known: {}.".format(target.parse(given)[0], ", ".join(sorted(names)))
+        )
+    return warnings
 
 
 def _remarks(report, rows):
     """Return what is missing, or makes the measured times less reliable, one sentence each."""
-    unreliable = [level for level, row in rows.items() if row.seconds and _spread(report.runs[level]) > MAX_TIME_SPREAD]
     remarks = []
-    is_reached = any(row.to_target is not None and row.to_target.is_reached for row in rows.values())
-    if report.environment.get("target") and not is_reached:
+    measured = [row.to_target for row in rows.values() if row.to_target is not None]
+    if report.environment.get("target") and measured and not any(each.is_reached for each in measured):
         remarks.append("No level reached the target, {}.".format(target.describe(report)))
     if report.environment.get("jobs", 1) != 1:
         remarks.append(SIDE_BY_SIDE)
-    if unreliable:
-        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
-        remarks.append(sentence.format(", ".join(unreliable)))
     if str(report.environment.get("device") or "").startswith("cpu"):
         remarks.append("Times are those of a CPU; GPUs rank levels differently. Losses and scales are comparable.")
     return remarks
 
 
-def _spread(run):
-    low, middle, high = quartiles(steady_seconds(run))
-    return (high - low) / middle
+def _spread(row):
+    low, high = row.middle_half
+    return (high - low) / row.seconds

@@ -123,7 +123,3 @@ def _search_path(first, has_alias):
     rest = [entry for entry in sys.path if entry != SITE]
     own = 0 if getattr(sys.flags, "safe_path", False) else 1
     return first + ([SITE] if has_alias else []) + rest[own:]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -204,7 +204,7 @@ class Report:
         try:
             tree = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise AmpValueError("This is not JSON: {}.".format(error)) from None
+            raise AmpValueError("This is not JSON, but expected is a file of `ab --json`: {}.".format(error)) from None
         if not isinstance(tree, dict) or "schema" not in tree or not isinstance(tree.get("runs"), dict):
             raise AmpValueError('This JSON is not a report of `ampcompat ab`: it has no "schema" and "runs".')
         if tree["schema"] != SCHEMA:

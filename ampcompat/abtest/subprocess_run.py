@@ -16,6 +16,9 @@ from .event_log import EventReader, apply_event
 from .planned_run import PLACEHOLDER
 from .report_data import Run
 
+#: What Python runs in the child process.
+START = os.path.join(ROOT, "ampcompat", "abtest", "start_child.py")
+
 #: Seconds between two reads of the child's events.
 POLL_INTERVAL = 0.05
 
@@ -90,6 +93,7 @@ class SubprocessRun:
                     return
                 try:
                     self._follow(self._process, reader, on_event)
+                    self._fail(_describe_exit(self._process.returncode, _tail(output)))
                 except BaseException as error:
                     _end(self._process, was_interrupted=isinstance(error, KeyboardInterrupt))
                     self._read_events(reader, on_event)
@@ -112,7 +116,7 @@ class SubprocessRun:
         task["command"] = planned.command[:1] + [each.replace(PLACEHOLDER, self.name) for each in planned.command[1:]]
         task["parent"] = None if planned.launcher else os.getpid()
         start = planned.launcher or [planned.python or sys.executable] + interpreter_options()
-        command = start + ["-m", "ampcompat.abtest.child_process", json.dumps(task)]
+        command = start + [START, json.dumps(task)]
         streams = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
         env = self._variables(folder)
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, cwd=planned.folder, **streams)
@@ -152,7 +156,6 @@ class SubprocessRun:
         self._read_events(reader, on_event)
         if process.returncode == 0 and self.run.step_seconds:  # by ``os._exit``, after the training
             self._apply_end({"end": "ok"})
-        self._fail(_describe_exit(process.returncode))
 
     def _fail(self, error):
         self._apply_end({"end": "failed", "error": error})
@@ -188,15 +191,17 @@ def _end(process, was_interrupted=False):
     process.wait()
 
 
-def _describe_exit(code):
-    """Return how a child ended that wrote no event of its end."""
+def _describe_exit(code, printed):
+    """Return how a child ended that wrote no event of its end: by its error, where it printed a traceback last."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return "its process was killed by {}".format(names.get(-code, "signal {}".format(-code)))
+    if code and "Traceback (most recent call last):" in printed:
+        return printed.splitlines()[-1]
     return "its process ended with exit code {} and without an error message".format(code)
 
 
 def _tail(output):
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - OUTPUT_BYTES))
-    return output.read().decode("utf-8", "replace").strip()
+    return output.read().decode("utf-8", "replace").strip("\n").rstrip()

@@ -3,13 +3,16 @@
 import math
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import Optional
+from typing import Optional, Tuple
 
 from . import curves, target
-from .verdict import Verdict, judge
+from .verdict import Verdict, judge, nonfinite_from
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
 SETTLING = 5
+
+#: Undisturbed steps of which step times are given, at least: of fewer a speed may be wrong by several times.
+MIN_TIMED = 10
 
 
 @dataclass
@@ -18,8 +21,9 @@ class LevelSummary:
 
     ``end``: where the loss ends, the mean over the seeds that all levels share; of a level that was compared with the
     baseline, the baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the
-    range over all of its seeds. ``seconds``: median step time; ``speed``: how many times the baseline's. ``rate``:
-    samples per second. ``peak``: bytes; ``saved``: bytes less than the baseline.
+    range over all of its seeds that ended. ``seconds``: median step time; ``middle_half``: the quartiles below and
+    above it; ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes
+    less than the baseline.
     """
 
     level: str
@@ -30,6 +34,7 @@ class LevelSummary:
     difference: Optional[float] = None
     spread: Optional[float] = None
     seconds: Optional[float] = None
+    middle_half: Optional[Tuple[float, float]] = None
     speed: Optional[float] = None
     rate: Optional[float] = None
     peak: Optional[int] = None
@@ -65,24 +70,31 @@ def summarize(report):
 
 
 def _row(level, run, verdict, shared):
-    ends = _ends(run)
+    ends, times = _ends(run), quartiles(steady_seconds(run))
+    whole = _ends(run, but="interrupted")
     return LevelSummary(
         level,
         verdict,
         steps=len(run.step_seconds),
         skipped=len(run.skipped),
         end=_mean(ends[:shared]),
-        spread=(max(ends) - min(ends)) / 2 if len(ends) > 1 else None,
-        seconds=seconds_per_step(run),
+        spread=(max(whole) - min(whole)) / 2 if len(whole) > 1 and all(map(math.isfinite, whole)) else None,
+        seconds=times and times[1],
+        middle_half=times and (times[0], times[2]),
         rate=_rate(run),
         peak=run.memory.peak_total,
         status=run.status,
     )
 
 
-def _ends(run):
-    """Return where the first loss of a run, and of its repeats, ends."""
-    return [each for each in map(curves.end_value, [run] + run.repeats) if each is not None]
+def _ends(run, but=None):
+    """Return where the first loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
+
+    ``but``: a status; runs that ended so are left out.
+    """
+    runs = [each for each in [run] + run.repeats if each.status != but]
+    ends = [math.nan if nonfinite_from(each) is not None else curves.end_value(each) for each in runs]
+    return [each for each in ends if each is not None]
 
 
 def _mean(values):
@@ -102,8 +114,9 @@ def quartiles(values):
 
 
 def steady_seconds(run):
-    """Return the step times of a run and its repeats that count for its speed."""
-    return [each.step_seconds[step] for each in _timed(run) for step in steady_steps(each)]
+    """Return the step times of a run and its repeats that count for its speed; none where they are too few."""
+    found = [each.step_seconds[step] for each in _timed(run) for step in steady_steps(each)]
+    return found if len(found) >= MIN_TIMED else []
 
 
 def _timed(run):
@@ -114,25 +127,15 @@ def _timed(run):
 def steady_steps(run):
     """Return the steps whose times count: not slow, nor one of the ``SETTLING`` steps after a slow one.
 
-    Slow are the first step, and those that were watched for overflows or measured for memory. In runs that are too
-    short for that: the steps that are not slow; without any those not measured, after the first; without these the
-    last.
+    Slow are the first step, and those that were watched for overflows or measured for memory.
     """
-    steps, measured = range(1, len(run.step_seconds)), {0}.union(run.measured)
-    slow = measured.union(run.watched)
-    settled = [step for step in steps if slow.isdisjoint(range(step - SETTLING, step + 1))]
-    for found in (
-        settled,
-        [step for step in steps if step not in slow],
-        [step for step in steps if step not in measured],
-    ):
-        if found:
-            return found
-    return list(range(len(run.step_seconds)))[-1:]
+    slow = {0}.union(run.measured, run.watched)
+    return [step for step in range(1, len(run.step_seconds)) if slow.isdisjoint(range(step - SETTLING, step + 1))]
 
 
 def _rate(run):
     timed, seconds = _timed(run)[0], seconds_per_step(run)
-    if timed.samples is None or not seconds:
+    steps = steady_steps(timed)
+    if timed.samples is None or not seconds or not steps:
         return None
-    return mean(timed.samples[step] for step in steady_steps(timed)) / seconds
+    return mean(timed.samples[step] for step in steps) / seconds

@@ -72,7 +72,7 @@ def measure(runs, references, given, seconds_per_step):
     """
     found = TimeToTarget(seeds=0)
     for run, reference in zip(runs, references):
-        wanted = _given(reference, given) if given else _end(reference)
+        wanted = _given(run, reference, given) if given else _end(reference)
         if wanted is None:
             continue
         found.seeds += 1
@@ -84,11 +84,18 @@ def measure(runs, references, given, seconds_per_step):
     return found if found.seeds else None
 
 
-def _given(reference, given):
-    """Return (series, value, whether it rises) of a target that was given."""
+def known_names(runs):
+    """Return ``{name for people: name of a series}`` of what runs recorded; "loss" is the first loss."""
+    names = {curves.describe(name, run): name for run in runs for name in curves.series_names(run)}
+    return dict(names, loss=("loss", 0))
+
+
+def _given(run, reference, given):
+    """Return (series, value, whether it rises) of a target that was given; None where neither run recorded it."""
     own, value = parse(given)
-    names = {curves.describe(name, reference): name for name in curves.series_names(reference)}
-    name = names.get(own, ("loss", 0) if own == "loss" else ("metric", own))
+    name = known_names([run, reference]).get(own)
+    if name is None:
+        return None
     first = next((each for _, each in curves.points(reference, name) if math.isfinite(each)), None)
     return name, value, name[0] == "metric" and first is not None and first < value
 

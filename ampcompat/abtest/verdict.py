@@ -22,9 +22,9 @@ A difference is steady if, over the windows of the second half, the 95 % t inter
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
 where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or the
-changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %;
-and so of every other level), and where the baseline is no measure: broken itself, or more than 100 % apart between its
-own seeds.
+changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %, and
+the first three losses do not agree; and so of every other level), and where the baseline is no measure: broken itself,
+or more than 100 % apart between its own seeds.
 """
 
 import math
@@ -50,6 +50,10 @@ FIRST_LOSS = 0.05
 #: first losses within 5 %, and of these 2 % reached 0.5, and none of 890 reached 0.7.
 SIMILAR_FIRST_LOSS, FIRST_STEPS = 0.005, 30
 MIN_CORRELATION, MIN_CORRELATION_APART = 0.5, 0.75
+
+#: Runs whose first so many losses agree, within this share of the batches' scatter, saw the same data, whatever
+#: follows: a rough training goes another way from a skipped step on. On other data each does by a chance of 6 %.
+EQUAL_LOSSES, EQUAL_SHARE = 3, 0.1
 
 #: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.
 SCALE_WARM_UP, MAX_SKIPPED_SHARE = 25, 0.1
@@ -97,9 +101,9 @@ def failure(run):
 def _failure_of_one(run):
     if run.status == "failed":
         return "failed: {}".format(run.error or "it raised an error")
-    start = _nonfinite_from(run)
+    start = nonfinite_from(run)
     if start is not None:
-        return "its loss is {} from step {} on".format(_nan_or_inf(run, start), start)
+        return "its {} {} from step {} on".format(*_nonfinite_losses(run, start), start)
     steps, skipped = len(run.step_seconds), len(run.skipped)
     if steps and skipped == steps:
         return "every one of its {} steps was skipped".format(skipped)
@@ -109,7 +113,7 @@ def _failure_of_one(run):
     return None
 
 
-def _nonfinite_from(run):
+def nonfinite_from(run):
     """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
     by_step = {}
     for step, _, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
@@ -124,9 +128,15 @@ def _nonfinite_from(run):
     return start if taken or len(to_the_end) >= NONFINITE_END else None
 
 
-def _nan_or_inf(run, start):
-    values = [value for step, _, value in run.loss if step >= start and not math.isfinite(value)]
-    return "nan" if any(map(math.isnan, values)) else "inf"
+def _nonfinite_losses(run, start):
+    """Return which losses are not finite from a step on, and what they are: ("loss 1", "is nan")."""
+    values = {}
+    for step, loss_id, value in run.loss:
+        if step >= start and not math.isfinite(value):
+            values.setdefault(loss_id, []).append(value)
+    names = [curves.describe(("loss", loss_id), run) for loss_id in sorted(values)]
+    kind = "nan" if any(math.isnan(value) for each in values.values() for value in each) else "inf"
+    return " and ".join(names), "{} {}".format("is" if len(names) == 1 else "are", kind)
 
 
 def _broken(baseline):
@@ -173,11 +183,32 @@ def _different_data(run, baseline):
         first, reference = own.losses().get(0), base.losses().get(0)
         if first is None or reference is None or not (math.isfinite(first) and math.isfinite(reference)):
             continue
-        gap = abs(first - reference) / (max(abs(reference), abs(first)) or 1.0)
+        gap = _relative_gap((first, reference))
         if gap > FIRST_LOSS or _are_unrelated(own, base, gap):
-            seen = "runs saw different data: with equal seeds the first loss is {}, the baseline's {}; {}"
-            return seen.format(number(first), number(reference), "seed every generator")
+            return _told_apart(own, base, gap)
     return None
+
+
+def _relative_gap(pair):
+    return abs(pair[0] - pair[1]) / (max(map(abs, pair)) or 1.0)
+
+
+def _told_apart(run, baseline, gap):
+    """Return that runs are too far apart to be compared, with the two losses that show it; ``gap``: of the first."""
+    base = dict(curves.points(baseline, ("loss", 0))[:FIRST_STEPS])
+    pairs = {step: (loss, base[step]) for step, loss in curves.points(run, ("loss", 0)) if step in base}
+    finite = [step for step in pairs if all(map(math.isfinite, pairs[step]))]
+    step = 0 if gap > FIRST_LOSS else max(finite, key=lambda each: _relative_gap(pairs[each]))
+    skipped = min(set(run.skipped) ^ set(baseline.skipped), default=step)
+    if gap <= SIMILAR_FIRST_LOSS and skipped < step:
+        told, cure = "runs part after step {}, which was skipped".format(skipped), "train more evenly, or seed"
+    else:
+        told, cure = "runs saw different data", "seed"
+    loss = "first loss" if step == 0 else "loss of step {}".format(step)
+    own, reference = map(number, pairs[step])
+    return "{}: with equal seeds the {} is {}, the baseline's {}; {} every generator".format(
+        told, loss, own, reference, cure
+    )
 
 
 def _are_unrelated(run, baseline, gap):
@@ -186,9 +217,12 @@ def _are_unrelated(run, baseline, gap):
     steps = [curves.points(each, name)[:FIRST_STEPS] for each in (run, baseline)]
     updates = [list(enumerate(curves.curve(each, name)[:FIRST_STEPS])) for each in (run, baseline)]
     found = [curves.correlation(*steps), curves.correlation(*updates)]
-    is_visible = max(gap, curves.scatter(steps[1])) > SIMILAR_FIRST_LOSS
+    scatter = curves.scatter(steps[1])
     least = MIN_CORRELATION if gap <= SIMILAR_FIRST_LOSS else MIN_CORRELATION_APART
-    return is_visible and None not in found and max(found) < least
+    if max(gap, scatter) <= SIMILAR_FIRST_LOSS or None in found or max(found) >= least:
+        return False
+    begin = [(loss, base) for (_, loss), (_, base) in zip(*steps)][:EQUAL_LOSSES]
+    return any(_relative_gap(pair) > min(SIMILAR_FIRST_LOSS, EQUAL_SHARE * scatter) for pair in begin)
 
 
 def _compared(differences):

@@ -7,25 +7,22 @@ keeps what was recorded. This process does not import torch.
 import argparse
 import os
 import shlex
-import shutil
 import sys
+import warnings
+import zipfile
 
 from ..abtest import advice, export
 from ..abtest.plan import COMMANDS, write_plan
 from ..abtest.planned_run import PLACEHOLDER
 from ..abtest.report import renderer
-from ..abtest.report.html import to_html
-from ..abtest.report.renderer import save_figure
-from ..abtest.report.text import to_text
-from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
 from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, target_option
+from .ab_output import how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
-from .find_keep_fp32 import find_in_processes
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses, write_json
+from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses
 from .variants import choose_rows, parse_against, parse_variant
 
 ALL_FAILED = 1
@@ -52,15 +49,16 @@ def ab(arguments):
         parser.error(str(error))
     report.environment.update({"target": options.target} if options.target else {})
     advice.advise(report)
-    _print(options, report, outputs)
+    print_report(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
-        interrupted = _interruptible(_print_search, report, options, planned, progress)
+        interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
-        _write(options, report)
+        write_files(options, report)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
         print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
         return ALL_FAILED
     if interrupted is not None:
+        print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
     if not all(run.status == "failed" for run in report.runs.values()):
         return 0
@@ -142,7 +140,7 @@ def _add_row_options(add):
 def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
-    add("--png", type=_writable_file, metavar="FILE", help="write the charts as an image")
+    add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
     resume = "as --json; runs that the file has already are kept, and the others are run"
     add("--resume", type=_writable_file, metavar="FILE", help=resume)
     planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
@@ -175,6 +173,14 @@ def _writable_file(text):
     return text
 
 
+def _image_file(text):
+    try:
+        renderer.format_of(text)
+    except AmpError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return _writable_file(text)
+
+
 def _interruptible(function, *args):
     """Call a function that does runs; return the exit code if it was interrupted, otherwise None."""
     try:
@@ -196,12 +202,27 @@ def _checked_command(parser, options):
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
+    if not any("python" in row for row in options.rows.values()):  # which may know other syntax
+        _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
         parser.error("{} in the script's arguments needs a process per run: leave out --in-process".format(PLACEHOLDER))
     if options.in_process and options.device is not None:
         parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
     device_option.check_option(parser, options.device)
     return command
+
+
+def _check_syntax(parser, path):
+    """Exit with Python's message if a script cannot be compiled: no level would run."""
+    if not os.path.isfile(path) or zipfile.is_zipfile(path):
+        return
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(file.read(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        told = "{}, line {}: {}: {}: {}".format(path, error.lineno, type(error).__name__, error.msg, error.text or "")
+        parser.error(told.rstrip().rstrip(":"))
 
 
 def _check_combinations(parser, options):
@@ -237,37 +258,3 @@ def _check_combinations(parser, options):
         if options.variants or options.against:
             parser.error("--find-keep-fp32 searches a level: leave out --variant and --against")
         options.levels = [options.find_keep_fp32]
-
-
-# -- output ------------------------------------------------------------------------------------------------------------
-
-
-def _print(options, report, outputs):
-    failed = {}  # output -> the levels that printed it, as the keys of a dict
-    for (level, repeat), text in outputs.items():
-        if text and report.run_of(level, repeat).status == "failed":
-            failed.setdefault(text, {})[level] = True
-    for text, levels in failed.items():
-        print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
-    width = shutil.get_terminal_size((100, 24)).columns
-    print(to_text(report, min(100, max(80, width)), options.details))
-    nothing = [run.error for run in report.runs.values() if run.error in NOTHING_TO_RECORD]
-    if nothing:
-        print("The other levels were not run: {}.".format(nothing[0]))
-
-
-def _print_search(report, options, planned, progress):
-    print()
-    print(find_in_processes(report, options, planned, progress))
-
-
-def _write(options, report):
-    write_json(options, report)
-    if options.html is not None:
-        write_atomically(options.html, to_html(report))
-    if options.png is not None:
-        save_figure(report, options.png)
-    if options.csv is not None:
-        write_atomically(options.csv, export.to_csv(report))
-    if options.tensorboard is not None:
-        export.to_tensorboard(report, options.tensorboard)

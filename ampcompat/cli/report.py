@@ -52,6 +52,9 @@ def _read(paths, merges):
     for path in paths:
         if os.path.isdir(path):
             report, lacking = plan.collect(path)
+            if not report.runs:
+                commands = os.path.join(path, plan.COMMANDS)
+                raise AmpError("none of {} runs is there yet: run {}".format(len(lacking), commands))
             missing += lacking
         else:
             report = Report.load(path)

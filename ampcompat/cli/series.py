@@ -204,7 +204,7 @@ def run_in_process(options, planned, report, progress, outputs):
         progress.update(label, event)
         if "end" in event:
             progress.end(label, report.run_of(level, repeat))
-            outputs[level, repeat] = "\n".join(filter(None, [printed.getvalue().strip(), event.get("traceback")]))
+            outputs[level, repeat] = "\n".join(filter(None, [printed.getvalue().strip("\n"), event.get("traceback")]))
             printed.seek(0)
             printed.truncate()
 

@@ -1,12 +1,13 @@
 """Charts of reports: specifications of Vega-Lite that are drawn whatever a report contains."""
 
+import math
 import struct
 import sys
 
 import pytest
 from made_reports import MADE, made_run
 
-from ampcompat.abtest import Report, Run, save_figure
+from ampcompat.abtest import Memory, Report, Run, save_figure
 from ampcompat.abtest.report import charts, renderer
 from ampcompat.errors import AmpError
 
@@ -87,6 +88,23 @@ def test_lines_that_coincide_can_be_told_apart_since_what_is_drawn_later_is_narr
         "domain": ["O2", "O1", "O0"],
         "range": [1.5, 4.5],
     }
+
+
+def test_a_run_without_a_finite_loss_is_marked_in_the_legend():
+    nan = made_run("O3", 5)
+    nan.loss = [(step, 0, math.nan) for step in range(5)]
+    drawn = {chart.name: chart for chart in charts.charts([("", Report(runs={"O0": made_run("O0", 5), "O3": nan}))])}
+    for name in ("loss-0", "difference"):
+        legend = drawn[name].spec["layer"][0]["encoding"]["color"]["legend"]
+        assert '["O3"]' in legend["labelExpr"] and "never finite" in legend["labelExpr"]
+
+
+@pytest.mark.parametrize("parameters, unit, size", [(792, "B", 792), (3 * 2**20, "MiB", 3), (2**31, "GiB", 2)])
+def test_the_unit_of_memory_is_that_of_the_largest_bar(parameters, unit, size):
+    run = Run(memory=Memory(parameters=parameters, peak_total=parameters))
+    (memory,) = [chart for chart in charts.charts([("", Report(runs={"O0": run}))]) if chart.name == "memory"]
+    assert memory.spec["encoding"]["x"]["title"] == unit + " at the peak"
+    assert [row["size"] for row in memory.spec["data"]["values"]] == [size]
 
 
 def test_metrics_have_charts_of_their_own():

@@ -79,6 +79,14 @@ def test_report_prints_what_there_is_and_what_is_missing(folder, capsys):
     assert "Missing: O0 seed 2, O1, my own." in printed and "O0 " in printed
 
 
+def test_a_report_of_a_plan_of_which_nothing_has_run_is_one_line(folder, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["report", folder])
+    told, commands = capsys.readouterr(), os.path.join(folder, plan.COMMANDS)
+    assert left.value.code == 2 and told.out == ""
+    assert told.err == "ampcompat report: error: none of 4 runs is there yet: run {}\n".format(commands)
+
+
 def test_a_repeat_before_the_first_run_is_missing_and_not_judged(folder):
     for name in ("O0-seed-2", "O1"):
         plan.main([folder, name])

@@ -92,10 +92,19 @@ def test_of_the_accepted_levels_the_first_at_the_target_is_recommended():
 
 
 def test_where_nothing_reaches_it_step_times_decide_and_that_is_said():
-    report = report_with(O1=run_with(falling(), 0.5), O2=run_with(falling(), 0.9))
+    baseline = run_with(falling(), metrics={"accuracy": [(99, 0.1)]})
+    report = report_with(baseline, O1=run_with(falling(), 0.5), O2=run_with(falling(), 0.9))
     report.environment["target"] = "accuracy=0.9"
     advice.advise(report)
     assert "No level reached the target, accuracy = 0.9." in report.advice.splitlines()
+
+
+def test_a_target_that_was_never_logged_is_unknown_and_the_names_that_are_known_are_listed():
+    report = report_with(O1=run_with(falling(), 0.5))
+    report.environment["target"] = "nosuch=0.9"
+    advice.advise(report)
+    assert found(report) is None and "not reached" not in to_text(report)
+    assert "No metric 'nosuch' was logged; known: loss." in report.advice.splitlines()[0]
 
 
 def test_long_series_are_smoothed_by_the_same_measure():

@@ -2,11 +2,13 @@
 
 import math
 import random
+import re
 
 import pytest
 
 from ampcompat.abtest import Memory, Report, Run, advice, curves, to_text
 from ampcompat.abtest.differences import t_quantile
+from ampcompat.abtest.number_format import number
 from ampcompat.abtest.summary import summarize
 from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
 
@@ -17,7 +19,7 @@ def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
         loss=[(step, 0, value) for step, value in enumerate(losses)],
         step_seconds=[seconds] * len(losses),
         skipped=list(skipped),
-        memory=Memory(peak_total=peak),
+        memory=Memory(peak_total=peak and peak * 2**20),
         **others,
     )
 
@@ -140,6 +142,31 @@ def test_runs_with_other_data_are_not_judged_though_they_fall_alike_at_first():
     assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
 
 
+def test_runs_whose_first_losses_agree_saw_the_same_data_though_they_part_after_a_skipped_step():
+    """A rough training goes another way from the step on that one of the two left out."""
+    rough = [curve(seed, steps=25, scatter=0.6) for seed in (0, 1, 2)]
+    level = [value * 1.0001 for value in rough[0][:3]] + rough[2][3:]
+    baseline = run_with(rough[0])
+    baseline.repeats = [run_with(rough[1])]
+    assert "different data" not in judge(report_with(baseline, O1=run_with(level, skipped=[2])))["O1"].text
+
+
+def test_the_losses_that_show_that_data_differ_are_quoted():
+    base, other = curve(0), curve(0)[:1] + curve(5, 1.001)[1:]
+    text = judge(report_with(O1=run_with(other)))["O1"].text
+    quoted = re.search(r"with equal seeds the loss of step (\d+) is (\S+), the baseline's ([^;]+);", text)
+    step, own, reference = quoted.groups()
+    assert [own, reference] == [number(other[int(step)]), number(base[int(step)])]
+    assert float(own) != pytest.approx(float(reference), rel=0.05)
+
+
+def test_runs_that_part_after_a_skipped_first_step_are_said_to_do_so():
+    rough = [curve(seed, steps=25, scatter=0.6) for seed in (0, 2)]
+    found = judge(report_with(run_with(rough[0]), O1=run_with(rough[0][:1] + rough[1][1:], skipped=[0])))["O1"]
+    assert found.kind == NOT_JUDGED and "runs part after step 0, which was skipped" in found.text
+    assert "different data" not in found.text
+
+
 def test_losses_without_the_scatter_of_batches_need_not_move_together():
     flat = [run_with([value + 1.0 for value in curve(seed, 0.001, scatter=0.5)]) for seed in (0, 1, 2)]
     flat[0].repeats = [flat[1]]
@@ -178,6 +205,14 @@ def test_an_interrupted_run_is_said_to_be_so_once():
     assert "interrupted" in text and "O1: interrupted: " not in text
 
 
+def test_an_interrupted_seed_does_not_widen_the_range_over_seeds():
+    baseline = run_with(curve())
+    baseline.repeats = [run_with(curve(1, 1.01)), run_with(curve(2)[:30], status="interrupted")]
+    spread = summarize(report_with(baseline))["O0"].spread
+    baseline.repeats.pop()
+    assert spread == summarize(report_with(baseline))["O0"].spread
+
+
 def test_metrics_count_like_losses():
     def logged(last):
         return run_with(curve(), metrics={"accuracy": [(step, last * step / 100) for step in range(100)]})
@@ -186,6 +221,21 @@ def test_metrics_count_like_losses():
     baseline.repeats = [logged(0.91)]
     found = judge(report_with(baseline, O1=logged(0.5), O2=logged(0.901)))
     assert (found["O1"].kind, found["O2"].kind) == (REJECTED, ACCEPTED) and "accuracy" in found["O1"].text
+
+
+def test_a_level_whose_loss_is_nan_ends_at_nan_and_the_table_says_since_when():
+    report = report_with(O3=run_with([2.0] + [math.nan] * 99))
+    assert math.isnan(summarize(report)["O3"].end)
+    lines = to_text(report).splitlines()
+    (row,) = [line for line in lines if line.startswith("O3 ")]
+    assert "nan" in row and "O3: its loss is nan from step 1 on" in lines
+    assert not [line for line in lines if "see --details" in line]
+
+
+def test_of_several_losses_the_one_that_is_nan_is_named():
+    run = run_with(curve())
+    run.loss += [(step, 1, math.nan) for step in range(3, 100)]
+    assert judge(report_with(O3=run))["O3"].text == "its loss 1 is nan from step 3 on"
 
 
 # -- advice ------------------------------------------------------------------------------------------------------------
@@ -199,8 +249,41 @@ def test_the_fastest_accepted_level_is_recommended_with_what_it_saves():
     )
 
 
-def test_memory_that_differs_by_less_than_one_percent_is_not_advice():
-    assert "memory" not in report_with(O1=run_with(curve(), seconds=2.0, peak=999)).advice
+@pytest.mark.parametrize("unit, peak, is_told", [(2**20, 960, False), (2**20, 940, True), (100, 900, False)])
+def test_memory_that_differs_by_less_than_five_percent_or_a_mebibyte_is_not_advice(unit, peak, is_told):
+    baseline, level = run_with(curve()), run_with(curve(), seconds=2.0)
+    baseline.memory.peak_total, level.memory.peak_total = 1000 * unit, peak * unit
+    assert ("memory" in report_with(baseline, O1=level).advice) == is_told
+
+
+def test_of_fewer_than_ten_undisturbed_steps_no_speed_is_given_nor_advised():
+    """A row of plain torch has no hooks that slow its steps down, other rows have them in the first steps."""
+    hooked = run_with(curve(steps=30), 4.0, watched=[0, 1, 2, 3, 4, 5] + list(range(16, 26)))
+    hooked.repeats = [run_with(curve(1, 1.01, steps=30), 4.0, watched=range(30))]
+    report = report_with(hooked, plain=run_with(curve(steps=30), 1.0))
+    row = summarize(report)["O0"]
+    assert (row.seconds, row.speed, summarize(report)["plain"].speed, row.to_target.median_seconds) == (None,) * 4
+    assert "Of O0 fewer than 10 steps without hooks were timed: more --steps give speeds." in report.advice
+    assert report.advice.startswith("No advice") and "fewer than 10" in " ".join(to_text(report).split())
+
+
+def test_where_only_the_baseline_has_enough_times_none_is_said_to_be_slower():
+    hooked = run_with(curve(steps=30), 4.0, watched=[0, 1, 2, 3, 4, 5] + list(range(16, 26)))
+    baseline = run_with(curve(steps=30))
+    baseline.repeats = [run_with(curve(1, 1.01, steps=30))]
+    says = "No advice: no times were taken that could be compared. Accepted: O1. Of O1 fewer than 10 steps"
+    assert report_with(baseline, O1=hooked).advice.startswith(says)
+
+
+def test_a_level_whose_step_times_overlap_with_the_baselines_is_not_recommended_by_speed():
+    level = run_with(curve(), peak=1000)
+    level.step_seconds = [0.8, 1.1] * 50
+    report = report_with(O1=level)
+    says = "Take O0: no accepted level reaches the baseline's final loss earlier beyond the scatter of step times."
+    assert report.advice.startswith(says)
+    level.memory.peak_total = 500 * 2**20
+    says = "Take O1: as fast as O0 within the scatter of step times, 50 % less memory."
+    assert report_with(O1=level).advice.startswith(says)
 
 
 @pytest.mark.parametrize("factor, told", [(3.0, "200 %"), (400.0, ">1000 %")])
@@ -228,7 +311,7 @@ def test_a_report_without_its_baseline_gets_no_advice():
 
 
 def test_the_table_has_the_verdicts_in_at_most_100_columns_and_details_on_request():
-    report = report_with(O1=run_with(curve(0, 1.004), 0.5, peak=10**12), O2=run_with([math.nan] * 100))
+    report = report_with(O1=run_with(curve(0, 1.004), 0.5, peak=10**6), O2=run_with(curve(0, 9.0)))
     report.runs["O2"].scale = [(0, 0, 65536.0)]
     lines = to_text(report, 100).splitlines()
     assert max(map(len, lines)) <= 100 and lines[-1] == "Why O2: see --details."
@@ -255,7 +338,7 @@ def test_the_difference_in_the_table_is_that_of_the_loss_whatever_decides():
 
 
 def test_columns_are_left_out_of_a_table_that_would_be_wider_than_100_columns():
-    wide = {name: run_with([1e-5 * value for value in curve(0, 1.004)], 0.98765, peak=10**12) for name in ("O1", "O2")}
+    wide = {name: run_with([1e-5 * value for value in curve(0, 1.004)], 0.98765, peak=10**6) for name in ("O1", "O2")}
     for run in wide.values():
         run.repeats = [run_with([1e-5 * value for value in curve(1, 1.3)], 0.98765)]
         run.samples, run.status = [10**9] * 100, "interrupted"
@@ -263,10 +346,12 @@ def test_columns_are_left_out_of_a_table_that_would_be_wider_than_100_columns():
     assert max(map(len, [titles] + rows)) <= 100 and "samples/s" not in titles and "to target" in titles
 
 
-def test_widely_varying_times_are_mentioned():
-    run = run_with(curve()[:8])
-    run.step_seconds = [1.0] + [1.0, 2.0] * 3 + [1.0]
-    assert report_with(O1=run).advice.splitlines()[-1].startswith("Step times of O1 vary widely")
+def test_widely_varying_times_are_mentioned_with_the_advice():
+    run = run_with(curve())
+    run.step_seconds = [1.0, 2.0] * 50
+    report = report_with(O1=run)
+    assert "Step times of O1 vary widely" in report.advice.splitlines()[0]
+    assert "Step times of O1 vary widely" in " ".join(to_text(report).split())
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

@@ -125,6 +125,8 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     assert list(report.runs) == ["O0"]
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
     assert len(report.runs["O0"].loss) >= 3
+    goes_on = "continue with: ampcompat ab --levels O0,O2 --resume {} ".format(saved)
+    assert "wrote {}; ".format(saved) + goes_on in progress_lines
 
 
 def test_levels_of_a_distributed_script_run_under_its_launcher(script):
@@ -188,16 +190,43 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
             "enabled=False",
         ),
         ("import sys; sys.exit(3)", "it left with exit code 3"),
-        ("this is no Python", "SyntaxError"),
     ],
 )
 def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says):
     assert in_process("--levels", "O2,O1", "--baseline", "O2", "--no-control", script(source)) == 1
     printed = capsys.readouterr().out
-    assert "O2: failed: " in printed and says in printed
     never = "never called" in says or "enabled" in says
-    assert ("The other levels were not run" in printed) == never
+    failed = "O2: failed: " if never else "O2, O1: failed: "  # equal reasons are one line
+    assert failed in printed and says in printed and printed.count("failed: ") == 1
+    assert ("The other levels were not run" in printed) == never == ("--against OTHER.py" in printed)
     assert "No advice" in printed
+
+
+def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saving = TRAINING.replace("if step == 2 and", "if False and") + "torch.save(model.state_dict(), sys.argv[3])\n"
+    path = script(saving)
+    for levels, told in (("O0,O2", True), ("O0", False)):
+        assert in_process("--levels", levels, "--no-control", path, "3", "0", "last.pt") == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert (
+            ("Several runs saved the same file: last.pt (now of O2)." in printed) == ("'runs/{run}'" in printed) == told
+        )
+
+
+def test_a_script_with_a_syntax_error_is_not_run(script, capsys):
+    path = script("import torch\n\nfor step in range(3)\n    pass\n")
+    with pytest.raises(SystemExit) as left:
+        in_process(path)
+    told = capsys.readouterr()
+    assert left.value.code == 2 and told.out == "" and len(told.err.splitlines()) == 1
+    assert "{}, line 3: SyntaxError: ".format(path) in told.err and "for step in range(3)" in told.err
+
+
+def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script, capsys):
+    in_process("--levels", "O0", "--no-control", script("import sys; sys.exit(3)"))
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("O0  ")]
+    assert set(row.split()[2:]) == {"-"}
 
 
 def test_options_behind_the_script_are_pointed_out_where_it_fails(script, capsys):
@@ -257,6 +286,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
+        (["--png", "charts.gif", "script.py"], "charts.gif: its ending must be one of .png, .svg, .pdf"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
         (["--in-process", "--device", "cpu", __file__], "cannot be combined with --in-process"),
         (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs a process per run"),

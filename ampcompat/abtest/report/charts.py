@@ -31,6 +31,10 @@ POINTS = 400
 LOGARITHMIC = 1e4
 
 
+#: Units of memory, the largest first.
+UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
 def _read(name):
     """Return a part of ``charts.json``."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "charts.json"), encoding="utf-8") as file:
@@ -111,8 +115,16 @@ def _filled(name, rows, named):
     if colour["field"] == "run":
         colour["scale"] = {"domain": runs, "range": [palette[run] for run in runs]}
     if colour["field"] == "run" and colour["legend"]:
+        colour["legend"].update(_marked(rows))
         colour["legend"]["columns"] = max(1, min(4, 48 // max(map(len, runs), default=1)))
     return dict(spec, data={"values": rows})
+
+
+def _marked(rows):
+    """Return the labels of a legend: runs without a finite value, which have no line, are marked."""
+    unknown = {row["run"] for row in rows} - {row["run"] for row in rows if None not in row.values()}
+    label = "indexof({}, datum.label) < 0 ? datum.label : datum.label + ': never finite'"
+    return {"labelExpr": label.format(json.dumps(sorted(unknown)))} if unknown else {}
 
 
 def _lines(runs, mark, encoding):
@@ -224,6 +236,14 @@ def _memory(named):
                 if value and (is_known or source == "measured"):
                     name = "{} {} {}".format(level, source, fields["report"]).strip()
                     row = {"run": name, "kind": kind, "order": place, "is_known": is_known}
-                    rows.append(dict(row, MiB=_rounded(value / 2**20)))
+                    rows.append(dict(row, size=value))
+    bars = {}
+    for row in rows:
+        bars[row["run"]] = bars.get(row["run"], 0) + row["size"]
+    largest = max(bars.values(), default=0)
+    unit, divisor = next(((unit, size) for unit, size in UNITS if largest >= size), ("B", 1))
+    rows = [dict(row, size=_rounded(row["size"] / divisor)) for row in rows]
     caption = "By kind at the peak of a step. Pale: activations and buffers, of which the formula knows nothing."
-    return Chart("memory", "Memory", caption, _filled("memory", rows, named))
+    spec = _filled("memory", rows, named)
+    spec["encoding"]["x"]["title"] = "{} at the peak".format(unit)
+    return Chart("memory", "Memory", caption, spec)

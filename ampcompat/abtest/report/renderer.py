@@ -42,6 +42,15 @@ def image(spec, kind, **options):
     return getattr(library("vl_convert"), "vegalite_to_" + kind)(spec, vl_version=VEGA_LITE, **options)
 
 
+def format_of(path):
+    """Return the format of an image by the ending of its name; an ``AmpError`` names the endings that there are."""
+    kind = os.path.splitext(str(path))[1].lower().lstrip(".")
+    if kind not in FORMATS:
+        formats = ", ".join("." + name for name in FORMATS)
+        raise AmpError("Cannot draw {}: its ending must be one of {}.".format(path, formats))
+    return kind
+
+
 def save_figure(reports, path, scale=1.5, drawn=None):
     """Draw all charts as one image; needs the extra ``report``.
 
@@ -52,10 +61,7 @@ def save_figure(reports, path, scale=1.5, drawn=None):
         drawn: what ``charts.charts(reports)`` returned, where that is known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
-    kind = os.path.splitext(str(path))[1].lower().lstrip(".")
-    if kind not in FORMATS:
-        formats = ", ".join("." + name for name in FORMATS)
-        raise AmpError("Cannot draw {}: its ending must be one of {}.".format(path, formats))
+    kind = format_of(path)
     drawn = image(charts.figure(drawn or charts.charts(reports)), kind, **({"scale": scale} if kind == "png" else {}))
     with open(path, "wb") as file:
         file.write(drawn.encode("utf-8") if kind == "svg" else drawn)

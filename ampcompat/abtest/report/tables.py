@@ -51,7 +51,7 @@ def _level(row, run, fastest):
         _to_target(row.to_target),
         "{:.0f}".format(row.rate) if row.rate else UNKNOWN,
         size(row.peak),
-        "{}/{}".format(row.skipped, row.steps),
+        "{}/{}".format(row.skipped, row.steps) if row.steps else UNKNOWN,
     ]
 
 

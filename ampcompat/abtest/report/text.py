@@ -3,7 +3,7 @@
 import textwrap
 
 from ..summary import summarize
-from ..verdict import NOT_JUDGED, REJECTED
+from ..verdict import NOT_JUDGED, REJECTED, failure
 from . import tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
@@ -32,13 +32,26 @@ def to_text(report, width=100, details=False, summary=None):
         blocks.append(_sentences(_overflows(report), width))
         told = ["{}: {}".format(level, run.verdict) for level, run in report.runs.items() if run.verdict]
     else:
-        failed = [(level, run) for level, run in report.runs.items() if run.error and run.error != run.status]
-        told = ["{}: {}: {}".format(level, run.status, run.error) for level, run in failed]
+        told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
     blocks.append(_sentences(told, width))
-    unexplained = [level for level, row in summary.items() if row.kind in (REJECTED, NOT_JUDGED)]
+    explained = sum(_faults(report).values(), [])
+    kinds = {level: row.kind for level, row in summary.items() if level not in explained}
+    unexplained = [level for level, kind in kinds.items() if kind in (REJECTED, NOT_JUDGED)]
     hint = ["Why {}: see --details.".format(", ".join(unexplained))] if unexplained else []
     blocks.append(_sentences(advice if details else advice[:1] + hint, width))
     return "\n\n".join(filter(None, blocks))
+
+
+def _faults(report):
+    """Return what is wrong with runs whatever the baseline does, with the levels of which it is true."""
+    found = {}
+    for level, run in report.runs.items():
+        fault = failure(run)
+        if fault is None and run.error not in (None, run.status):
+            fault = "{}: {}".format(run.status, run.error)
+        if fault is not None:
+            found.setdefault(fault, []).append(level)
+    return found
 
 
 def _overflows(report):

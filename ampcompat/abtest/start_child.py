@@ -1,0 +1,28 @@
+"""Starts ``child_process`` with the module search path of ``python script.py``. Python runs this file itself.
+
+``python -m`` would put the current folder first, in which a file may hide a module that torch imports.
+"""
+
+import importlib
+import json
+import os
+import sys
+
+
+def main(arguments):
+    """Do what ``child_process.main`` does."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = _first_entry(json.loads(arguments[0])["command"])
+    return importlib.import_module("ampcompat.abtest.child_process").main(arguments)
+
+
+def _first_entry(command):
+    """Return what Python puts first for ``[script, …]`` or ``["-m", module, …]``."""
+    if command[0] == "-m":
+        return os.getcwd()
+    path = os.path.realpath(command[0])
+    return os.path.dirname(path) if os.path.isfile(path) else path
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""What ``ab`` prints and writes when its runs have ended."""
+
+import os
+import shlex
+import shutil
+import textwrap
+
+from ..abtest import export
+from ..abtest.planned_run import PLACEHOLDER
+from ..abtest.report.html import to_html
+from ..abtest.report.renderer import save_figure
+from ..abtest.report.text import to_text
+from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
+from .find_keep_fp32 import find_in_processes
+from .series import write_json
+
+
+def print_report(options, report, outputs):
+    """Print the report.
+
+    Args:
+        options: those of ``ab``.
+        report: the ``Report``.
+        outputs: ``{(level, repeat): what the script printed}``, in the order in which the runs ended.
+    """
+    failed = {}  # output -> the levels that printed it, as the keys of a dict
+    for (level, repeat), text in outputs.items():
+        if text and report.run_of(level, repeat).status == "failed":
+            failed.setdefault(text, {})[level] = True
+    for text, levels in failed.items():
+        print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
+    width = min(100, max(80, shutil.get_terminal_size((100, 24)).columns))
+    print(to_text(report, width, options.details))
+    if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
+        print(
+            "The other levels were not run: all of them are the same training. Scripts without amp are compared by\n"
+            "    ampcompat ab --against OTHER.py SCRIPT.py"
+        )
+    shared = _shared_files(report, outputs)
+    if shared:
+        files = ", ".join("{} (now of {})".format(os.path.relpath(path), label) for path, label in shared.items())
+        told = "Several runs saved the same file: {}. To keep them apart: --output 'runs/{}' in the script's arguments."
+        print("\n" + textwrap.fill(told.format(files, PLACEHOLDER), width, break_long_words=False))
+
+
+def _shared_files(report, ended):
+    """Return the files that several of the runs ``[(level, repeat), …]`` saved, as ``{path: the last run}``."""
+    saved = {}
+    for level, repeat in ended:
+        for path in report.run_of(level, repeat).checkpoints:
+            saved.setdefault(path, []).append(label_of(level, repeat))
+    return {path: labels[-1] for path, labels in saved.items() if len(labels) > 1}
+
+
+def print_search(report, options, planned, progress):
+    """Search the layers that must stay float32, and print them."""
+    print()
+    print(find_in_processes(report, options, planned, progress))
+
+
+def write_files(options, report):
+    """Write the files that the command line asks for."""
+    write_json(options, report)
+    if options.html is not None:
+        write_atomically(options.html, to_html(report))
+    if options.png is not None:
+        save_figure(report, options.png)
+    if options.csv is not None:
+        write_atomically(options.csv, export.to_csv(report))
+    if options.tensorboard is not None:
+        export.to_tensorboard(report, options.tensorboard)
+
+
+def how_to_resume(options, arguments):
+    """Return what to say after Ctrl-C of the file that was written, and of the command that goes on with it."""
+    if options.json is None:
+        return ""
+    if options.in_process:
+        return "wrote {}\n".format(options.json)
+    place = next(index for index, each in enumerate(arguments) if each.partition("=")[0] in ("--json", "--resume"))
+    resumed = arguments[:place] + [arguments[place].replace("--json", "--resume", 1)] + arguments[place + 1 :]
+    command = " ".join(map(shlex.quote, ["ampcompat", "ab"] + resumed))
+    return "wrote {}; continue with: {}\n".format(options.json, command)
