@@ -18,7 +18,7 @@ from ..abtest.report import renderer
 from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, target_option
-from .ab_output import how_to_resume, print_report, print_search, write_files
+from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
@@ -62,6 +62,9 @@ def ab(arguments):
         return interrupted
     if not all(run.status == "failed" for run in report.runs.values()):
         return 0
+    line = advice_without_cuda(options, report, arguments)
+    if line is not None:
+        print(line, file=sys.stderr)
     misplaced = parser.options_among(command[1:])
     if misplaced:
         print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))

@@ -11,6 +11,7 @@ from ..abtest.report.html import to_html
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
+from ..cuda_redirect import missing_cuda
 from .find_keep_fp32 import find_in_processes
 from .series import write_json
 
@@ -69,6 +70,19 @@ def write_files(options, report):
         write_atomically(options.csv, export.to_csv(report))
     if options.tensorboard is not None:
         export.to_tensorboard(report, options.tensorboard)
+
+
+def advice_without_cuda(options, report, arguments):
+    """Return how to run on the CPU a script that failed for lack of CUDA on a machine without it, or None."""
+    if options.device is not None:
+        return None
+    lines = [missing_cuda.advice_after(run.traceback, "ab", arguments) for run in report.runs.values()]
+    found = [line for line in lines if line is not None]
+    if not found:
+        return None
+    import torch  # the runs were other processes
+
+    return None if torch.cuda.is_available() else found[0]
 
 
 def how_to_resume(options, arguments):

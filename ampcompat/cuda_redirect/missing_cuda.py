@@ -12,6 +12,7 @@ import traceback
 #: The environment variable with the command that runs the script on the CPU. The alias ``apex`` looks for it too.
 VARIABLE = "AMPCOMPAT_COMMAND_FOR_CPU"
 
+_ADVICE = "ampcompat: this machine has no CUDA device; try: "
 _MESSAGES = re.compile(
     "not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|on a CUDA device but|doesn't have NCCL|no GPUs found"
     "|module 'torch._C' has no attribute '_cuda_",
@@ -26,7 +27,25 @@ def environment(command, arguments):
         command: "run" or "ab".
         arguments: those of the command, without ``--device``.
     """
-    return {VARIABLE: " ".join(["ampcompat", command, "--device", "cpu"] + [shlex.quote(each) for each in arguments])}
+    return {VARIABLE: _on_cpu(command, arguments)}
+
+
+def _on_cpu(command, arguments):
+    return " ".join(["ampcompat", command, "--device", "cpu"] + [shlex.quote(each) for each in arguments])
+
+
+def advice_after(traceback_text, command, arguments):
+    """As ``advice``, for an error of another process without CUDA, of which only the traceback is known.
+
+    Args:
+        traceback_text: the traceback, or None.
+        command, arguments: as for ``environment``.
+    """
+    files = re.findall('File "([^"]+)"', traceback_text or "")
+    is_of_cuda = bool(files) and os.path.join("torch", "cuda", "") in files[-1]
+    if not is_of_cuda and not _MESSAGES.search(traceback_text or ""):
+        return None
+    return _ADVICE + _on_cpu(command, arguments)
 
 
 def advice(error):
@@ -34,7 +53,7 @@ def advice(error):
     torch, command = sys.modules.get("torch"), os.environ.get(VARIABLE)
     if command is None or not hasattr(torch, "cuda") or not _is_of_cuda(error) or torch.cuda.is_available():
         return None
-    return "ampcompat: this machine has no CUDA device; try: " + command
+    return _ADVICE + command
 
 
 def _is_of_cuda(error):

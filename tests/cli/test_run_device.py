@@ -204,3 +204,14 @@ def test_below_an_error_of_cuda_there_is_the_command_for_the_cpu(script, stateme
 def test_no_other_error_has_that_command_below_it(script, arguments, source):
     done = python(*(arguments + (script(source),)))
     assert done.returncode == 1 and "Traceback" in done.stderr and NO_CUDA not in done.stderr
+
+
+@without_cuda
+@pytest.mark.parametrize(
+    "statement, is_of_cuda", [("torch.cuda.set_device(0)", True), ("raise ValueError('no more data')", False)]
+)
+def test_ab_ends_with_the_command_for_the_cpu_after_an_error_of_cuda(script, statement, is_of_cuda):
+    path = script("import torch\nfrom apex import amp\n{}\n".format(statement))
+    done = python("-m", "ampcompat", "ab", "--levels", "O0", "--no-control", "--steps", "2", path)
+    expected = "ampcompat: this machine has no CUDA device; try: ampcompat ab --device cpu --levels O0 --no-control"
+    assert done.returncode == 1 and ("{} --steps 2 {}".format(expected, path) in done.stderr) is is_of_cuda
