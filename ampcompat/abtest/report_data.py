@@ -69,7 +69,7 @@ class Memory:
     masters: Optional[int] = _bytes("float32 master weights")
     optimizer: Optional[int] = _bytes("state of the optimizers")
     activations: Optional[int] = _bytes("what the forward pass keeps for the backward pass")
-    buffers: Optional[int] = _bytes("buffers of the models")
+    buffers: Optional[int] = _bytes("model buffers, cast weights and temporary tensors, together")
     peak_total: Optional[int] = _bytes("the peak of their sum")
     cuda_allocated: Optional[int] = _bytes("the peak of what torch's allocator had given out")
     cuda_reserved: Optional[int] = _bytes("the peak of what it had reserved")

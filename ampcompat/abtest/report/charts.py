@@ -235,7 +235,8 @@ def _memory(named):
                 value, is_known = getattr(memory, kind, None), kind not in ("activations", "buffers")
                 if value and (is_known or source == "measured"):
                     name = "{} {} {}".format(level, source, fields["report"]).strip()
-                    row = {"run": name, "kind": kind, "order": place, "is_known": is_known}
+                    label = "buffers and temporaries" if kind == "buffers" else kind
+                    row = {"run": name, "kind": label, "order": place, "is_known": is_known}
                     rows.append(dict(row, size=value))
     bars = {}
     for row in rows:
@@ -243,7 +244,10 @@ def _memory(named):
     largest = max(bars.values(), default=0)
     unit, divisor = next(((unit, size) for unit, size in UNITS if largest >= size), ("B", 1))
     rows = [dict(row, size=_rounded(row["size"] / divisor)) for row in rows]
-    caption = "By kind at the peak of a step. Pale: activations and buffers, of which the formula knows nothing."
+    caption = (
+        "By kind at the peak of a step. Pale: activations, and the model's buffers, cast weights and temporary "
+        "tensors, which the formula leaves out."
+    )
     spec = _filled("memory", rows, named)
     spec["encoding"]["x"]["title"] = "{} at the peak".format(unit)
     return Chart("memory", "Memory", caption, spec)
