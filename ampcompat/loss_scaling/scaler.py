@@ -20,7 +20,7 @@ import torch
 from .. import tensor_lists
 from ..errors import AmpError
 from ..opt_levels import DYNAMIC
-from ..patching import chain
+from ..patching import run_all
 from ..torch_compat import features
 from .apex_names import ApexNames
 from .overflow import MAX_UNREAD_CHECKS, OverflowCheck
@@ -170,20 +170,14 @@ class LossScaler(ApexNames):
         """
         pending, self._pending = self._pending, []
         self._on_device = None
-        first = None
-        for check in pending:
-            overflowed = self.checks_overflow and check.overflowed()
-            self._advance(overflowed)
-            if overflowed:
-                try:
-                    check.run_callbacks()
-                except BaseException as error:
-                    if first is None:
-                        first = error
-                    else:
-                        chain(first, error)
-        if first is not None:
-            raise first
+        if pending:
+            run_all([(self._apply, (check,)) for check in pending])
+
+    def _apply(self, check):
+        overflowed = self.checks_overflow and check.overflowed()
+        self._advance(overflowed)
+        if overflowed:
+            check.run_callbacks()
 
     def _advance(self, overflowed):
         self._overflowed = overflowed
