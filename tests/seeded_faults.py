@@ -182,7 +182,7 @@ FAULTS_OF_TRAINING = [
     Fault(
         "dropped scaled gradients held against plain ones",
         "optimizers/plain_backward.py",
-        "adapter.forget_replaced_gradients()",
+        "adapter.forget_untracked(are_replaced)",
         "pass",
         "contract/test_plain_backward.py",
     ),

@@ -14,7 +14,6 @@ One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``
 
 import copy
 import enum
-import weakref
 from collections import OrderedDict
 
 import torch
@@ -24,10 +23,10 @@ from ..errors import AmpError
 from ..loss_scaling.overflow import StepSkips
 from ..loss_scaling.scaler import is_one, is_same
 from ..patching import PatchStack
-from ..torch_compat import features
 from .apex_names import ApexNames
 from .master_pairs import MasterPairs, Pair
 from .masters import add_gradients
+from .untracked_gradients import are_cleared, are_replaced, marks_of
 
 SLOT = "_amp_stash"
 
@@ -69,7 +68,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         self.watched_passes = float("-inf") if has_masters else 0
         self.steps_plainly = False
         self.untracked_scale = None  # of another optimizer's backward pass, which left scaled gradients here
-        self._untracked = []  # (weak reference, version) of each of these gradients, or None
+        self._untracked = []  # the marks of these gradients
         self.skips = StepSkips(optimizer, callbacks.step_skipped)
         self._set_aside = []  # (param, gradient)
         self._pairs = OrderedDict()  # id(master) -> Pair
@@ -157,8 +156,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
         """
         if self.stage is Stage.SCALED:
             return
-        if self.untracked_scale is not None and self._are_untracked_gradients_cleared():
-            self.untracked_scale = None
+        self.forget_untracked(are_cleared)
         self._move_to_masters(scaler, 1.0)
         is_skipped = self.skips.is_next_skipped()
         if is_one(scale) and not is_skipped:
@@ -178,21 +176,12 @@ class OptimizerAdapter(MasterPairs, ApexNames):
 
     def leave_untracked(self, scale):
         """End a pass whose ``scale_loss`` did not get this optimizer; it left gradients scaled by ``scale`` here."""
-        grads = [param.grad for param in self.leaf_params()]
-        self.untracked_scale = scale
-        self._untracked = [None if grad is None else (weakref.ref(grad), grad._version) for grad in grads]
+        self.untracked_scale, self._untracked = scale, marks_of([param.grad for param in self.leaf_params()])
 
-    def _are_untracked_gradients_cleared(self):
-        """Return whether each gradient is None or was written to since, as ``zero_grad`` does in place."""
-        grads = [param.grad for param in self.leaf_params()]
-        pairs = zip(self._untracked, grads)
-        return all(now is None or then is None or now._version != then[1] for then, now in pairs)
-
-    def forget_replaced_gradients(self):
-        """Note that no scaled gradients are left here if each is another tensor now, as after ``model.zero_grad()``."""
-        if self.untracked_scale is not None and features.keeps_gradient_objects():
-            pairs = zip(self._untracked, [param.grad for param in self.leaf_params()])
-            if all(then is None or then[0]() is not now for then, now in pairs):
+    def forget_untracked(self, are_gone):
+        """Note that no scaled gradients are left here if ``are_gone``, ``are_cleared`` or ``are_replaced``, says so."""
+        if self.untracked_scale is not None:
+            if are_gone(self._untracked, [param.grad for param in self.leaf_params()]):
                 self.untracked_scale = None
 
     def leave_scaled(self, scale, loss=None):
@@ -261,7 +250,7 @@ class OptimizerAdapter(MasterPairs, ApexNames):
             )
         if any([not is_one(block.scale) for block in self.open_blocks()]):
             self.callbacks.notices.stepped_within_block(self.optimizer)
-        self.forget_replaced_gradients()
+        self.forget_untracked(are_replaced)
         if self.untracked_scale is not None:
             self.callbacks.notices.scaled_gradients_used(self)
             if not self.has_half_gradients():  # half gradients stay in the model's params, still scaled

@@ -3,7 +3,7 @@
 from ..errors import AmpError
 from ..loss_scaling.scaler import is_one
 from .adapter import SLOT, Stage
-from .untracked_gradients import is_watched
+from .untracked_gradients import are_replaced, is_watched
 
 
 def catch_up(adapter):
@@ -44,7 +44,7 @@ def _is_in_scaled_block(adapter):
 
 def _take_gradients(adapter):
     """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
-    adapter.forget_replaced_gradients()
+    adapter.forget_untracked(are_replaced)
     passes = adapter.callbacks.passes
     if adapter.untracked_scale is None and adapter.known_passes != passes.ended and not is_watched(adapter):
         adapter.leave_untracked(passes.scale)  # assumed; later passes are watched, so it is known then

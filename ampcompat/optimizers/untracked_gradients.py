@@ -7,6 +7,9 @@ the graph, so params used only there are not found.
 """
 
 import threading
+import weakref
+
+from ..torch_compat import features
 
 #: For so many passes without it an optimizer is watched. A wrong training loop is wrong from its first iteration.
 WATCHED_PASSES = 10
@@ -41,6 +44,26 @@ def record_pass(loss, scale, adapters):
         adapter.watched_passes += 1
         if any(id(param) in leaves and param.grad is not None for param in adapter.leaf_params()):
             adapter.leave_untracked(scale)
+
+
+def marks_of(grads):
+    """Return what tells gradients from later ones: (weak reference, version) of each, or None."""
+    return [None if grad is None else (weakref.ref(grad), grad._version) for grad in grads]
+
+
+def are_cleared(marks, grads):
+    """Return whether each gradient of now is None or was written to since, as ``zero_grad`` does in place."""
+    return all(grad is None or mark is None or grad._version != mark[1] for mark, grad in zip(marks, grads))
+
+
+def are_replaced(marks, grads):
+    """Return whether each gradient of now is another tensor, as after ``model.zero_grad()``.
+
+    False where torch makes a new object of a gradient at every read.
+    """
+    if not features.keeps_gradient_objects():
+        return False
+    return all(mark is None or mark[0]() is not grad for mark, grad in zip(marks, grads))
 
 
 def leaves_of(tensor):

@@ -86,6 +86,8 @@ def test_an_overflow_of_a_copied_optimizer_after_a_delayed_pass_lowers_the_scale
     with session_of(setting):
         model, (optimizer,) = begin(setting)
         backward(setting, model, optimizer, delay_unscale=True)
+        (scaler,) = amp._amp_state.loss_scalers  # it belongs to the session
+        scaler.__deepcopy__ = lambda memo: pytest.fail("the loss scaler was copied with the optimizer")
         twin_model, twin = copy.deepcopy((model, optimizer))  # torch copies no gradients
         backward(setting, twin_model, twin, factor=float("inf"))
         twin.step()

@@ -39,6 +39,15 @@ def backward(setting, model, optimizers, factor=X, **options):
         scaled_loss.backward()
 
 
+def begin_sparse(setting, **options):
+    """Return an embedding of ones with sparse gradients, and its optimizer."""
+    table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
+    table.weight.data.fill_(1.0)
+    optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+    initialize(setting, table, optimizer, **options)
+    return table, optimizer
+
+
 def skip_unless_step_hooks_run():
     """Skip where torch runs no step hooks: old torch, and torch 2.0 and 2.1 once its compiler has been imported."""
     if not hasattr(torch.optim.Optimizer, "register_step_post_hook"):
@@ -84,10 +93,7 @@ def test_sparse_gradients_are_unscaled_summed_and_stepped(setting):
     if setting.level == "O3":
         skip_unless_sparse_adds(setting.low)
     with session_of(setting):
-        table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
-        table.weight.data.fill_(1.0)
-        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
-        initialize(setting, table, optimizer, loss_scale=64.0)
+        table, optimizer = begin_sparse(setting, loss_scale=64.0)
         for _ in range(2):
             with amp.scale_loss(table(torch.tensor([1, 1, 3])).sum() * X, optimizer) as scaled_loss:
                 scaled_loss.backward()
@@ -110,9 +116,7 @@ def skip_unless_sparse_adds(dtype):
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
     with session_of(setting):
-        table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
-        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
-        initialize(setting, table, optimizer, loss_scale="dynamic")
+        table, optimizer = begin_sparse(setting, loss_scale="dynamic")
         with amp.scale_loss(table(torch.tensor([1, 3])).sum() * value, optimizer) as scaled_loss:
             scaled_loss.backward()
         optimizer.step()
@@ -449,9 +453,7 @@ def test_a_sparse_gradient_is_added_to_one_that_was_set_aside(setting):
     if setting.level == "O3":
         skip_unless_sparse_adds(setting.low)
     with session_of(setting):
-        table = torch.nn.Embedding(4, 2, sparse=True).to(setting.high)
-        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
-        initialize(setting, table, optimizer, loss_scale="dynamic")
+        table, optimizer = begin_sparse(setting, loss_scale="dynamic")
         before = table.weight.detach().clone()
         with amp.scale_loss(table.weight.sum() * float("inf"), optimizer) as scaled_loss:
             scaled_loss.backward()
