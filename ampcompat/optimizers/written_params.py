@@ -24,12 +24,11 @@ class Writes:
         self._paused_threads = set()  # threads that are in an optimizer's step
 
     def open(self, patches):
-        """Watch ``torch.nn.Parameter.data`` from now on; undone by ``patches``."""
+        """Watch ``torch.Tensor.data`` from now on; undone by ``patches``."""
         if not self._is_open:
             self._is_open = True
             patches.defer(self._close)
-            # On Parameter, not on Tensor: activations and gradients have no overhead.
-            watch_data(torch.nn.Parameter, self._record, self._record_assigned, patches)
+            watch_data(torch.Tensor, self._record, self._record_assigned, patches)
 
     def _close(self):
         self._is_open = False
