@@ -142,7 +142,7 @@ class HeldGradients:
         if overflows:
             self.skipped |= optimizers
 
-    # -- what a script does to gradients, and steps ----------------------------------------------------------------------
+    # -- what a script does to gradients, and steps --------------------------------------------------------------------
 
     def change(self, name, values):
         """Replace a gradient by values, or by None."""
