@@ -395,6 +395,19 @@ def test_a_disabled_model_trains_as_without_amp_beside_an_enabled_one(level, dis
     assert differing(disabled, weights_of(plain_model)) == []
 
 
+def test_a_disabled_model_trains_in_a_session_that_has_no_enabled_one():
+    with ampcompat.session(verbosity=0):
+        model = make_network().to(HIGH)
+        optimizer = sgd(model)
+        amp.initialize(model, optimizer, enabled=False)
+        loss = loss_of(model, "O0")
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            assert scaled_loss is loss
+            scaled_loss.backward()
+        optimizer.step()
+        assert amp.state_dict() == {} and not amp.step_was_skipped(optimizer)
+
+
 def test_an_option_of_the_session_holds_for_every_call_at_its_own_level():
     with ampcompat.session(verbosity=0, loss_scale=128.0):
         made = [begin(level, seed=seed) for seed, level in enumerate(["O1", "O2", "O5"])]
