@@ -297,6 +297,17 @@ def test_state_dict_and_load_state_dict_restore_the_scalers_of_several_calls():
         assert amp.state_dict() == expected[1]
 
 
+def test_a_checkpoint_of_one_call_loads_into_the_scalers_of_the_first(capsys):
+    """Apex's checkpoints are of one call, and a script may initialize a second model since."""
+    begin("O1", num_losses=2, verbosity=1), begin("O2", seed=1, verbosity=1)
+    capsys.readouterr()
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 3}})
+    assert "1 loss scaler" in capsys.readouterr().out
+    assert own_scalers() == [8.0, 2.0**16, 2.0**16]
+    amp.load_state_dict({"loss_scaler%d" % i: {"loss_scale": 2.0**i, "unskipped": i} for i in range(3)})
+    assert own_scalers() == [1.0, 2.0, 4.0]
+
+
 # -- the other options of a call ---------------------------------------------------------------------------------------
 
 
