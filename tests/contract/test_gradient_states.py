@@ -377,7 +377,7 @@ def test_random_sequences_agree_with_the_model_by_hand(setting):
     )
 
 
-# -- found by it -------------------------------------------------------------------------------------------------------
+# -- cases that it has found ------------------------------------------------------------------------------------------
 
 
 def shared(setting, **options):
