@@ -6,6 +6,7 @@ small that their gradients are 0 in half without it.
 
 import copy
 import functools
+import gc
 import itertools
 
 import pytest
@@ -253,6 +254,19 @@ def test_a_call_without_optimizers_adds_no_scalers(order):
         for level, kind in [("O2", "given"), ("O3", "without"), ("O0", "without"), ("O5", "given")][::order]:
             begin(level, kind)
         assert own_scalers() == [2.0**16, 1.0][::order]
+
+
+def test_folds_whose_models_and_optimizers_are_gone_leave_no_scalers():
+    """A checkpoint of the fifth fold of a cross-validation has its own scaler as ``loss_scaler0``, as under Apex."""
+    with ampcompat.session(verbosity=0):
+        for fold in range(3):
+            each = begin("O2", seed=fold, init_scale=2.0 ** (fold + 8))
+            iterate(*each)
+            gc.collect()
+            assert own_scalers() == [2.0 ** (fold + 8)]
+            iterate(*each, overflows=True)
+            assert own_scalers() == [2.0 ** (fold + 7)]
+            del each
 
 
 def test_every_way_in_sees_the_same_scalers_call_after_call():
