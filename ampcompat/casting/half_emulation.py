@@ -1,7 +1,8 @@
 """Emulated float16 and bfloat16 arithmetic on a CPU without fast half kernels, and the setting ``AMPCOMPAT_HALF_MATH``.
 
 Inputs are rounded to half, computed in float32, and the results are rounded to half. A tensor core rounds at the same
-points, since it accumulates in float32 too, so results differ from a GPU's only by the order of additions.
+points, since it accumulates in float32 too, so results differ from a GPU's only by the order of additions. Sums that
+torch makes in half on a CPU, in results and in gradients, are made in float32 likewise.
 """
 
 import os
@@ -9,7 +10,7 @@ import os
 import torch
 
 from ..errors import AmpError, AmpValueError
-from ..nested import METHODS, map_items
+from ..nested import BYTES, METHODS, map_items
 from ..tensor_lists import is_shard
 from ..torch_compat import cpu, features, thread_context
 
@@ -74,8 +75,11 @@ def rounded(tensor, low, high):
     return _cast(_cast(tensor, low), high)
 
 
-class _SparseCast(torch.autograd.Function):
-    """A cast of a sparse tensor. torch's own refuses gradients of another layout, which sparse products return."""
+class _AnyLayoutCast(torch.autograd.Function):
+    """A cast that takes gradients of another layout, as torch's own does not: those of sparse products and embeddings.
+
+    A sparse gradient is added up before it is rounded.
+    """
 
     @staticmethod
     def forward(ctx, tensor, dtype):
@@ -84,13 +88,14 @@ class _SparseCast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient.to(ctx.dtype), None
+        is_narrowed = gradient.layout is torch.sparse_coo and BYTES[ctx.dtype] < BYTES[gradient.dtype]
+        return (gradient.coalesce() if is_narrowed else gradient).to(ctx.dtype), None
 
 
 def _cast(tensor, dtype):
     if tensor.layout is torch.strided:
         return METHODS[dtype](tensor)
-    return tensor if tensor.dtype is dtype else _SparseCast.apply(tensor, dtype)
+    return tensor if tensor.dtype is dtype else _AnyLayoutCast.apply(tensor, dtype)
 
 
 def round_results(value, low):
@@ -124,7 +129,13 @@ class EmulatedCall:
 
     def widened(self, narrow):
         """Cast a tensor of the low dtype to the high one, and record the low one as its source."""
-        wide = _cast(narrow, self.high)
+        return self._recorded(narrow, _cast(narrow, self.high))
+
+    def widened_for_any_gradient(self, narrow):
+        """As ``widened``, for a tensor whose gradient may be sparse although it is dense."""
+        return self._recorded(narrow, _AnyLayoutCast.apply(narrow, self.high))
+
+    def _recorded(self, narrow, wide):
         is_plain = wide.layout is torch.strided and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
             self._sources[wide.data_ptr()] = narrow.detach()
