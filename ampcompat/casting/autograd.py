@@ -27,14 +27,26 @@ def pause_backward(backend, patches):
         backend: a ``CastBackend`` with ``paused()`` and ``bind_casts()``.
         patches: the ``PatchStack`` that undoes it.
     """
-    for name in ("backward", "grad"):
-        patches.set(torch.autograd, name, without_casts(getattr(torch.autograd, name), backend))
+    patches.set(
+        torch.autograd.Variable, "_execution_engine", _Engine(torch.autograd.Variable._execution_engine, backend)
+    )
     node = autograd_function.BackwardCFunction
     # torch makes the ``ctx`` of a call before it calls ``forward``, in the same thread.
     patches.set(node, "__init__", _recording_casts(node.__init__, backend))
     for name in ("apply", "apply_boxed"):  # called on the engine's thread of the device, where casts are not paused
         if hasattr(node, name):
             patches.set(node, name, _under_recorded_casts(getattr(node, name), backend))
+
+
+class _Engine:
+    """torch's autograd engine, with casts off while it runs. Every way to call it reads it from ``Variable``."""
+
+    def __init__(self, engine, backend):
+        self._engine = engine
+        self.run_backward = without_casts(engine.run_backward, backend)
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
 
 
 def without_casts(original, backend):

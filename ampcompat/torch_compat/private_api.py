@@ -74,7 +74,12 @@ _AUTOGRAD = (
         "these end in CheckpointError at O1 and O4; plain calls of torch.utils.checkpoint.checkpoint do not",
         "2.13.0",
     )
-    + _rows("torch.autograd.Variable", "_execution_engine", "gradient buckets are flushed after backward", BROKEN)
+    + _rows(
+        "torch.autograd.Variable",
+        "_execution_engine",
+        "backward runs without casts; buckets are flushed after it",
+        BROKEN,
+    )
     + _rows(
         "torch._C._autograd",
         "_top_saved_tensors_default_hooks _saved_tensors_hooks_is_enabled",
