@@ -109,7 +109,7 @@ class HalfMode(thread_context.FunctionMode):
         kwargs = kwargs or {}
         if compile.is_compiling():  # checked first: a compiler traces this method too, but cannot trace the rest
             return function(*args, **kwargs)
-        wanted = self._emulated.get(function)
+        wanted = self._emulated.get(compile.original(function))
         if wanted is not None and wanted(args, kwargs) and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
         if function in self._norms and self._is_mixed_norm(*args, **kwargs):
@@ -196,10 +196,7 @@ def _emulated_functions():
                     places.append((owner, name + "_", _always))
     found = {}
     for owner, name, condition in places:
-        function = getattr(owner, name, None)
-        while getattr(function, compile.MARK, False):
-            function = function.__wrapped__
-        found.setdefault(function, condition)
+        found.setdefault(compile.original(getattr(owner, name, None)), condition)
     for function in _WALKED_TYPES.union([None]):
         found.pop(function, None)
     return found

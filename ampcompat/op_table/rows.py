@@ -133,8 +133,8 @@ SUMMED = (
 )
 #: Functions whose gradient it adds up in half, at least in one of the half dtypes.
 GRADIENT_SUMMED = (
-    "embedding __getitem__ take index_select gather take_along_dim layer_norm native_layer_norm grid_sample grid_sampler "
-    "pad unfold max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
+    "embedding __getitem__ take index_select gather take_along_dim layer_norm native_layer_norm grid_sample "
+    "grid_sampler pad unfold max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
     "max_pool3d_with_indices avg_pool1d avg_pool2d lp_pool1d lp_pool2d lp_pool3d adaptive_avg_pool1d "
     "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"
