@@ -18,6 +18,13 @@ from ..torch_compat import cpu, features, thread_context
 VARIABLE = "AMPCOMPAT_HALF_MATH"
 SETTINGS = ("auto", "on", "off")
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_HANDLERS = ("__torch_function__", "__torch_dispatch__")
+_DEFAULT_HANDLERS = [
+    getattr(handler, "__func__", handler)
+    for handler in [getattr(kind, name, None) for kind in _PLAIN for name in _HANDLERS]
+]
+
 EMULATED = "emulated (computed in float32, inputs and results rounded)"
 NOT_EMULATED = "torch's own kernels"
 
@@ -61,13 +68,26 @@ def difference(low, emulates):
 
 
 def is_for(args):
-    """Return whether the first tensor among arguments (nested in tuples and lists) is on the CPU."""
+    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own.
+
+    Args:
+        args: the arguments; tensors may stand in tuples and lists.
+    """
+    first = None
     for arg in args:
-        if isinstance(arg, torch.Tensor):
-            return arg.device.type == "cpu"
-        if isinstance(arg, (tuple, list)) and arg and isinstance(arg[0], torch.Tensor):
-            return arg[0].device.type == "cpu"
-    return False
+        for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
+            if isinstance(tensor, torch.Tensor):
+                first = tensor if first is None else first
+                if type(tensor) not in _PLAIN and _has_own_arithmetic(tensor):
+                    return False
+    return first is not None and first.device.type == "cpu"
+
+
+def _has_own_arithmetic(tensor):
+    """Return whether a tensor's class handles functions or operations itself. A DTensor's parts are plain tensors."""
+    kind = type(tensor)
+    handlers = [getattr(getattr(kind, name, None), "__func__", getattr(kind, name, None)) for name in _HANDLERS]
+    return any(handler not in _DEFAULT_HANDLERS for handler in handlers) and not is_shard(tensor)
 
 
 def rounded(tensor, low, high):
