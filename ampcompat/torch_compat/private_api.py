@@ -70,10 +70,11 @@ _AUTOGRAD = (
     + _rows(
         "torch.utils.checkpoint",
         "_CheckpointFrame",
-        "checkpoints by a decorator made before the session, or by torch.distributed, recompute as they computed",
-        "these end in CheckpointError at O1 and O4; plain calls of torch.utils.checkpoint.checkpoint do not",
+        "checkpoints recompute as they computed",
+        "those without reentrant autograd end in CheckpointError at O1 and O4",
         "2.13.0",
     )
+    + _rows("torch.utils.checkpoint", "_checkpoint_without_reentrant", "the same", "the same", "1.12.1", "1.12.1")
     + _rows(
         "torch.autograd.Variable",
         "_execution_engine",
