@@ -13,10 +13,10 @@ from ..nested import BYTES, CONTAINERS, METHODS, map_items
 from ..op_table import rules as op_rules
 from ..op_table.rows import TAKES_SPARSE
 from ..torch_compat import features
+from ..written_memory import WrittenMemory
 from . import autograd, compile, data_loading, half_emulation, jit_script, norms, patch_targets, rnn, wrappers
 from .argument_casts import CastDevices, Casts
 from .base import CastBackend, do_nothing
-from .memory_aliases import Aliases, watch_aliases
 from .thread_state import InRegion, Paused, Switch, Unpaused
 from .weight_cache import CastingThread, Parameter, WeightCache, is_weight
 
@@ -45,10 +45,11 @@ class PatchedBackend(CastBackend):
         self._paused = Paused(self._switch)
         self._is_limited_to_regions = False
         low, high = dtypes
-        self._aliases, self._casting_thread = Aliases(), CastingThread()
-        shared = (self._aliases, self._casting_thread)
-        self._cache = WeightCache(METHODS[low], *shared)
-        self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
+        thread = self._casting_thread = CastingThread()
+        self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
+        self._rounded_cache = WeightCache(
+            lambda weight: half_emulation.rounded(weight, low, high), WrittenMemory(), thread
+        )
         self._emulate = half_emulation.is_wanted(low)
         self._casts = self._make_casts()
 
@@ -110,7 +111,8 @@ class PatchedBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
-        watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
+        self._cache.written.open(patches, on_move)
+        self._rounded_cache.written.open(patches)
         compile.patch_compile(patches, _one_of_each_code(originals))
         _turn_off_fast_paths(patches)
         if not self._is_limited_to_regions:
