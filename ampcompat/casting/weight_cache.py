@@ -4,7 +4,6 @@ A cast is valid for one version of a weight. While something may write to the we
 (``written_memory``), the weight is cast again at each use.
 """
 
-import threading
 import weakref
 
 import torch
@@ -51,30 +50,20 @@ class _Entry:
         self.address = self.cached = None
 
 
-class CastingThread(threading.local):
-    """The thread for which casts are made: the thread's own ``token``, or that of the thread it recomputes for.
-
-    A thread identifier cannot be used: it may be reused by a later thread.
-    """
-
-    def __init__(self):
-        self.token = object()
-
-
 class WeightCache:
     """Casts of weights by ``make``, one per weight, for all threads.
 
     Args:
         make: weight -> its cast.
         written: a ``WrittenMemory`` for its weights.
-        casting_thread: the ``CastingThread`` that identifies threads.
+        thread: a thread-local object whose ``token`` identifies the thread for which casts are made.
     """
 
-    def __init__(self, make, written, casting_thread):
+    def __init__(self, make, written, thread):
         self._make = make
         self.written = written
         self._entries = {}  # id of a weight -> its entry
-        self._casting_thread = casting_thread
+        self._thread = thread
         self.is_empty = True  # no weight has a cast here
 
     def cast(self, weight):
@@ -106,7 +95,7 @@ class WeightCache:
         cast = self._make(weight)
         entry.cached = None
         if type(cast) is _Tensor and weight not in written:
-            entry.cached = (cast, state, mode, self._casting_thread.token)
+            entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
             if written.count != count:  # another thread may have written it while the cast was made
                 entry.cached = None
@@ -143,7 +132,7 @@ class WeightCache:
         Args:
             weights: () -> the weights; called only if other threads have casts here.
         """
-        is_left, mine = False, self._casting_thread.token
+        is_left, mine = False, self._thread.token
         self.is_empty = True
         for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
             cached = entry.cached

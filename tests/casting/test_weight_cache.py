@@ -13,7 +13,8 @@ from opened import PAIRS, SETTINGS, each_setting, opened
 from pairing import paired
 
 from ampcompat import written_memory
-from ampcompat.casting.weight_cache import CastingThread, WeightCache
+from ampcompat.casting.thread_state import Switch
+from ampcompat.casting.weight_cache import WeightCache
 from ampcompat.written_memory import WrittenMemory
 
 try:
@@ -465,7 +466,7 @@ def test_change_by_another_thread_while_a_cast_is_made_is_seen(setting):
             return weight.zero_()
 
     changes = []
-    cache = WeightCache(make, WrittenMemory(), CastingThread())
+    cache = WeightCache(make, WrittenMemory(), Switch().local)
     cache.cast(weight)
     assert cache.cast(weight).abs().sum() == 0
 
