@@ -10,7 +10,7 @@ import os
 import torch
 
 from ..errors import AmpError, AmpValueError
-from ..nested import BYTES, METHODS, map_items
+from ..nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ..tensor_lists import is_shard
 from ..torch_compat import cpu, features, thread_context
 
@@ -160,6 +160,22 @@ class EmulatedCall:
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
             self._sources[wide.data_ptr()] = narrow.detach()
         return wide
+
+    def computed(self, function, args, kwargs, widen):
+        """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
+
+        Args:
+            function: the function.
+            args, kwargs: tensors may stand in tuples, lists and dicts.
+            widen: floating tensor -> tensor of the high dtype.
+        """
+
+        def widened(value):
+            if isinstance(value, torch.Tensor):
+                return widen(value) if value.dtype in BYTES else value
+            return map_items(widened, value) if isinstance(value, CONTAINERS) else value
+
+        return self.run(function, *map_arguments(widened, args, kwargs))
 
     def run(self, function, args, kwargs):
         """Return ``function(*args, **kwargs)`` rounded to the low dtype; autograd saves the low inputs."""

@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from ..nested import BYTES, floating_tensors, map_arguments, map_items
+from ..nested import METHODS, floating_tensors
 from ..op_table import rows, rules
 from ..torch_compat import features, thread_context
 from . import compile, half_emulation, norms, patch_targets
@@ -133,18 +133,11 @@ class HalfMode(thread_context.FunctionMode):
 
     def _computed(self, function, args, kwargs):
         call = half_emulation.EmulatedCall(self.low, self.high)
-        widen = call.widened
+        if _is_in_place(function):
+            return args[0].copy_(call.computed(function, args, kwargs, METHODS[self.high]))
         if function in _LOOKUPS and thread_context.functorch_level() is None:
-            widen = call.widened_for_any_gradient
-        in_place = _is_in_place(function)
-
-        def widened(value):
-            if isinstance(value, torch.Tensor):
-                return value if value.dtype not in BYTES else value.to(self.high) if in_place else widen(value)
-            return map_items(widened, value) if isinstance(value, (tuple, list)) else value
-
-        result = call.run(function, *map_arguments(widened, args, kwargs))
-        return args[0].copy_(result) if in_place else result
+            return call.computed(function, args, kwargs, call.widened_for_any_gradient)
+        return call.computed(function, args, kwargs, call.widened)
 
 
 def _is_in_place(function):
@@ -156,6 +149,10 @@ def _always(args, kwargs):
     return True
 
 
+def _has_self(args, kwargs):
+    return bool(args)
+
+
 def _is_recorded(args, kwargs):
     """Return whether a call is recorded for a gradient."""
     found = floating_tensors(kwargs, floating_tensors(args, [])) if torch.is_grad_enabled() else ()
@@ -165,8 +162,14 @@ def _is_recorded(args, kwargs):
 def _copies(args, kwargs):
     """Return whether ``t[index]`` copies elements, and is recorded for a gradient."""
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    is_view = all(each is None or each is ... or isinstance(each, (int, slice)) for each in index)
-    return not is_view and _is_recorded(args, kwargs)
+    return any(map(_is_array, index)) and _is_recorded(args, kwargs)
+
+
+def _is_array(index):
+    """Return whether an index is a list or an array of numbers; one of shape () selects a view, as a number does."""
+    if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
+        return True
+    return isinstance(index, (list, range)) or getattr(index, "ndim", 0) > 0
 
 
 def _repeats(args, kwargs):
@@ -193,7 +196,7 @@ def _emulated_functions():
             for owner in (torch, torch.nn.functional, torch.Tensor):
                 if (owner, name) != (torch.Tensor, "unfold"):  # a view
                     places.append((owner, name, _CONDITIONS.get(name, condition)))
-                    places.append((owner, name + "_", _always))
+                    places.append((owner, name + "_", _has_self))
     found = {}
     for owner, name, condition in places:
         found.setdefault(compile.original(getattr(owner, name, None)), condition)

@@ -156,6 +156,7 @@ def test_slices_stay_views():
         whole[1:3] += 1
         whole.clone().requires_grad_()[0].sum()
         assert whole[None, ..., 0]._is_view()
+        assert whole.clone().requires_grad_()[torch.tensor(1)]._is_view()
     assert whole.sum() == 6
 
 
