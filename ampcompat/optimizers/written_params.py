@@ -11,7 +11,7 @@ from threading import get_ident
 
 import torch
 
-from ..casting.memory_aliases import watch_data
+from ..written_memory import watch_data
 
 
 class Writes:
