@@ -16,11 +16,11 @@ import torch
 from .. import tensor_lists
 from ..errors import AmpValueError
 from ..tensor_lists import set_stored_gradient
+from ..written_memory import WrittenMemory
 from . import zero_redundancy
 from .half_gradients import GradientsOnRead
 from .master_chunks import chunks_of
 from .master_values import Snapshot, kept_where_equal, make_master, recast
-from .written_params import Writes
 
 
 class Pair(NamedTuple):
@@ -40,7 +40,7 @@ class MasterStore:
     """
 
     def __init__(self, are_weights_shared_by_hand=bool):
-        self.writes = Writes()
+        self.writes = WrittenMemory()
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._masters = {}  # id(half param) -> (weak reference to it, master)
         self._gradients = GradientsOnRead()
