@@ -239,9 +239,25 @@ class OptimizerMasters:
                 pass) leave the low bits of the masters alone.
         """
         self._has_begun = True
+        writes = self._store.writes
+        may_have_moved = bool(writes)
         for chunk in self.chunks:
             if chunk.is_new or not new_only:
-                chunk.refresh(self._store.writes, chunk.is_new and self._store.are_weights_shared_by_hand())
+                chunk.refresh(writes, chunk.is_new and self._store.are_weights_shared_by_hand())
+        if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
+            self._follow_models()
+
+    def _follow_models(self):
+        """Move the masters to the devices of their half params, which a script has moved."""
+        for model, master in self._pairs.values():
+            if model.device != master.device:
+                grad, master.grad = master.grad, None
+                master.data = master.data.to(model.device)
+                master.grad = None if grad is None else grad.to(model.device)
+        is_new = any([chunk.is_new for chunk in self.chunks])
+        self.chunks = chunks_of(self.pairs())
+        for chunk in self.chunks:
+            chunk.is_new = is_new
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""

@@ -126,6 +126,10 @@ class Session:
     def disable(self, models, optimizers):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
         self._disabled.update([*models, *optimizers])
+        context = self.process_casts.context_of_uncast_forward()
+        for model in models:
+            if not forward.is_marked(model):
+                forward.mark(model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches)
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
@@ -164,7 +168,7 @@ class Session:
 
     def is_initialized(self):
         """Return whether ``initialize`` was called."""
-        return self._latest is not None
+        return self._latest is not None or bool(self._disabled)
 
     def _newest(self):
         return next((each for each in reversed(list(self.configurations)) if each.records), self._latest)
@@ -243,6 +247,8 @@ class Session:
             listed = enabled
         records = [record_of(each) or self._adopt(each) for each in listed]
         configuration = records[0].configuration if records else self._newest()
+        if configuration is None:
+            raise state.not_initialized("amp.scale_loss")
         scaler = _scaler(configuration, loss_id)
         if self._models_before_backward:
             self._check_shards()
@@ -272,6 +278,8 @@ class Session:
                 )
             )
         configuration = self._configuration_by_params(optimizer)
+        if configuration is None:
+            raise state.not_initialized("amp.scale_loss")
         configuration.notices.optimizer_added(optimizer)
         with Preparation(self) as preparation:
             record = preparation.add_optimizer(optimizer, configuration, {})
