@@ -16,6 +16,7 @@ from threading import get_ident
 import torch
 
 from .patching import PatchStack
+from .swapped_tensors import holders
 
 _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
@@ -65,6 +66,7 @@ class WrittenMemory:
         self._moved = None
         self._paused_threads = set()
         self.count = 0
+        holders.add(self)
 
     def open(self, patches, moved=None):
         """Note aliases from now on; undone by ``patches``. Opening it twice is opening it once.
@@ -124,6 +126,21 @@ class WrittenMemory:
                 del self._watched[key]
                 self._leave(key, memory)
                 self.noted.pop(key, None)
+
+    def release(self, tensor):
+        """Forget a tensor that gets another one in it (``swapped_tensors``); return a function that watches it again."""
+        with _lock:  # it is no alias of its memory any more
+            for aliases in list(_living.values()) + list(self.noted.values()):
+                aliases[:] = [each for each in aliases if each() is not tensor]
+        if not self._is_watched(tensor):
+            return None
+        self._forget(id(tensor), self._watched[id(tensor)][0])
+
+        def watch_again():
+            self.watch([tensor])
+            self.note(tensor, memory_of(tensor), ())
+
+        return watch_again
 
     def _is_watched(self, tensor):
         known, _ = self._watched.get(id(tensor), (None, None))

@@ -8,6 +8,7 @@ import weakref
 
 import torch
 
+from ..swapped_tensors import holders
 from ..torch_compat.thread_context import (
     functorch_level,
     in_inference_mode,
@@ -65,6 +66,7 @@ class WeightCache:
         self._entries = {}  # id of a weight -> its entry
         self._thread = thread
         self.is_empty = True  # no weight has a cast here
+        holders.add(self)
 
     def cast(self, weight):
         """Return ``make(weight)``, or the result of an earlier call if it is still valid.
@@ -110,6 +112,10 @@ class WeightCache:
         entry = self._entries.get(key)
         if entry is not None and entry.reference is reference:
             self._entries.pop(key, None)
+
+    def release(self, weight):
+        """Drop the entry of a weight that gets another tensor (``swapped_tensors``)."""
+        self._entries.pop(id(weight), None)
 
     def forget_weight(self, weight):
         """Drop the casts of one weight."""

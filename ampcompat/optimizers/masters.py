@@ -9,12 +9,13 @@ import copy
 import functools
 import weakref
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import tensor_lists
 from ..errors import AmpValueError
+from ..swapped_tensors import holders
 from ..tensor_lists import set_stored_gradient
 from ..written_memory import WrittenMemory
 from . import zero_redundancy
@@ -30,6 +31,21 @@ class Pair(NamedTuple):
     master: torch.Tensor
 
 
+class MasterEntry(NamedTuple):
+    """A half param, its master, and its ``HeldGradients`` (``_none`` where ``.grad`` does not show them).
+
+    The half param and its gradients are weak references.
+    """
+
+    model: Any
+    master: torch.Tensor
+    gradients: Any
+
+
+def _none():
+    return None
+
+
 class MasterStore:
     """The masters of a session. A master lives as long as its half param, whether or not an optimizer still has it.
 
@@ -42,8 +58,9 @@ class MasterStore:
     def __init__(self, are_weights_shared_by_hand=bool):
         self.writes = WrittenMemory()
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
-        self._masters = {}  # id(half param) -> (weak reference to it, master)
-        self._gradients = GradientsOnRead()
+        self._entries = {}  # id(half param) -> ``MasterEntry``
+        self._gradients = GradientsOnRead(self._entries)
+        holders.add(self)
 
     def add(self, pairs, gradients, patches, shows_gradients=True):
         """Add the pairs of an optimizer.
@@ -57,17 +74,26 @@ class MasterStore:
         if not pairs:
             return
         for model, master in pairs:
-            forget = functools.partial(self._masters.pop, id(model))  # ``pop`` gets the reference as default
-            self._masters[id(model)] = (weakref.ref(model, forget), master)
+            self._set_entry(model, master, weakref.ref(gradients) if shows_gradients else _none)
         self.writes.open(patches)
         if shows_gradients:
             self._gradients.open(patches)
-            self._gradients.add(pairs, gradients)
+
+    def _set_entry(self, model, master, gradients):
+        forget = functools.partial(self._entries.pop, id(model))  # ``pop`` gets the reference as default
+        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, gradients)
 
     def find(self, param):
         """Return the master of ``param``, or None."""
-        model, master = self._masters.get(id(param), (None, None))
-        return master if model is not None and model() is param else None
+        entry = self._entries.get(id(param))
+        return entry.master if entry is not None and entry.model() is param else None
+
+    def release(self, param):
+        """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        entry = self._entries.pop(id(param), None)
+        if entry is None:
+            return None
+        return functools.partial(self._set_entry, param, entry.master, entry.gradients)
 
     def widened(self, param, value):
         """Return ``value``, that of a half param, as its master has it.
@@ -88,8 +114,7 @@ class MasterStore:
 
     def clear(self):
         """Forget all pairs."""
-        self._masters.clear()
-        self._gradients.clear()
+        self._entries.clear()
 
     def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
         return MasterStore, ()

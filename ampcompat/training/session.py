@@ -7,7 +7,7 @@ import gc
 import weakref
 from contextlib import nullcontext
 
-from .. import opt_levels
+from .. import opt_levels, swapped_tensors
 from ..errors import AmpError, AmpTypeError
 from ..loss_scaling.scaler import scaler_states
 from ..models import ddp, forward, fsdp
@@ -116,6 +116,7 @@ class Session:
         with Preparation(self) as preparation:
             preparation.apply(plan, request, configuration)
             preparation.commit()
+        swapped_tensors.allow(self.patches)
         self.process_casts.commit()
         self.configurations.add(configuration)
         self._latest = configuration
