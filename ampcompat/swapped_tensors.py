@@ -15,7 +15,7 @@ holders = weakref.WeakSet()
 
 
 def allow(patches):
-    """Let ``swap_tensors`` work on tensors that the ``holders`` reference, where torch has it; undone by ``patches``."""
+    """Let ``swap_tensors``, where torch has it, work on what the ``holders`` reference; undone by ``patches``."""
     function = getattr(torch.utils, "swap_tensors", None)
     if function is not None and not hasattr(function, "__wrapped__"):
         patches.redirect(function, _released)

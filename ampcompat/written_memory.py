@@ -128,7 +128,7 @@ class WrittenMemory:
                 self.noted.pop(key, None)
 
     def release(self, tensor):
-        """Forget a tensor that gets another one in it (``swapped_tensors``); return a function that watches it again."""
+        """Forget a tensor that gets another one in it (``swapped_tensors``); return what watches it again."""
         with _lock:  # it is no alias of its memory any more
             for aliases in list(_living.values()) + list(self.noted.values()):
                 aliases[:] = [each for each in aliases if each() is not tensor]

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import tensor_lists
-from ..errors import AmpValueError
+from ..errors import AmpError, AmpValueError
 from ..swapped_tensors import holders
 from ..tensor_lists import set_stored_gradient
 from ..written_memory import WrittenMemory
-from . import zero_redundancy
+from . import pickled, zero_redundancy
 from .half_gradients import GradientsOnRead
 from .master_chunks import chunks_of
 from .master_values import Snapshot, kept_where_equal, make_master, recast
@@ -185,6 +185,13 @@ class OptimizerMasters:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
         self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
+        unpickled = [Pair(*pair) for pair in pickled.take_pairs(self._optimizer)]
+        if unpickled and not self._makes_masters:
+            raise AmpError(
+                "An optimizer was pickled with float32 master weights, which this opt_level has not. Call "
+                "amp.initialize at O2 or O5 before amp.scale_loss gets it."
+            )
+        self._add(unpickled)
         self._replace_params(self._optimizer.param_groups, originals)
 
     def _replace_params(self, groups, originals):
@@ -205,11 +212,14 @@ class OptimizerMasters:
                     recast(state.get(master), master.shape, master.dtype)
                 elif id(param) in originals:
                     recast(state.get(param), param.shape, param.dtype)
-        self._pairs.update((id(pair.master), pair) for pair in pairs)
         zero_redundancy.replace_params(self._optimizer, dict(pairs))
+        self._add(pairs)
+        return pairs
+
+    def _add(self, pairs):
+        self._pairs.update((id(pair.master), pair) for pair in pairs)
         self.chunks += chunks_of(pairs)
         self._store.writes.watch([param for pair in pairs for param in pair])
-        return pairs
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""

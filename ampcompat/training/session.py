@@ -130,7 +130,9 @@ class Session:
         context = self.process_casts.context_of_uncast_forward()
         for model in models:
             if not forward.is_marked(model):
-                forward.mark(model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches)
+                forward.mark(
+                    model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches
+                )
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
@@ -246,7 +248,8 @@ class Session:
             if listed and not enabled:
                 return nullcontext(loss)
             listed = enabled
-        records = [record_of(each) or self._adopt(each) for each in listed]
+        adopted = [self._adopt(each) for each in listed if record_of(each) is None]
+        records = [record_of(each) for each in listed]
         configuration = records[0].configuration if records else self._newest()
         if configuration is None:
             raise state.not_initialized("amp.scale_loss")
@@ -255,9 +258,13 @@ class Session:
             self._check_shards()
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
-        if never_scales and not any([record.has_state_to_update() for record in records]):
+        if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):
             return UnscaledPass(self, configuration, loss)
-        return BackwardPass(self, configuration, loss, loss_id, scaler, records, delay_unscale, delay_overflow_check)
+        backward = BackwardPass(
+            self, configuration, loss, loss_id, scaler, records, delay_unscale, delay_overflow_check
+        )
+        backward.adopted = adopted
+        return backward
 
     def _check_shards(self):
         """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``."""
