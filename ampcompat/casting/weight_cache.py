@@ -90,11 +90,12 @@ class WeightCache:
         if state[1] != entry.address:
             entry.address = state[1]
             written.watch([weight])
-        written.clear([weight])
+        if is_noted:
+            written.clear([weight])
         count = written.count
         cast = self._make(weight)
         entry.cached = None
-        if type(cast) is _Tensor and weight not in written:
+        if type(cast) is _Tensor and id(weight) not in written.noted:
             entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
             if written.count != count:  # another thread may have written it while the cast was made
