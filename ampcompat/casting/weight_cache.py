@@ -36,6 +36,13 @@ def _is_cacheable(weight):
     return not (is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided)
 
 
+def _belongs_to_its_user(weight):
+    """Return whether a cast made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
+    if functorch_level() is not None or jit_tracing_state() is not None:
+        return True
+    return weight.is_cuda and is_capturing_cuda_graph()
+
+
 class _Entry:
     """What is known of one weight.
 
@@ -71,9 +78,7 @@ class WeightCache:
 
         A cast made without gradients is never returned when they are enabled, nor one of inference mode outside it.
         """
-        if functorch_level() is not None or jit_tracing_state() is not None:  # casts made here belong to the transform
-            return self._make(weight)
-        if weight.is_cuda and is_capturing_cuda_graph():  # the graph must make its casts anew at every replay
+        if _belongs_to_its_user(weight):
             return self._make(weight)
         entry = self._entries.get(id(weight))
         if entry is None or entry.reference() is not weight:
@@ -83,14 +88,18 @@ class WeightCache:
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the cast is made: another thread may change the weight meanwhile.
         state = (weight._version, weight.data_ptr(), weight.requires_grad)
-        cached, written = entry.cached, self.written
-        is_noted = id(weight) in written.noted
-        if cached is not None and cached[1] == state and cached[2] in (mode, True) and not is_noted:
-            return cached[0]
+        cached = entry.cached
+        if cached is not None and cached[1] == state and cached[2] in (mode, True):
+            if id(weight) not in self.written.noted:
+                return cached[0]
+        return self._cast_anew(entry, weight, state, mode)
+
+    def _cast_anew(self, entry, weight, state, mode):
+        written = self.written
         if state[1] != entry.address:
             entry.address = state[1]
             written.watch([weight])
-        if is_noted:
+        if id(weight) in written.noted:
             written.clear([weight])
         count = written.count
         cast = self._make(weight)
