@@ -54,10 +54,15 @@ class WrittenMemory:
     alias still lives. ``bool(written)``: so may one of the watched tensors. ``count`` grows with every note.
 
     What moves the version counter is not noted, nor what is written by DLPack, through a storage, or by kernels that
-    are given an address. Any thread may call the methods. Tensors are referenced weakly.
+    are given an address. Any thread may call the methods. Tensors are referenced weakly, except while
+    ``torch.utils.swap_tensors`` runs, which refuses such tensors; both count as written after it.
+
+    Args:
+        forgotten: called with the id of a tensor that is watched no more, since it died or is being swapped.
     """
 
-    def __init__(self):
+    def __init__(self, forgotten=None):
+        self.forgotten = forgotten
         self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
         self._ids = {}  # address -> ids of watched tensors
         #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
@@ -78,6 +83,8 @@ class WrittenMemory:
                 if not _open:
                     watch_data(_Tensor, _alias_made, _data_assigned, _patches)
                     _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
+                    if hasattr(torch.utils, "swap_tensors"):
+                        _patches.set(torch.utils, "swap_tensors", _releasing(torch.utils.swap_tensors))
                 self._moved = moved
                 _open.append(self)
                 patches.defer(self._close)
@@ -124,6 +131,22 @@ class WrittenMemory:
                 del self._watched[key]
                 self._leave(key, memory)
                 self.noted.pop(key, None)
+                if self.forgotten is not None:
+                    self.forgotten(key)
+
+    def release(self, tensors):
+        """Watch these tensors no more; return those that were watched."""
+        released = [tensor for tensor in tensors if self._is_watched(tensor)]
+        for tensor in released:
+            self._forget(id(tensor), self._watched[id(tensor)][0])
+        return released
+
+    def watch_written(self, tensors):
+        """Watch these tensors, which count as written."""
+        self.watch(tensors)
+        with _lock:
+            for tensor in tensors:
+                self._add(id(tensor), (), is_written=True)
 
     def _is_watched(self, tensor):
         known, _ = self._watched.get(id(tensor), (None, None))
@@ -231,6 +254,23 @@ def _noting_numpy(numpy):
         return array
 
     return numpy_and_note
+
+
+def _releasing(swap):
+    @functools.wraps(swap)
+    def swap_released(first, second):
+        both = (first, second)
+        with _lock:
+            for memory in set(map(memory_of, both)).intersection(_living):
+                _living[memory] = [each for each in _living.pop(memory, ()) if not any(each() is one for one in both)]
+        released = [(written, written.release(both)) for written in list(_open)]
+        try:
+            swap(first, second)
+        finally:
+            for written, tensors in released:
+                written.watch_written(tensors)
+
+    return swap_released
 
 
 def watch_data(kind, read, assigned, patches):
