@@ -96,7 +96,7 @@ class WrittenMemory:
                 _patches.undo()
                 _living.clear()
 
-    def watch(self, tensors):
+    def watch(self, tensors, are_written=False):
         """Watch these tensors, where their memory is now. One that has an alias already counts as written."""
         for tensor in tensors:
             key, memory = id(tensor), memory_of(tensor)
@@ -109,9 +109,9 @@ class WrittenMemory:
                 if memory:
                     self._ids.setdefault(memory, set()).add(key)
                 if get_ident() not in self._paused_threads:
-                    self._add(key, _living_aliases(memory))
+                    self._add(key, _living_aliases(memory), are_written)
 
-    def _add(self, key, aliases, is_written=False):
+    def _add(self, key, aliases, is_written):
         alive = [each for each in self.noted.get(key, ()) if each() is not None]
         if alive or aliases or is_written:
             known = set(map(id, alive))  # by identity: weak references are equal if their objects are
@@ -140,13 +140,6 @@ class WrittenMemory:
         for tensor in released:
             self._forget(id(tensor), self._watched[id(tensor)][0])
         return released
-
-    def watch_written(self, tensors):
-        """Watch these tensors, which count as written."""
-        self.watch(tensors)
-        with _lock:
-            for tensor in tensors:
-                self._add(id(tensor), (), is_written=True)
 
     def _is_watched(self, tensor):
         known, _ = self._watched.get(id(tensor), (None, None))
@@ -268,7 +261,7 @@ def _releasing(swap):
             swap(first, second)
         finally:
             for written, tensors in released:
-                written.watch_written(tensors)
+                written.watch(tensors, are_written=True)
 
     return swap_released
 
