@@ -9,16 +9,31 @@ import weakref
 
 import torch
 
+from .patching import PatchStack
+
 #: Objects with a method ``release(tensor)``: it drops their weak references to a tensor, and returns a function that
 #: makes them again, or None.
 holders = weakref.WeakSet()
 
 
+_patches = PatchStack()
+_uses = []  # one item for each ``allow`` that was not undone
+
+
 def allow(patches):
     """Let ``swap_tensors``, where torch has it, work on what the ``holders`` reference; undone by ``patches``."""
     function = getattr(torch.utils, "swap_tensors", None)
-    if function is not None and not hasattr(function, "__wrapped__"):
-        patches.redirect(function, _released)
+    if function is not None:
+        if not _uses:
+            _patches.redirect(function, _released)
+        _uses.append(True)
+        patches.defer(_end_use)
+
+
+def _end_use():
+    _uses.pop()
+    if not _uses:
+        _patches.undo()
 
 
 def _released(swap_tensors):
