@@ -256,20 +256,25 @@ class HeldGradients:
         self.state = Unscaled()
 
     def shown(self, model, master):
-        """Return the gradient of a half param whose ``.grad`` is empty: that of its master, rounded; or None.
+        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
 
         It becomes the param's ``.grad``, and what the script changes in it is taken over by ``take_changes``.
         """
-        if self._record.open_blocks or self.are_delayed():
-            return None
-        gradient = master.grad
-        if gradient is None and self._stepped:
-            if not isinstance(self._stepped, dict):
-                self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
-            set_stored_gradient(model, _rounded(self._stepped.get(id(model)), model))
-        elif gradient is not None:
-            set_stored_gradient(model, _rounded(gradient, model))
-            self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
+        stored = stored_gradient(model)
+        is_other = isinstance(self.state, ScaledByOther) and stored is not None
+        if self._record.open_blocks or self.are_delayed() or is_other or id(model) in self._read:
+            return stored
+        if master.grad is None:
+            if stored is None and self._stepped:
+                if not isinstance(self._stepped, dict):
+                    self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
+                set_stored_gradient(model, _rounded(self._stepped.get(id(model)), model))
+            return stored_gradient(model)
+        if stored is not None:  # of a plain pass since
+            with torch.no_grad():
+                add_gradients([master], [_widened(stored, master)])
+        set_stored_gradient(model, _rounded(master.grad, model))
+        self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
 
     def was_set(self, model, master):

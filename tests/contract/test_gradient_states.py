@@ -416,3 +416,12 @@ def test_an_overflow_in_a_shared_param_is_none_of_a_later_loss(setting, order):
         for optimizer in optimizers:
             optimizer.step()
             assert amp.step_was_skipped(optimizer)
+
+
+@settings_at("O2", "O5")
+def test_a_gradient_that_the_models_zero_grad_has_removed_is_not_shown_again(setting):
+    with session_of(setting):
+        model, optimizers = shared(setting, loss_scale=128.0)
+        reach(setting, model, optimizers, "ab")
+        model.zero_grad()
+        assert [param.grad is None or not holds_nonzero(param.grad) for param in model.parameters()] == [True] * 3
