@@ -230,7 +230,7 @@ class ProductReference:
 
 
 class ScaleReference:
-    """The automaton of the dynamic loss scale, as in the contract."""
+    """The automaton of the dynamic loss scale, of Specification 3.5."""
 
     def __init__(self, window=2000, smallest=None, largest=2.0**24):
         self.window, self.smallest, self.largest = window, smallest, largest

@@ -16,14 +16,14 @@ FAULTS_OF_CASTS = [
         INITIALIZE,
         "if policy.keep_batchnorm_fp32 else []",
         "if not policy else []",
-        "contract/test_initialize.py",
+        "specification/test_initialize.py",
     ),
     Fault(
         "keep_fp32 ignored",
         INITIALIZE,
         "self._cast.cast(modules, inner + norms)",
         "self._cast.cast(modules, norms)",
-        "contract/test_kept_layers.py",
+        "specification/test_kept_layers.py",
     ),
     Fault(
         "missed restore of the weights' dtype",
@@ -37,21 +37,21 @@ FAULTS_OF_CASTS = [
         WEIGHTS,
         "run_all([(_restore_dtype,",
         "len([(_restore_dtype,",
-        "contract/test_data_safety.py",
+        "specification/test_data_safety.py",
     ),
     Fault(
         "inputs of forward not cast",
         FORWARD,
         "cast_floating(value, self.input_dtype) for value in args",
         "value for value in args",
-        "contract/test_forward_casts.py",
+        "specification/test_forward_casts.py",
     ),
     Fault(
         "output of forward not cast",
         FORWARD,
         "output if self.output_dtype is None else",
         "output if True else",
-        "contract/test_forward_casts.py",
+        "specification/test_forward_casts.py",
     ),
     Fault(
         "hook of the state dict not removed",
@@ -116,14 +116,14 @@ FAULTS_OF_CASTS = [
         "training/process_casts.py",
         "            with backend.paused():\n                return step()",
         "            return step()",
-        "contract/test_optimizer_calls.py casting/test_regions.py",
+        "specification/test_optimizer_calls.py casting/test_regions.py",
     ),
     Fault(
         "wrong dtype of a level",
         "opt_levels.py",
         "cast_model_type=torch.bfloat16",
         "cast_model_type=torch.float16",
-        "contract/test_initialize.py",
+        "specification/test_initialize.py",
     ),
     # -- what holds it together ----------------------------------------------------------------------------------------
     Fault(

@@ -24,16 +24,16 @@ ADAPTER, STEP = "optimizers/adapter.py", "optimizers/step.py"
 PAIRS, MASTERS = "optimizers/master_pairs.py", "optimizers/masters.py"
 PASS = "training/backward_pass.py"
 
-AUTOMATON = "contract/test_scale_automaton.py"
+AUTOMATON = "specification/test_scale_automaton.py"
 ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
-BLOCKS = "contract/test_scale_loss.py"
-LOSSES = "contract/test_losses_and_optimizers.py"
-WRITTEN = "contract/test_written_weights.py"
+BLOCKS = "specification/test_scale_loss.py"
+LOSSES = "specification/test_losses_and_optimizers.py"
+WRITTEN = "specification/test_written_weights.py"
 CLOSING = "training/test_closing.py"
 RESUMED = "checkpoints/test_resume_orders.py"
-OPTIMIZER = "contract/test_optimizer_calls.py"
-DELAYED = "contract/test_delayed_passes.py"
-ADDED = "contract/test_added_groups.py"
+OPTIMIZER = "specification/test_optimizer_calls.py"
+DELAYED = "specification/test_delayed_passes.py"
+ADDED = "specification/test_added_groups.py"
 
 FAULTS_OF_TRAINING = [
     # -- the loss scale ------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ FAULTS_OF_TRAINING = [
         SCALER,
         "min(max_loss_scale, max(init_scale, min_loss_scale or 0.0))",
         "max(init_scale, min_loss_scale or 0.0)",
-        "contract/test_initialize.py",
+        "specification/test_initialize.py",
     ),
     Fault(
         "backoff and growth factor swapped",
@@ -122,7 +122,7 @@ FAULTS_OF_TRAINING = [
         OVERFLOW,
         "                check_overflow(scaler, loss_id, adapters)\n",
         "                pass\n",
-        "contract/test_nested_blocks.py distributed/test_unsynced.py",
+        "specification/test_nested_blocks.py distributed/test_unsynced.py",
     ),
     Fault("missed skip of a closure", STEP, "            raise _Skip(loss)\n", "            pass\n", BLOCKS),
     Fault(
@@ -147,21 +147,21 @@ FAULTS_OF_TRAINING = [
         PASS,
         "            self._unscale(adapters)\n            if has_delayed:",
         "            if has_delayed:",
-        "contract/test_data_safety.py",
+        "specification/test_data_safety.py",
     ),
     Fault(
         "earlier gradients not scaled",
         ADAPTER,
         "grouped([param.grad for param in held",
         "grouped([param.grad for param in held[:0]",
-        "contract/test_plain_backward.py contract/test_accumulation.py",
+        "specification/test_plain_backward.py specification/test_accumulation.py",
     ),
     Fault(
         "gradients set aside are lost",
         ADAPTER,
         "add_gradients(*zip(*aside))",
         "pass",
-        LOSSES + " contract/test_accumulation.py",
+        LOSSES + " specification/test_accumulation.py",
     ),
     Fault(
         "delayed overflow charged to the next loss",
@@ -184,21 +184,21 @@ FAULTS_OF_TRAINING = [
         "optimizers/plain_backward.py",
         "adapter.forget_untracked(are_replaced)",
         "pass",
-        "contract/test_plain_backward.py",
+        "specification/test_plain_backward.py",
     ),
     Fault(
         "half gradients kept by zero_grad",
         ADAPTER,
         "if set_to_none or pair.model.grad is None:",
         "if set_to_none and pair.model.grad is None:",
-        OPTIMIZER + " contract/test_plain_backward.py",
+        OPTIMIZER + " specification/test_plain_backward.py",
     ),
     Fault(
         "loss not divided by the group's size",
         "training/accumulation.py",
         "share / self.size",
         "share",
-        "contract/test_accumulation.py",
+        "specification/test_accumulation.py",
     ),
     Fault(
         "only the first tensor checked for inf",

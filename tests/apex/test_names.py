@@ -1,4 +1,4 @@
-"""Every name of Apex that the contract lists, and libraries that test which names exist."""
+"""Specification 5 and 6: every name of Apex that it lists, and libraries that test which names exist."""
 
 import importlib
 import inspect

@@ -39,7 +39,7 @@ class CountReads:
 
 
 def expected_scales(pattern, window):
-    """The automaton of the contract, by hand: the scale after every step."""
+    """The automaton of Specification 3.5, by hand: the scale after every step."""
     scale, good, scales = 2.0**16, 0, []
     for overflowed in pattern:
         if overflowed:

@@ -1,4 +1,4 @@
-"""What the contract's tests need before the first of them looks at torch."""
+"""What the tests of the specification need before the first of them looks at torch."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Contract 7.11: param groups that are added after ``initialize`` are treated as those that were there."""
+"""Specification 7.11: param groups that are added after ``initialize`` are treated as those that were there."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Contract section 5: the names that clients reach into, and the loops that they build with them."""
+"""Specification 5: the names that clients reach into, and the loops that they build with them."""
 
 import precision
 import pytest

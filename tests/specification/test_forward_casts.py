@@ -1,4 +1,4 @@
-"""Contract 2 and 7.6: what an O2 model's ``forward`` does to what goes in and what comes out, container types kept."""
+"""Specification 2.3 and 7.6: what ``forward`` of an O2 model does to inputs and outputs, which keep their types."""
 
 import collections
 import dataclasses

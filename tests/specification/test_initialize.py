@@ -1,4 +1,4 @@
-"""Contract section 1: what ``amp.initialize`` takes, gives back, prints and refuses."""
+"""Specification 1: what ``amp.initialize`` takes, gives back, prints and refuses."""
 
 import inspect
 import types

@@ -1,4 +1,4 @@
-"""Contract 7.12: ``keep_fp32`` keeps layers in float32, weights and arithmetic, at every level."""
+"""Specification 7.12: ``keep_fp32`` keeps layers in float32, weights and arithmetic, at every level."""
 
 import pytest
 import torch

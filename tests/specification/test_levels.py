@@ -1,4 +1,4 @@
-"""Contract section 2: what each level does to weights, functions, masters and state dicts."""
+"""Specification 2: what each level does to weights, functions, masters and state dicts."""
 
 import threading
 

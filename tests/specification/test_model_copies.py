@@ -1,4 +1,4 @@
-"""Contract 7.3: copies, pickles and replicas of an initialized model work, each with its own weights."""
+"""Specification 7.3: copies, pickles and replicas of an initialized model work, each with its own weights."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Contract 7.10 and 7.11: every way to call an optimizer, and params that come, go, freeze and thaw."""
+"""Specification 7.10 and 7.11: every way to call an optimizer, and params that come, go, freeze and thaw."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Contract 7.19: ``loss.backward()`` without ``scale_loss`` leaves true gradients, and ``step()`` uses them."""
+"""Specification 7.19: ``loss.backward()`` without ``scale_loss`` leaves true gradients, and ``step()`` uses them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Contract 7.4 and 7.5: resuming is going on, bit for bit, in every order; state dicts keep ties and extra state."""
+"""Specification 7.4 and 7.5: resumed training equals uninterrupted training bitwise; state dicts keep ties."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""The dynamic loss scale as an automaton: contract 3, and 7.7's promise that it never reaches 0."""
+"""Specification 3.5 and 7.7: the dynamic loss scale as an automaton that never reaches 0."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Contract section 3: ``amp.scale_loss``, what it yields and what it leaves behind."""
+"""Specification 3: ``amp.scale_loss``, what it yields and what it leaves behind."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""Contract 7.9: learning-rate schedulers, made before or after ``initialize``, are quiet and right, at skips too.
+"""Specification 7.9: learning-rate schedulers, made before or after ``initialize``, are quiet and right, at skips too.
 
 Warnings are errors in this suite, so that every test here also tests silence.
 """

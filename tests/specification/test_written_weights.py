@@ -1,4 +1,4 @@
-"""Contract 7.18: weights written after ``initialize`` take effect, at levels with masters as at all others."""
+"""Specification 7.18: weights written after ``initialize`` take effect, at levels with masters as at all others."""
 
 import contextlib
 import copy
