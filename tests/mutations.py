@@ -21,7 +21,7 @@ from seeded_faults import FAULTS_OF_TRAINING
 
 FAULTS = FAULTS_OF_TRAINING + FAULTS_OF_CASTS
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-COPIED = ("ampcompat", "tests", "setup.cfg", "examples")
+COPIED = ("ampcompat", "tests", "pyproject.toml", "examples")
 PASSED, FAILED = 0, 1  # of pytest's exit codes
 
 
