@@ -3,11 +3,9 @@
 import gc
 import os
 
-import half_kernels
-import precision
 import pytest
-import snapshots
 import torch
+from helpers import half_kernels, precision, snapshots
 
 import ampcompat
 from ampcompat import casting, opt_levels

@@ -3,8 +3,8 @@
 import ast
 import pathlib
 
-import mutations
-from mutations import FAULTS
+from helpers import mutations
+from helpers.mutations import FAULTS
 
 TESTS = pathlib.Path(__file__).parent
 PACKAGE = mutations.ROOT / "ampcompat"

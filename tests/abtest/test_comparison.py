@@ -8,11 +8,11 @@ import re
 import sys
 import types
 
-import half_kernels
 import numpy
 import pytest
 import torch
-from processes import ROOT
+from helpers import half_kernels
+from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat import amp

@@ -4,10 +4,10 @@ import importlib.util
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import forked
 import pytest
 import torch
-from processes import ROOT, environment
+from helpers import forked
+from helpers.processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.abtest import compare, execution

@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from made_reports import made_run
+from helpers.made_reports import made_run
 
 from ampcompat.abtest import Report, export
 

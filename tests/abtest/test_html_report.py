@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from made_reports import HOSTILE, MADE
-from pages import PageReader, skip_without_report_extra
+from helpers.made_reports import HOSTILE, MADE
+from helpers.pages import PageReader, skip_without_report_extra
 
 from ampcompat.abtest import Finding, Memory, Report, Run, advice
 

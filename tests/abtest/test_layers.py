@@ -2,9 +2,9 @@
 
 import math
 
-import precision
 import pytest
 import torch
+from helpers import precision
 
 from ampcompat import amp
 from ampcompat.abtest import Report, Run, comparison, keep_fp32, layers, to_text

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from processes import environment
+from helpers.processes import environment
 
 from ampcompat.abtest import Report, plan, to_text
 from ampcompat.abtest.execution import Recorded

@@ -6,7 +6,7 @@ import math
 import pathlib
 
 import pytest
-from altered_reports import count
+from helpers.altered_reports import count
 from hypothesis import given
 from hypothesis import strategies as st
 

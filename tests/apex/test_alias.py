@@ -10,7 +10,7 @@ from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
-from processes import RUN, python
+from helpers.processes import RUN, python
 
 import ampcompat
 from ampcompat import amp as ampcompat_amp

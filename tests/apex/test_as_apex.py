@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import ROOT, python
+from helpers.processes import ROOT, python
 
 TRAINING = """
 import torch

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
+from helpers.networks import each_setting, initialize, session_of
 
 from ampcompat import amp
 from ampcompat.apex.parallel import DataParallelCriterion, DataParallelModel, gather

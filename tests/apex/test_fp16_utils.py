@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import trains_in
-from precision import HIGH, IS_STAND_IN, LOW
+from helpers.half_kernels import trains_in
+from helpers.precision import HIGH, IS_STAND_IN, LOW
 
 from ampcompat import amp
 from ampcompat.apex import fp16_utils, install

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import dtype_params
-from networks import each_setting, initialize, session_of, settings_at, train_step
+from helpers.half_kernels import dtype_params
+from helpers.networks import each_setting, initialize, session_of, settings_at, train_step
 
 from ampcompat.apex import install, normalization
 from ampcompat.apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm

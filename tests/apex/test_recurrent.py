@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
+from helpers.networks import each_setting, initialize, session_of
 
 from ampcompat import amp
 from ampcompat.apex import install, recurrent

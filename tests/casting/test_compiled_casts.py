@@ -2,10 +2,10 @@
 
 import warnings
 
-import compilers
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import compilers
 from opened import NATIVE, PAIRS, SETTINGS, each_setting, opened, setting_id
 from torch.utils.checkpoint import checkpoint
 

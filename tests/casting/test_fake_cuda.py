@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
+from helpers.fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
 from opened import PAIRS
 
 from ampcompat.casting import BACKENDS

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from precision import HIGH, low_of
+from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp, opt_levels

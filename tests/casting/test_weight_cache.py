@@ -9,8 +9,8 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.pairing import paired
 from opened import PAIRS, SETTINGS, each_setting, opened
-from pairing import paired
 
 from ampcompat.casting.memory_aliases import Aliases
 from ampcompat.casting.weight_cache import CastingThread, WeightCache

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from checked import check, rules
-from processes import ROOT
+from helpers.processes import ROOT
 
 from ampcompat.check.rules import RULES
 

@@ -6,9 +6,9 @@ The uninterrupted runs are trained once. Results are compared bit by bit, master
 import functools
 import io
 
-import fused_optimizers
 import torch
-from precision import HIGH
+from helpers import fused_optimizers
+from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp

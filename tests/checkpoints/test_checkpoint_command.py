@@ -4,11 +4,11 @@ import re
 import sys
 import types
 
-import precision
 import pytest
 import saved_runs
 import torch
-from half_kernels import trains_in
+from helpers import precision
+from helpers.half_kernels import trains_in
 from saved_runs import SAVED_AT, STEPS, Run, differing, uninterrupted, written
 
 from ampcompat import amp

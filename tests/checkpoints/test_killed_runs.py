@@ -7,11 +7,11 @@ import random
 import re
 import signal
 
-import forked
 import pytest
 import torch
-from half_kernels import stand_in
-from processes import ROOT, environment
+from helpers import forked
+from helpers.half_kernels import stand_in
+from helpers.processes import ROOT, environment
 
 STEPS = 120
 EXAMPLE = os.path.join(ROOT, "examples", "resume.py")

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from precision import HIGH
+from helpers.precision import HIGH
 from saved_runs import FIRST_SCALE, SAVED_AT, Run, read, uninterrupted, written
 
 import ampcompat

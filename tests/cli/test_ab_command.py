@@ -5,11 +5,9 @@ import os
 import sys
 import textwrap
 
-import forked
-import half_kernels
-import precision
 import pytest
-from processes import ROOT, environment, python
+from helpers import forked, half_kernels, precision
+from helpers.processes import ROOT, environment, python
 
 from ampcompat.abtest import Report, child_process, export
 from ampcompat.abtest.record import StepLimitReached

@@ -12,11 +12,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import forked
-import half_kernels
-import precision
 import pytest
-from processes import ROOT, environment
+from helpers import forked, half_kernels, precision
+from helpers.processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.abtest import Report, summary

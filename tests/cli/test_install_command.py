@@ -7,7 +7,7 @@ import sysconfig
 import venv
 
 import pytest
-from processes import ROOT, environment, python
+from helpers.processes import ROOT, environment, python
 
 IMPORT = "import sys, apex; print(apex.__file__); print(sorted({'torch', 'ampcompat'} & set(sys.modules)))"
 

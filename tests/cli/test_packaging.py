@@ -11,8 +11,8 @@ from email.parser import HeaderParser
 
 import pytest
 import torch
+from helpers.processes import ROOT, python
 from packaging.requirements import Requirement
-from processes import ROOT, python
 
 import ampcompat
 from ampcompat.abtest.report import renderer

@@ -4,9 +4,9 @@ import os
 import sys
 
 import pytest
-from made_reports import MADE, good_report
-from pages import skip_without_report_extra
-from processes import python
+from helpers.made_reports import MADE, good_report
+from helpers.pages import skip_without_report_extra
+from helpers.processes import python
 
 from ampcompat.abtest import advice, to_text
 from ampcompat.cli import main

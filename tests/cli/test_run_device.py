@@ -2,10 +2,10 @@
 
 import os
 
-import forked
 import pytest
 import torch
-from processes import ROOT, RUN, environment, python
+from helpers import forked
+from helpers.processes import ROOT, RUN, environment, python
 
 from ampcompat.cli import device_option
 from ampcompat.cli.argument_parser import CommandParser

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from processes import python
+from helpers.processes import python
 from torch import nn
 
 from ampcompat.cuda_redirect import redirect_device

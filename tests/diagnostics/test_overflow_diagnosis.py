@@ -3,11 +3,10 @@
 import copy
 import pickle
 
-import networks
-import precision
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp

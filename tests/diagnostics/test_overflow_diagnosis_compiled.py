@@ -1,8 +1,8 @@
 """Compiled models train under diagnose, and the findings say that their outputs were not recorded."""
 
-import compilers
 import pytest
 import torch
+from helpers import compilers
 
 import ampcompat
 from ampcompat import amp

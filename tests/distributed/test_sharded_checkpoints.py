@@ -3,9 +3,8 @@
 import os
 
 import pytest
-import ranks
-import sharding
 import torch
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)

@@ -5,10 +5,10 @@ import os
 import re
 
 import pytest
-import sharding
 import torch
-from half_kernels import trains_in
-from processes import ROOT
+from helpers import sharding
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
 
 from ampcompat import amp, memory_tools, sessions
 from ampcompat.cli import main

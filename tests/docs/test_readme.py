@@ -4,11 +4,11 @@ import importlib.util
 import os
 import re
 
-import forked
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
 
 
 def read(*path):

@@ -1,6 +1,6 @@
 """Reports with one value altered or removed: each must be read and rendered, or refused in one sentence with the place.
 
-    python tests/altered_reports.py 5000 [--draw-every 25]
+    PYTHONPATH=tests python -m helpers.altered_reports 5000 [--draw-every 25]
 
 prints how many were read and how many refused; with ``--draw-every`` some are drawn by vl-convert too.
 """
@@ -13,11 +13,10 @@ import json
 import random
 import re
 
-from made_reports import HOSTILE, good_report, made_run, two_losses_report
-
 from ampcompat.abtest import Report, to_html, to_text
 from ampcompat.abtest.report import charts
 from ampcompat.errors import AmpError
+from helpers.made_reports import HOSTILE, good_report, made_run, two_losses_report
 
 ODD = [
     None,

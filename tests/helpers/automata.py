@@ -1,8 +1,8 @@
 """The two places where a loss scale is updated: the host, and the device where the optimizer takes ``found_inf``."""
 
-import fused_optimizers
 import pytest
 import torch
+from helpers import fused_optimizers
 
 from ampcompat import amp
 

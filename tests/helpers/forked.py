@@ -17,9 +17,9 @@ import tempfile
 import time
 import types
 
-import processes
 import pytest
 import torch
+from helpers import processes
 
 from ampcompat.abtest import child_process, subprocess_run
 from ampcompat.cli import main

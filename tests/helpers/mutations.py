@@ -16,11 +16,11 @@ import shutil
 import sys
 import tempfile
 
-from seeded_cast_faults import FAULTS_OF_CASTS
-from seeded_faults import FAULTS_OF_TRAINING
+from helpers.seeded_cast_faults import FAULTS_OF_CASTS
+from helpers.seeded_faults import FAULTS_OF_TRAINING
 
 FAULTS = FAULTS_OF_TRAINING + FAULTS_OF_CASTS
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPIED = ("ampcompat", "tests", "pyproject.toml", "examples")
 PASSED, FAILED = 0, 1  # of pytest's exit codes
 

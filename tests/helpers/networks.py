@@ -8,9 +8,9 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 import ampcompat
 from ampcompat import amp, casting

@@ -4,7 +4,7 @@ If torch has no half arithmetic on the CPU (before about 1.10), the suite runs o
 paths, with kernels that exist. ``conftest`` passes this to ampcompat in environment variables.
 """
 
-import half_kernels
+from helpers import half_kernels
 
 from ampcompat import opt_levels
 

@@ -4,18 +4,19 @@ Processes import ampcompat from this checkout by PYTHONPATH, whether it is insta
 """
 
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
-import snapshots
 
 from ampcompat.abtest import child_process
 from ampcompat.apex import install
 from ampcompat.cli import main
 from ampcompat.cli import run as run_command
+from helpers import snapshots
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 RUN = ("-m", "ampcompat", "run")
 
 

@@ -9,9 +9,8 @@ import sys
 import tempfile
 import traceback
 
-import forked
-import half_kernels
 import torch
+from helpers import forked, half_kernels
 
 
 def run(function, *args, **options):

@@ -1,6 +1,6 @@
 """Faults of models, of casts and of what restores them, for ``mutations.py``: see ``seeded_faults``."""
 
-from seeded_faults import CLOSING, RESUMED, Fault
+from helpers.seeded_faults import CLOSING, RESUMED, Fault
 
 WEIGHTS, FORWARD, STATE_DICT = "models/weights.py", "models/forward.py", "models/state_dict.py"
 CACHE, ARGUMENTS = "casting/weight_cache.py", "casting/argument_casts.py"

@@ -1,11 +1,10 @@
 """With an optimizer that skips by itself the scale stays on the device, and its numbers are the same."""
 
-import forked
-import fused_optimizers
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
+from helpers import forked, fused_optimizers
 
 import ampcompat
 from ampcompat import amp

@@ -1,11 +1,11 @@
 """Predicted bytes against bytes counted by hand, and against what optimizers hold."""
 
-import networks
 import pytest
 import torch
+from helpers import networks
+from helpers.networks import each_setting, initialize, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import each_setting, initialize, session_of
 
 from ampcompat.errors import AmpError
 from ampcompat.memory import estimate

@@ -5,13 +5,13 @@ import io
 import os
 import pickle
 
-import networks
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers import networks
+from helpers.networks import each_setting, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import each_setting, session_of
 
 from ampcompat.memory.meter import MemoryMeter, cuda_allocator_stats
 from ampcompat.memory.storages import element_size, sizes_in

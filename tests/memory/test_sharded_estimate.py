@@ -1,9 +1,8 @@
 """What ``estimate`` predicts of sharded models, against what ranks hold and send; the cost next to plain torch."""
 
 import pytest
-import ranks
-import sharding
 import torch
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)

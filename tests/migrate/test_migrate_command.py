@@ -4,12 +4,12 @@ import os
 import re
 import sys
 
-import forked
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT, environment
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT, environment
 
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import startup

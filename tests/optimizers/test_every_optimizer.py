@@ -7,9 +7,9 @@ is 0 there).
 
 import inspect
 
-import precision
 import pytest
 import torch
+from helpers import precision
 
 from ampcompat import amp
 

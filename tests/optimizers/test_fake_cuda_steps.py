@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
+from helpers.fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
 
 import ampcompat
 from ampcompat import amp

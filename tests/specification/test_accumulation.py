@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from helpers.networks import each_setting, holds_nonzero, initialize, make_batch, session_of, settings_at
 from hypothesis import given, settings, strategies
-from networks import each_setting, holds_nonzero, initialize, make_batch, session_of, settings_at
 
 import ampcompat
 from ampcompat import amp

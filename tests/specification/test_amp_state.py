@@ -1,10 +1,10 @@
 """Specification 5: the names that clients reach into, and the loops that they build with them."""
 
-import precision
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import (
+from helpers import precision
+from helpers.networks import (
     INPUT,
     Product,
     each_setting,

@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
-from pairing import paired
-from precision import HIGH, low_of
+from helpers.networks import each_setting, initialize, session_of
+from helpers.pairing import paired
+from helpers.precision import HIGH, low_of
 from torch.utils.checkpoint import checkpoint  # by name and before any session: as user code does
 
 import ampcompat

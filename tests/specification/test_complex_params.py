@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of, settings_at
+from helpers.networks import each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
 

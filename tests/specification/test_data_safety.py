@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import (
+from helpers.networks import (
     differing,
     each_setting,
     initialize,

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from networks import INPUT, Product, each_setting, initialize, session_of, settings_at
+from helpers.networks import INPUT, Product, each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
 

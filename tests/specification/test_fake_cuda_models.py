@@ -2,11 +2,11 @@
 
 import contextlib
 
-import networks
 import pytest
 import torch
 import torch.nn.functional as F
-from fake_devices import FakeDevice, features_of_cuda, move, needs_fakes, reason_to_leave_out
+from helpers import networks
+from helpers.fake_devices import FakeDevice, features_of_cuda, move, needs_fakes, reason_to_leave_out
 
 pytestmark = needs_fakes
 

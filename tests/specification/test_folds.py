@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from networks import REAL, make_batch, make_network, session_of, settings_at, train_step
+from helpers.networks import REAL, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
 

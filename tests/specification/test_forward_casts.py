@@ -3,12 +3,12 @@
 import collections
 import dataclasses
 
-import half_kernels
 import numpy
 import pytest
 import torch
-from networks import initialize, session_of, settings_at, settings_of
-from pairing import paired
+from helpers import half_kernels
+from helpers.networks import initialize, session_of, settings_at, settings_of
+from helpers.pairing import paired
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")
 at_weights_levels = settings_at(*WEIGHTS_LEVELS)

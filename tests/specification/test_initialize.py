@@ -6,7 +6,16 @@ import warnings
 
 import pytest
 import torch
-from networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step, weights_of
+from helpers.networks import (
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+    weights_of,
+)
 
 import ampcompat
 from ampcompat import amp

@@ -1,6 +1,6 @@
 """What ``initialize`` finds out about this torch, it finds out without the functions that clients wrap."""
 
-import forked
+from helpers import forked
 
 NO_BACKWARD = """
 import sys

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import each_setting, initialize, make_batch, session_of, settings_at, train_step
+from helpers.networks import each_setting, initialize, make_batch, session_of, settings_at, train_step
 
 from ampcompat import amp
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
+from helpers.networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
 

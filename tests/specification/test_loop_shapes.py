@@ -5,7 +5,7 @@ The networks are linear in their params, and gradients come from hand-picked val
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of, settings_at
+from helpers.networks import each_setting, initialize, session_of, settings_at
 
 import ampcompat
 from ampcompat import amp

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from networks import (
+from helpers.networks import (
     INPUT,
     MOMENTUM,
     RATE,
@@ -18,7 +18,7 @@ from networks import (
     settings_at,
     settings_of,
 )
-from pairing import paired
+from helpers.pairing import paired
 
 from ampcompat import amp
 

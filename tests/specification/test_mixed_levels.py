@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from pairing import paired
-from precision import HIGH, low_of
+from helpers.pairing import paired
+from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp

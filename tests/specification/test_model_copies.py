@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 import torch
-from networks import (
+from helpers.networks import (
     each_setting,
     holds_nonzero,
     initialize,

@@ -2,8 +2,17 @@
 
 import pytest
 import torch
-from networks import INPUT, SETTINGS, Product, ProductReference, each_setting, initialize, session_of, settings_at
-from pairing import paired
+from helpers.networks import (
+    INPUT,
+    SETTINGS,
+    Product,
+    ProductReference,
+    each_setting,
+    initialize,
+    session_of,
+    settings_at,
+)
+from helpers.pairing import paired
 
 from ampcompat import amp
 

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from networks import (
+from helpers.networks import (
     INPUT,
     MOMENTUM,
     RATE,
@@ -20,7 +20,7 @@ from networks import (
     settings_of,
     train_step,
 )
-from pairing import paired
+from helpers.pairing import paired
 
 from ampcompat import amp
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
+from helpers.networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
 from ampcompat.torch_compat import features

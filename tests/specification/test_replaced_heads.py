@@ -4,7 +4,16 @@ import gc
 
 import pytest
 import torch
-from networks import differing, each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
+from helpers.networks import (
+    differing,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
 
 import ampcompat
 from ampcompat import amp

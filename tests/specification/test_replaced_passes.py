@@ -4,7 +4,7 @@ import types
 
 import pytest
 import torch
-from networks import initialize, make_batch, make_network, session_of, settings_at
+from helpers.networks import initialize, make_batch, make_network, session_of, settings_at
 
 from ampcompat import amp
 from ampcompat.apex.process_optimizer import post_backward_models_are_masters

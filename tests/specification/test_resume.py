@@ -4,10 +4,10 @@ import copy
 import inspect
 import io
 
-import precision
 import pytest
 import torch
-from networks import (
+from helpers import precision
+from helpers.networks import (
     SETTINGS,
     differing,
     each_setting,
@@ -19,7 +19,7 @@ from networks import (
     train_step,
     weights_of,
 )
-from pairing import paired
+from helpers.pairing import paired
 
 from ampcompat import amp
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from helpers.networks import INPUT, Product, ScaleReference, initialize, session_of, settings_at
 from hypothesis import HealthCheck, given, settings, strategies
-from networks import INPUT, Product, ScaleReference, initialize, session_of, settings_at
 
 from ampcompat import amp
 from ampcompat.loss_scaling.scaler import LossScaler

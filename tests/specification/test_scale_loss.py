@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from networks import (
+from helpers.networks import (
     INPUT,
     Product,
     each_setting,

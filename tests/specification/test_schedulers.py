@@ -8,8 +8,8 @@ import inspect
 
 import pytest
 import torch
-from networks import SETTINGS, each_setting, initialize, make_batch, make_network, session_of, train_step
-from pairing import paired
+from helpers.networks import SETTINGS, each_setting, initialize, make_batch, make_network, session_of, train_step
+from helpers.pairing import paired
 
 from ampcompat import amp
 

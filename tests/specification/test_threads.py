@@ -4,10 +4,9 @@ import os
 import sys
 import threading
 
-import forked
-import half_kernels
 import torch
-from networks import (
+from helpers import forked, half_kernels
+from helpers.networks import (
     INPUT,
     Product,
     each_setting,
@@ -18,7 +17,7 @@ from networks import (
     settings_at,
     train_step,
 )
-from processes import ROOT, environment
+from helpers.processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.casting import autocast_flags

@@ -6,7 +6,16 @@ import inspect
 
 import pytest
 import torch
-from networks import differing, initialize, make_batch, make_network, session_of, settings_at, train_step, weights_of
+from helpers.networks import (
+    differing,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+    weights_of,
+)
 
 import ampcompat
 from ampcompat import amp

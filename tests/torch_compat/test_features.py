@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from precision import HIGH
+from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp

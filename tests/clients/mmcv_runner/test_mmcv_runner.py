@@ -2,11 +2,11 @@
 
 import logging
 
-import client_modules
 import pytest
 import torch
-from networks import differing, session_of, settings_at, weights_of
-from precision import HIGH, LOW
+from helpers import client_modules
+from helpers.networks import differing, session_of, settings_at, weights_of
+from helpers.precision import HIGH, LOW
 from torch.utils.data import DataLoader
 
 import ampcompat

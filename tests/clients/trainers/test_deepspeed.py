@@ -4,11 +4,11 @@ On a CPU it refuses to exchange float16 gradients, so levels that have them wait
 the script adds for amp.
 """
 
-import client_modules
 import client_training
 import pytest
 import torch
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 from ampcompat import amp
