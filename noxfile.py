@@ -114,3 +114,10 @@ def examples(session):
     for script in ("digits_cnn.py", "char_transformer.py"):
         for level in ("O0", "O1", "O2", "O3", "O4", "O5"):
             session.run("python", "-m", "ampcompat", "run", "--opt-level", level, "examples/" + script)
+
+
+@nox.session(python="3.11")
+def mutations(session):
+    """Seed faults in a copy of the package, one at a time; the tests must catch each: ``-- --only NAME`` seeds some."""
+    session.install(*REQUIREMENTS)
+    session.run("python", "-m", "helpers.mutations", *session.posargs, env={"PYTHONPATH": "tests"})

@@ -1,17 +1,20 @@
 """Seed faults in a copy of the package and see whether the tests catch them.
 
-    python tests/mutations.py                 all faults of seeded_faults.py and seeded_cast_faults.py
-    python tests/mutations.py --only NAME     those whose name contains NAME
-    python tests/mutations.py --list          their names, files and tests
+    nox -s mutations                   all faults of seeded_faults.py and seeded_cast_faults.py
+    nox -s mutations -- --only NAME    those whose name contains NAME
+    nox -s mutations -- --list         their names, functions and tests
 
 First the tests must pass without a fault. Then each fault is seeded alone, the test files that should catch it are run
-until one test fails, and a row is printed. The exit code is 1 if a fault survives, 2 if a text is no longer found.
+until one test fails, and a row is printed. The exit code is 1 if a fault survives, 2 if its code is no longer found.
 """
 
 import argparse
+import ast
+import functools
 import multiprocessing
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -21,26 +24,58 @@ from helpers.seeded_faults import FAULTS_OF_TRAINING
 
 FAULTS = FAULTS_OF_TRAINING + FAULTS_OF_CASTS
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "ampcompat"
 COPIED = ("ampcompat", "tests", "pyproject.toml", "examples")
 PASSED, FAILED = 0, 1  # of pytest's exit codes
 
 
-def occurrences(fault):
-    """Return how often the text of a fault is in its file; 0 if there is no such file."""
-    path = ROOT / "ampcompat" / fault.file
-    return path.read_text(encoding="utf-8").count(fault.text) if path.exists() else 0
+@functools.lru_cache(maxsize=None)
+def definitions():
+    """Return ``{dotted name: (path, first line, last line)}`` of every module, class and function."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        found[name] = path, 0, source.count("\n")
+        nodes = [(ast.parse(source), name)]
+        while nodes:
+            parent, prefix = nodes.pop()
+            for node in ast.iter_child_nodes(parent):
+                name = prefix
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    name = prefix + "." + node.name
+                    found[name] = path, node.lineno - 1, node.end_lineno
+                nodes.append((node, name))
+    return found
+
+
+def places(fault):
+    """Return ``[(path, start, end)]`` of the code of a fault: where it is in the text of a file."""
+    functions = [at for name, at in definitions().items() if ("." + name).endswith("." + fault.function)]
+    tokens = re.findall(r"\w+|\S", fault.code)
+    found = []
+    for path, first, last in functions:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        offset = len("".join(lines[:first]))
+        for match in re.finditer(r"\s*".join(map(re.escape, tokens)), "".join(lines[first:last])):
+            found.append((path, offset + match.start(), offset + match.end()))
+    return found
+
+
+def mutant(fault):
+    """Return the file of a fault and its text with the fault."""
+    ((path, start, end),) = places(fault)
+    source = path.read_text(encoding="utf-8")
+    return path, source[:start] + fault.replacement + source[end:]
 
 
 def stale(faults):
-    """Return a sentence for each fault whose text does not occur exactly once."""
-    return [
-        "{}: the text {!r} occurs {} times in ampcompat/{}, expected once: change its row in "
-        "tests/seeded_faults.py or tests/seeded_cast_faults.py".format(
-            fault.name, fault.text, occurrences(fault), fault.file
-        )
-        for fault in faults
-        if occurrences(fault) != 1
-    ]
+    """Return a sentence for each fault whose code is not in exactly one place."""
+    sentence = (
+        "{}: the code {!r} is in {} places in {}, expected one: change its row in tests/helpers/seeded_*faults.py"
+    )
+    counts = [(fault, len(places(fault))) for fault in faults]
+    return [sentence.format(each.name, each.code, count, each.function) for each, count in counts if count != 1]
 
 
 def run_tests(folder, files, log):
@@ -60,8 +95,8 @@ def _pytest(folder, files, log):
         os.dup2(descriptor, stream)
     os.environ["PYTHONPATH"] = folder
     sys.path[:] = [folder] + [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != ROOT / "tests"]
-    for name in ("seeded_faults", "seeded_cast_faults"):
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "helpers"]:
+        del sys.modules[name]
     sys.dont_write_bytecode = True
     import pytest
 
@@ -78,9 +113,9 @@ def failed_test(log):
 
 def try_fault(fault, folder, log):
     """Seed a fault in the copy, run its tests and take it out again; return (whether it was caught, a sentence)."""
-    path = folder / "ampcompat" / fault.file
-    before = path.read_text(encoding="utf-8")
-    path.write_text(before.replace(fault.text, fault.replacement), encoding="utf-8")
+    original, source = mutant(fault)
+    path, before = folder / original.relative_to(ROOT), original.read_text(encoding="utf-8")
+    path.write_text(source, encoding="utf-8")
     try:
         code = run_tests(folder, fault.tests.split(), log)
     finally:
@@ -119,13 +154,13 @@ def run(faults):
         for fault in faults:
             caught, sentence = try_fault(fault, folder, log)
             survived += not caught
-            print("{:52} {:34} {}".format(fault.name, fault.file, sentence), flush=True)
+            print(f"{fault.name:52} {fault.function:34} {sentence}", flush=True)
     print("{} of {} faults caught".format(len(faults) - survived, len(faults)))
     return 1 if survived else 0
 
 
 def main(arguments=None):
-    """Read the command line, check that every text is there, and run."""
+    """Read the command line, check that the code of every fault is there, and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="NAME", default="", help="faults whose name contains NAME")
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
@@ -139,7 +174,7 @@ def main(arguments=None):
         return 2
     if options.list:
         for fault in faults:
-            print("{:52} {:34} {}".format(fault.name, fault.file, fault.tests))
+            print(f"{fault.name:52} {fault.function:34} {fault.tests}")
         return 0
     return run(faults)
 

@@ -1,28 +1,24 @@
 """Faults of the loss scale, of skipped steps, of gradients and masters, for ``mutations.py``.
 
-Each is a line of the package, what is written instead, and the tests that must notice.
-
-The text must occur exactly once in its file. Keep it short: a line that is changed for a good reason needs its row
-changed too, and ``test_mutations.py`` says so.
+Each names a function of the package, code in it, what is written instead, and the tests that must notice. A function is
+found by its qualified name in whatever file it is; code is compared without its layout.
 """
 
 from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One fault: ``replacement`` in place of ``text`` in ``file``, and the test files of which one must fail."""
+    """One fault: ``replacement`` in place of ``code`` within ``function``, and the test files of which one must fail.
+
+    ``function`` is the end of a dotted name: ``Class.method``, ``function``, ``module.function`` or ``module``.
+    """
 
     name: str
-    file: str
-    text: str
+    function: str
+    code: str
     replacement: str
     tests: str
 
-
-SCALER, OVERFLOW = "loss_scaling/scaler.py", "loss_scaling/overflow.py"
-ADAPTER, STEP = "optimizers/adapter.py", "optimizers/step.py"
-PAIRS, MASTERS = "optimizers/master_pairs.py", "optimizers/masters.py"
-PASS = "training/backward_pass.py"
 
 AUTOMATON = "specification/test_scale_automaton.py"
 ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
@@ -39,215 +35,221 @@ FAULTS_OF_TRAINING = [
     # -- the loss scale ------------------------------------------------------------------------------------------------
     Fault(
         "scale on the device not clamped",
-        SCALER,
+        "LossScaler._update_on_device",
         "scale.clamp_(self._floor(), self._max_loss_scale)",
         "scale",
         ON_DEVICE,
     ),
     Fault(
         "growth interval off by one",
-        SCALER,
+        "LossScaler._advance",
         "_good_steps >= self._scale_seq_len",
         "_good_steps > self._scale_seq_len",
         AUTOMATON,
     ),
     Fault(
         "lower bound of the scale ignored",
-        SCALER,
+        "LossScaler._advance",
         "max(self._floor(), self._scale * self._backoff_factor)",
         "self._scale * self._backoff_factor",
         AUTOMATON,
     ),
     Fault(
         "upper bound of the scale ignored",
-        SCALER,
+        "LossScaler._advance",
         "min(self._max_loss_scale, self._scale * self._growth_factor)",
         "self._scale * self._growth_factor",
         AUTOMATON,
     ),
     Fault(
         "first scale above the upper bound",
-        SCALER,
+        "scaler.LossScaler.__init__",
         "min(max_loss_scale, max(init_scale, min_loss_scale or 0.0))",
         "max(init_scale, min_loss_scale or 0.0)",
         "specification/test_initialize.py",
     ),
     Fault(
         "backoff and growth factor swapped",
-        SCALER,
+        "LossScaler._advance",
         "self._scale * self._backoff_factor",
         "self._scale * self._growth_factor",
         AUTOMATON,
     ),
     Fault(
         "hysteresis ignored",
-        SCALER,
+        "LossScaler._advance",
         "self._overflows_left <= 0",
         "True",
         "diagnostics/test_skip_limit.py loss_scaling/test_hysteresis.py",
     ),
     Fault(
         "hysteresis not renewed by growth",
-        SCALER,
-        "            self._overflows_left = self._hysteresis\n",
+        "LossScaler._advance",
+        "self._overflows_left = self._hysteresis",
         "",
         "loss_scaling/test_hysteresis.py",
     ),
-    Fault("wrong unscale factor", SCALER, "factor = 1.0 / scale", "factor = 0.5 / scale", BLOCKS),
-    Fault("overflow flag never read as set", OVERFLOW, "flag.item() != 0.0", "flag.item() > 1.0", BLOCKS),
+    Fault(
+        "wrong unscale factor", "LossScaler._unscale_in_place", "factor = 1.0 / scale", "factor = 0.5 / scale", BLOCKS
+    ),
+    Fault(
+        "overflow flag never read as set", "OverflowCheck.overflowed", "flag.item() != 0.0", "flag.item() > 1.0", BLOCKS
+    ),
     Fault(
         "good steps not loaded",
-        SCALER,
+        "scaler.LossScaler.load_state_dict",
         'state_dict["loss_scale"], state_dict["unskipped"]',
         'state_dict["loss_scale"], 0',
         RESUMED,
     ),
     # -- skipped steps -------------------------------------------------------------------------------------------------
     Fault(
-        "missed skip",
-        OVERFLOW,
-        "for check in self._last:",
-        "for check in self._last[:0]:",
-        BLOCKS,
+        "missed skip", "StepSkips.was_last_skipped", "for check in self._last:", "for check in self._last[:0]:", BLOCKS
     ),
     Fault(
         "every later step skipped too",
-        OVERFLOW,
+        "StepSkips.take",
         "taken, self._next = self._next, []",
         "taken = self._next",
         BLOCKS,
     ),
     Fault(
         "postponed overflow check forgotten",
-        OVERFLOW,
-        "                check_overflow(scaler, loss_id, adapters)\n",
-        "                pass\n",
+        "StepSkips._check_deferred",
+        "check_overflow(scaler, loss_id, adapters)",
+        "pass",
         "specification/test_nested_blocks.py distributed/test_unsynced.py",
     ),
-    Fault("missed skip of a closure", STEP, "            raise _Skip(loss)\n", "            pass\n", BLOCKS),
+    Fault("missed skip of a closure", "_watched.watched", "raise _Skip(loss)", "pass", BLOCKS),
     Fault(
         "flag of the fused step not given",
-        STEP,
+        "step._step_with",
         "optimizer.grad_scale, optimizer.found_inf = None, flag",
         "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
         ON_DEVICE,
     ),
     Fault(
         "ranks reduce the flag by minimum",
-        "loss_scaling/process_group.py",
+        "_max_over_ranks",
         "ReduceOp.MAX",
         "ReduceOp.MIN",
         "distributed/test_process_group.py",
     ),
     # -- gradients -----------------------------------------------------------------------------------------------------
-    Fault("loss not scaled", PASS, "else self.scale)", "else 1.0)", BLOCKS),
-    Fault("delay_unscale ignored", PASS, "elif self.delay_unscale or", "elif", BLOCKS),
+    Fault("loss not scaled", "BackwardPass.__enter__", "else self.scale)", "else 1.0)", BLOCKS),
+    Fault("delay_unscale ignored", "BackwardPass.__exit__", "elif self.delay_unscale or", "elif", BLOCKS),
     Fault(
         "gradients left scaled after an error",
-        PASS,
-        "            self._unscale(adapters)\n            if has_delayed:",
-        "            if has_delayed:",
+        "BackwardPass.__exit__",
+        "self._unscale(adapters)\nif has_delayed:",
+        "if has_delayed:",
         "specification/test_data_safety.py",
     ),
     Fault(
         "earlier gradients not scaled",
-        ADAPTER,
+        "OptimizerAdapter.before_backward",
         "grouped([param.grad for param in held",
         "grouped([param.grad for param in held[:0]",
         "specification/test_plain_backward.py specification/test_accumulation.py",
     ),
     Fault(
         "gradients set aside are lost",
-        ADAPTER,
+        "OptimizerAdapter._end_pass",
         "add_gradients(*zip(*aside))",
         "pass",
         LOSSES + " specification/test_accumulation.py",
     ),
     Fault(
         "delayed overflow charged to the next loss",
-        ADAPTER,
+        "OptimizerAdapter.unscale_delayed",
         "loss = self._pending_loss or (scaler, None)",
         "loss = (scaler, None)",
         DELAYED,
     ),
     Fault(
         "shared gradients unscaled twice",
-        ADAPTER,
+        "OptimizerAdapter.unscale_delayed",
         "self.pending_scale, unscaled)",
         "self.pending_scale, set())",
         DELAYED,
     ),
-    Fault("delayed overflow forgotten after an error", PASS, "if has_delayed:", "if False:", DELAYED),
-    Fault("masters of added groups unknown", STEP, "adapter.callbacks.group_added(adapter)", "pass", ADDED),
+    Fault(
+        "delayed overflow forgotten after an error", "BackwardPass.__exit__", "if has_delayed:", "if False:", DELAYED
+    ),
+    Fault(
+        "masters of added groups unknown", "_add_param_group", "adapter.callbacks.group_added(adapter)", "pass", ADDED
+    ),
     Fault(
         "dropped scaled gradients held against plain ones",
-        "optimizers/plain_backward.py",
+        "_take_gradients",
         "adapter.forget_untracked(are_replaced)",
         "pass",
         "specification/test_plain_backward.py",
     ),
     Fault(
         "half gradients kept by zero_grad",
-        ADAPTER,
+        "OptimizerAdapter.forget_gradients",
         "if set_to_none or pair.model.grad is None:",
         "if set_to_none and pair.model.grad is None:",
         OPTIMIZER + " specification/test_plain_backward.py",
     ),
     Fault(
         "loss not divided by the group's size",
-        "training/accumulation.py",
+        "Accumulation.scale_loss",
         "share / self.size",
         "share",
         "specification/test_accumulation.py",
     ),
     Fault(
         "only the first tensor checked for inf",
-        "tensor_lists.py",
-        "        if not all_finite(tensor):",
-        "        if tensor is tensors[0] and not all_finite(tensor):",
+        "check_and_scale_",
+        "if not all_finite(tensor):",
+        "if tensor is tensors[0] and not all_finite(tensor):",
         "test_tensor_lists.py",
     ),
     # -- master weights ------------------------------------------------------------------------------------------------
     Fault(
         "masters not rounded into the model",
-        ADAPTER,
-        "            self.mark_masters_synced()\n            self.masters_to_models()\n",
-        "            self.mark_masters_synced()\n",
+        "OptimizerAdapter.finish_step",
+        "self.mark_masters_synced()\nself.masters_to_models()",
+        "self.mark_masters_synced()",
         LOSSES,
     ),
     Fault(
         "gradients of masters kept after a step",
-        ADAPTER,
-        "                master.grad = None\n",
-        "                pass\n",
+        "OptimizerAdapter.finish_step",
+        "master.grad = None",
+        "pass",
         OPTIMIZER + " " + LOSSES,
     ),
     Fault(
         "master not refreshed",
-        "optimizers/gradient_buffers.py",
+        "Chunk.refresh",
         "if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:",
         "if not self.is_new:",
         WRITTEN,
     ),
     Fault(
         "write through data not noted",
-        "optimizers/written_params.py",
-        "            self._recorded[key] = alive + [weakref.ref(alias)]\n",
-        "            pass\n",
+        "Writes._record",
+        "self._recorded[key] = alive + [weakref.ref(alias)]",
+        "pass",
         WRITTEN,
     ),
-    Fault("master loses its low bits", MASTERS, "== value, master, value)", "== value, value, value)", RESUMED),
+    Fault(
+        "master loses its low bits", "kept_where_equal", "== value, master, value)", "== value, value, value)", RESUMED
+    ),
     Fault(
         "count of steps cast like the weights",
-        MASTERS,
+        "recast",
         'if name == "step" or not isinstance',
         "if not isinstance",
         OPTIMIZER,
     ),
     Fault(
         "masters stay in the optimizer after the session",
-        PAIRS,
-        '                    group["params"][index] = pair.model\n',
+        "MasterPairs.release",
+        'group["params"][index] = pair.model',
         "",
         CLOSING,
     ),
