@@ -6,6 +6,7 @@ the processes that a script starts needs a real one: ``processes.python``.
 
 import atexit
 import contextlib
+import ctypes
 import importlib.util
 import multiprocessing
 import os
@@ -19,12 +20,12 @@ import types
 
 import pytest
 import torch
-from helpers import processes
 
 from ampcompat.abtest import child_process, subprocess_run
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import redirect_device, startup
 from ampcompat.training import state
+from helpers import processes
 
 #: What the server imports, if it is there. ``torch._dynamo`` is what torch's optimizers and wrappers import when they
 #: are first used; the examples take their digits from scikit-learn.
@@ -45,6 +46,23 @@ def start_method():
     # Threads that wait for one another spin otherwise, which on a busy machine takes longer than what they wait for.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     return "forkserver"
+
+
+def end_with_the_server():
+    """Have the system kill this process, which the server forked, when the server ends; Linux can."""
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def end_all():
+    """Kill what this process has started, and end the server, with which the system ends what those have started.
+
+    At its end a process of multiprocessing waits for those that it has started, for as long as they take.
+    """
+    for process in multiprocessing.active_children():
+        os.kill(process.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+        process.join()
 
 
 def script(path, *arguments):
@@ -191,6 +209,7 @@ def run(function, *arguments, **options):
 
 
 def _work(files, env, function, arguments):
+    end_with_the_server()
     keep_process_groups()
     _outputs[:] = files
     for descriptor, path in zip((1, 2), files):

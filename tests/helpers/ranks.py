@@ -10,6 +10,7 @@ import tempfile
 import traceback
 
 import torch
+
 from helpers import forked, half_kernels
 
 
@@ -31,6 +32,7 @@ def _start(arguments, world_size):
 
 
 def _rank(rank, function, args, world_size, folder, environment):
+    forked.end_with_the_server()
     os.environ.clear()  # the server's, which has been there since the first test that used it
     os.environ.update(environment)
     forked.keep_process_groups()
