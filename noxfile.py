@@ -11,6 +11,9 @@ import nox
 ROOT = pathlib.Path(__file__).resolve().parent
 EXTRAS = nox.project.load_toml(str(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
 
+#: Folders whose tests start no processes, or next to none.
+FAST = "casting check loss_scaling op_table optimizers specification torch_compat training".split()
+
 nox.options.default_venv_backend = "venv"  # virtualenv makes no environments for Python 3.7
 nox.options.sessions = ["main", "interpreters", "lint"]
 
@@ -105,6 +108,32 @@ def define_client_leg(leg, folder, python):
 
 for row in table("tests", "clients", "table.txt"):
     define_client_leg(*row)
+
+
+@nox.session(name="newest-clients", python="3.11")
+def newest_clients(session):
+    """The tests of the clients with the newest releases of all of them, where those still support Apex."""
+    for leg, folder, _ in table("tests", "clients", "table.txt"):
+        tests = ROOT / "tests" / "clients" / folder
+        names = [row[0] for row in table("tests", "clients", folder, "requirements.txt")]
+        session.install(*sorted({re.split("[=<>]", name)[0] for name in names}), "--upgrade")
+        session.run("python", "-c", VERSIONS)
+        session.run("python", "-m", "pytest", str(tests), *session.posargs, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(python="3.11")
+def fast(session):
+    """The tests that start no processes, for the systems that .ci/run does not cover."""
+    session.install(*REQUIREMENTS)
+    session.run(*TESTS, *["tests/" + name for name in FAST], *session.posargs)
+
+
+@nox.session(python="3.11")
+def gpu(session):
+    """The tests that need a CUDA device, with a torch that has CUDA."""
+    session.install(*REQUIREMENTS)
+    session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no CUDA device'")
+    session.run("python", "-m", "pytest", "-m", "cuda", *session.posargs)
 
 
 @nox.session(python="3.11")
