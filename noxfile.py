@@ -113,7 +113,7 @@ for row in table("tests", "clients", "table.txt"):
 @nox.session(name="newest-clients", python="3.11")
 def newest_clients(session):
     """The tests of the clients with the newest releases of all of them, where those still support Apex."""
-    for leg, folder, _ in table("tests", "clients", "table.txt"):
+    for _, folder, _ in table("tests", "clients", "table.txt"):
         tests = ROOT / "tests" / "clients" / folder
         names = [row[0] for row in table("tests", "clients", folder, "requirements.txt")]
         session.install(*sorted({re.split("[=<>]", name)[0] for name in names}), "--upgrade")

@@ -46,6 +46,7 @@ def test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatc
     names = {"__name__": "__main__"}
     for number, source in enumerate(blocks(page), 1):
         exec(compile(source, "{}, example {}".format(page, number), "exec"), names)
+    assert list(tmp_path.iterdir()) == [], "it wrote into the reader's folder"
 
 
 def test_every_page_has_an_example():
