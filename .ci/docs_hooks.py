@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the version in the footer, and a way back from the example of a report, which is a page of its own."""
+"""Hooks of mkdocs: the version in the footer, and a link back from the example of a report, a page of its own."""
 
 import pathlib
 import re
@@ -17,7 +17,9 @@ def on_config(config):
 def on_post_build(config):
     """Add a link back to the documentation at the top of the example of a report."""
     path = pathlib.Path(config.site_dir, "ab_report.html")
-    page, count = re.subn(r"<body[^>]*>", lambda found: found.group(0) + BACK, path.read_text(encoding="utf-8"), count=1)
+    page, count = re.subn(
+        r"<body[^>]*>", lambda found: found.group(0) + BACK, path.read_text(encoding="utf-8"), count=1
+    )
     if not count:
         raise ValueError("docs/ab_report.html has no <body>")
     path.write_text(page, encoding="utf-8")
