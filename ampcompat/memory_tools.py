@@ -17,7 +17,7 @@ from .memory.bytes_by_kind import MemoryUsage
 from .memory.estimate import WITHOUT_AMP, Estimate, before_initialize, during_training
 from .memory.sharding import Sharding
 from .memory.step_observer import MemoryObserver
-from .optimizers.adapter import SLOT
+from .optimizers.record import record_of
 from .patching import PatchStack
 from .training import state
 from .training.request import checked_count, checked_list, is_module, is_optimizer, listed_layers
@@ -96,7 +96,7 @@ def memory_report(
     if not callable(step):
         raise AmpTypeError("memory_report expected step to be a function, not {}.".format(type(step).__name__))
     session = state.current()
-    if session is not None and not any(hasattr(each, SLOT) for each in optimizers):
+    if session is not None and not any(map(record_of, optimizers)):
         session = None
     for _ in range(_MAX_SKIPPED):
         step()
@@ -115,7 +115,7 @@ def memory_report(
 
 
 def _was_skipped(optimizers):
-    return any(getattr(each, SLOT).skips.was_last_skipped() for each in optimizers if hasattr(each, SLOT))
+    return any(record.skips.was_last_skipped() for record in map(record_of, optimizers) if record is not None)
 
 
 def _measured(session, models, optimizers, step):
@@ -126,7 +126,7 @@ def _measured(session, models, optimizers, step):
             session.observers.append(observer)
             patches.defer(session.observers.remove, observer)
         for each in optimizers:
-            if not hasattr(each, SLOT):
+            if record_of(each) is None:
                 patches.set(each, "step", MethodType(_observed(each.step, observer), each))
         observer.begin_step(0)
         try:

@@ -1,10 +1,9 @@
 """A cache of the casts of weights, which are made once per iteration.
 
 A cast is valid for one version of a weight. While something may write to the weight's memory without moving the version
-(``memory_aliases``), the weight is cast again at each use.
+(``written_memory``), the weight is cast again at each use.
 """
 
-import threading
 import weakref
 
 import torch
@@ -16,7 +15,6 @@ from ..torch_compat.thread_context import (
     jit_tracing_state,
 )
 from .compile import is_compiling
-from .memory_aliases import memory_of
 
 Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
@@ -45,21 +43,11 @@ class _Entry:
     replaced as a whole, because other threads read it.
     """
 
-    __slots__ = ("reference", "address", "memory", "cached")
+    __slots__ = ("reference", "address", "cached")
 
     def __init__(self, reference):
         self.reference = reference
-        self.address = self.memory = self.cached = None
-
-
-class CastingThread(threading.local):
-    """The thread for which casts are made: the thread's own ``token``, or that of the thread it recomputes for.
-
-    A thread identifier cannot be used: it may be reused by a later thread.
-    """
-
-    def __init__(self):
-        self.token = object()
+        self.address = self.cached = None
 
 
 class WeightCache:
@@ -67,15 +55,15 @@ class WeightCache:
 
     Args:
         make: weight -> its cast.
-        aliases: the ``Aliases`` of all tensors.
-        casting_thread: the ``CastingThread`` that identifies threads.
+        written: a ``WrittenMemory`` for its weights.
+        thread: a thread-local object whose ``token`` identifies the thread for which casts are made.
     """
 
-    def __init__(self, make, aliases, casting_thread):
+    def __init__(self, make, written, thread):
         self._make = make
-        self._aliases = aliases
+        self.written = written
         self._entries = {}  # id of a weight -> its entry
-        self._casting_thread = casting_thread
+        self._thread = thread
         self.is_empty = True  # no weight has a cast here
 
     def cast(self, weight):
@@ -95,41 +83,33 @@ class WeightCache:
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the cast is made: another thread may change the weight meanwhile.
         state = (weight._version, weight.data_ptr(), weight.requires_grad)
-        cached = entry.cached
-        if cached is not None and cached[1] == state and cached[2] in (mode, True):
+        cached, written = entry.cached, self.written
+        is_noted = id(weight) in written.noted
+        if cached is not None and cached[1] == state and cached[2] in (mode, True) and not is_noted:
             return cached[0]
         if state[1] != entry.address:
-            entry.address, entry.memory = state[1], memory_of(weight)
+            entry.address = state[1]
+            written.watch([weight])
+        written.clear([weight])
+        count = written.count
         cast = self._make(weight)
-        if type(cast) is _Tensor:
-            entry.cached = (cast, state, mode, self._casting_thread.token)
+        entry.cached = None
+        if type(cast) is _Tensor and weight not in written:
+            entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
-            # Asked last: an alias that is recorded meanwhile drops the cast.
-            if self._aliases.references and self._aliases.has(entry.memory):
+            if written.count != count:  # another thread may have written it while the cast was made
                 entry.cached = None
         return cast
 
     def _add_entry(self, weight):
-        entry = _Entry(weakref.ref(weight, _Forget(self, id(weight))))
-        with self._aliases.lock:
-            self._entries[id(weight)] = entry
+        entry = self._entries[id(weight)] = _Entry(weakref.ref(weight, _Forget(self, id(weight))))
         return entry
 
     def forget_dead(self, key, reference):
         """Drop the entry of a weight that died."""
-        with self._aliases.lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry.reference is reference:
-                del self._entries[key]
-
-    def forget_memory(self, memory):
-        """Drop the casts of the weights in this memory."""
-        with self._aliases.lock:
-            if self.is_empty:
-                return
-            for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
-                if entry.memory == memory:
-                    entry.cached = None
+        entry = self._entries.get(key)
+        if entry is not None and entry.reference is reference:
+            self._entries.pop(key, None)
 
     def forget_weight(self, weight):
         """Drop the casts of one weight."""
@@ -138,7 +118,7 @@ class WeightCache:
             entry.cached = None
 
     def forget_all(self):
-        """Drop every cast, whichever thread made it. The recorded aliases stay."""
+        """Drop every cast, whichever thread made it. What may have been written is still known."""
         self.is_empty = True
         for entry in self._entries.copy().values():
             entry.cached = None
@@ -152,17 +132,15 @@ class WeightCache:
         Args:
             weights: () -> the weights; called only if other threads have casts here.
         """
-        is_left, mine = False, self._casting_thread.token
-        with self._aliases.lock:  # so that ``forget_memory`` in another thread does not take the cache for empty
-            self.is_empty = True
-            for entry in self._entries.copy().values():
-                cached = entry.cached
-                if cached is not None and cached[-1] is mine:
-                    entry.cached = None
-                is_left = is_left or entry.cached is not None
-            if is_left:
-                self.is_empty = False
+        is_left, mine = False, self._thread.token
+        self.is_empty = True
+        for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
+            cached = entry.cached
+            if cached is not None and cached[-1] is mine:
+                entry.cached = None
+            is_left = is_left or entry.cached is not None
         if is_left:
+            self.is_empty = False
             for weight in weights():
                 self.forget_weight(weight)
 

@@ -66,7 +66,7 @@ def initialized_session(caller):
         AmpError: ``amp.initialize`` was not called.
     """
     session = sessions[-1] if sessions else None
-    if session is None or (session.enabled and session.policy is None):
+    if session is None or (session.enabled and not session.is_initialized()):
         raise AmpError(
             "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
             "opt_level=...) first.".format(caller)

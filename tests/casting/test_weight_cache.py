@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from helpers.pairing import paired
 from opened import PAIRS, SETTINGS, each_setting, opened
 
-from ampcompat.casting.memory_aliases import Aliases
-from ampcompat.casting.weight_cache import CastingThread, WeightCache
+from ampcompat import written_memory
+from ampcompat.casting.thread_state import Switch
+from ampcompat.casting.weight_cache import WeightCache
+from ampcompat.written_memory import WrittenMemory
 
 try:
     import torch._dynamo  # noqa: F401  A dispatch mode imports it, and its import changes torch.
@@ -225,14 +227,14 @@ def test_cast_is_fresh_after_a_write_through_numpy(setting, view):
 @each_setting
 def test_arrays_of_other_tensors_do_not_keep_weights_from_being_cached(setting):
     model, x = make_linear(setting), make_input(setting)
-    with opened(setting) as backend, torch.no_grad():
+    with opened(setting), torch.no_grad():
         kept = [model(x).to(model.weight.dtype).numpy() for _ in range(3)]
         with CastCounter(model.weight.shape, PAIRS[setting[1]].low) as counter:
             model(x)
-        assert counter.count == 0 and len(kept) == 3 and len(backend._aliases.references) == 3
+        assert counter.count == 0 and len(kept) == 3 and len(written_memory._living) == 3
         del kept
         assert torch.ones(1).data is not None  # reading it drops the aliases that have died
-        assert len(backend._aliases.references) <= 1
+        assert len(written_memory._living) <= 1
 
 
 @each_setting
@@ -464,7 +466,7 @@ def test_change_by_another_thread_while_a_cast_is_made_is_seen(setting):
             return weight.zero_()
 
     changes = []
-    cache = WeightCache(make, Aliases(), CastingThread())
+    cache = WeightCache(make, WrittenMemory(), Switch().local)
     cache.cast(weight)
     assert cache.cast(weight).abs().sum() == 0
 
