@@ -58,14 +58,14 @@ FAULTS_OF_CASTS = [
     ),
     Fault(
         "half checkpoint",
-        "O2StateDictHook._widen",
-        "return kept_where_equal(master.detach(), value)",
-        "return value.to(self.dtype)",
+        "MasterStore.widened",
+        "return kept_where_equal(master.detach().to(value.device), value)",
+        "return value.to(master.dtype)",
         RESUMED,
     ),
     Fault(
         "loaded values rounded on the way to the master",
-        "RefreshMasters.__call__",
+        "MasterStore.load",
         "master.copy_(value)",
         "master.copy_(value.half())",
         RESUMED,
