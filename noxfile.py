@@ -125,7 +125,8 @@ def newest_clients(session):
 def fast(session):
     """The tests that start no processes, for the systems that .ci/run does not cover."""
     session.install(*REQUIREMENTS)
-    session.run(*TESTS, *["tests/" + name for name in FAST], *session.posargs)
+    # On Windows text files are not read as UTF-8 otherwise.
+    session.run(*TESTS, *["tests/" + name for name in FAST], *session.posargs, env={"PYTHONUTF8": "1"})
 
 
 @nox.session(python="3.11")
