@@ -15,6 +15,7 @@ from threading import get_ident
 
 import torch
 
+from . import swapped_tensors
 from .patching import PatchStack
 
 _Tensor = torch.Tensor
@@ -54,10 +55,15 @@ class WrittenMemory:
     alias still lives. ``bool(written)``: so may one of the watched tensors. ``count`` grows with every note.
 
     What moves the version counter is not noted, nor what is written by DLPack, through a storage, or by kernels that
-    are given an address. Any thread may call the methods. Tensors are referenced weakly.
+    are given an address. Any thread may call the methods. Tensors are referenced weakly, except while
+    ``torch.utils.swap_tensors`` runs, which refuses such tensors; both count as written after it.
+
+    Args:
+        forgotten: called with the id of a tensor that is watched no more, since it died or is being swapped.
     """
 
-    def __init__(self):
+    def __init__(self, forgotten=None):
+        self.forgotten = forgotten
         self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
         self._ids = {}  # address -> ids of watched tensors
         #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
@@ -65,6 +71,7 @@ class WrittenMemory:
         self._moved = None
         self._paused_threads = set()
         self.count = 0
+        swapped_tensors.holders.add(self)
 
     def open(self, patches, moved=None):
         """Note aliases from now on; undone by ``patches``. Opening it twice is opening it once.
@@ -78,6 +85,7 @@ class WrittenMemory:
                 if not _open:
                     watch_data(_Tensor, _alias_made, _data_assigned, _patches)
                     _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
+                    swapped_tensors.allow(_patches)
                 self._moved = moved
                 _open.append(self)
                 patches.defer(self._close)
@@ -89,7 +97,7 @@ class WrittenMemory:
                 _patches.undo()
                 _living.clear()
 
-    def watch(self, tensors):
+    def watch(self, tensors, are_written=False):
         """Watch these tensors, where their memory is now. One that has an alias already counts as written."""
         for tensor in tensors:
             key, memory = id(tensor), memory_of(tensor)
@@ -102,9 +110,9 @@ class WrittenMemory:
                 if memory:
                     self._ids.setdefault(memory, set()).add(key)
                 if get_ident() not in self._paused_threads:
-                    self._add(key, _living_aliases(memory))
+                    self._add(key, _living_aliases(memory), are_written)
 
-    def _add(self, key, aliases, is_written=False):
+    def _add(self, key, aliases, is_written):
         alive = [each for each in self.noted.get(key, ()) if each() is not None]
         if alive or aliases or is_written:
             known = set(map(id, alive))  # by identity: weak references are equal if their objects are
@@ -124,6 +132,18 @@ class WrittenMemory:
                 del self._watched[key]
                 self._leave(key, memory)
                 self.noted.pop(key, None)
+                if self.forgotten is not None:
+                    self.forgotten(key)
+
+    def release(self, tensor):
+        """Watch a tensor no more that gets another one in it (``swapped_tensors``); return what watches it again."""
+        with _lock:  # it is no alias of its memory any more
+            for aliases in list(_living.values()) + list(self.noted.values()):
+                aliases[:] = [each for each in aliases if each() is not tensor]
+        if not self._is_watched(tensor):
+            return None
+        self._forget(id(tensor), self._watched[id(tensor)][0])
+        return functools.partial(self.watch, [tensor], are_written=True)
 
     def _is_watched(self, tensor):
         known, _ = self._watched.get(id(tensor), (None, None))
@@ -231,6 +251,7 @@ def _noting_numpy(numpy):
         return array
 
     return numpy_and_note
+
 
 
 def watch_data(kind, read, assigned, patches):

@@ -15,6 +15,7 @@ LAYERS = [
     "torch_compat",
     "nested",
     "patching",
+    "swapped_tensors",
     "written_memory",
     "weak_list",
     "tensor_lists",

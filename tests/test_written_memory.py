@@ -158,6 +158,17 @@ def test_writes_of_a_paused_thread_are_not_noted(written, param):
     assert param in written
 
 
+@pytest.mark.skipif(not hasattr(torch.utils, "swap_tensors"), reason="this torch swaps no tensors")
+def test_tensors_can_be_swapped_and_count_as_written(written, param):
+    other = torch.nn.Parameter(param.data)
+    torch.utils.swap_tensors(param, other)
+    assert param in written
+    written.clear([param])
+    assert param not in written
+    by_data(param)
+    assert param in written
+
+
 def test_tensors_that_died_leave_no_notes(written, param):
     alias = torch.nn.Parameter(torch.ones(2))
     written.watch([alias])

@@ -4,8 +4,6 @@ A cast is valid for one version of a weight. While something may write to the we
 (``written_memory``), the weight is cast again at each use.
 """
 
-import weakref
-
 import torch
 
 from ..torch_compat.thread_context import (
@@ -36,6 +34,13 @@ def _is_cacheable(weight):
     return not (is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided)
 
 
+def _belongs_to_its_user(weight):
+    """Return whether a cast made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
+    if functorch_level() is not None or jit_tracing_state() is not None:
+        return True
+    return weight.is_cuda and is_capturing_cuda_graph()
+
+
 class _Entry:
     """What is known of one weight.
 
@@ -43,10 +48,9 @@ class _Entry:
     replaced as a whole, because other threads read it.
     """
 
-    __slots__ = ("reference", "address", "cached")
+    __slots__ = ("address", "cached")
 
-    def __init__(self, reference):
-        self.reference = reference
+    def __init__(self):
         self.address = self.cached = None
 
 
@@ -62,7 +66,8 @@ class WeightCache:
     def __init__(self, make, written, thread):
         self._make = make
         self.written = written
-        self._entries = {}  # id of a weight -> its entry
+        entries = self._entries = {}  # id of a weight that ``written`` watches -> its entry
+        written.forgotten = lambda key: entries.pop(key, None)
         self._thread = thread
         self.is_empty = True  # no weight has a cast here
 
@@ -71,45 +76,39 @@ class WeightCache:
 
         A cast made without gradients is never returned when they are enabled, nor one of inference mode outside it.
         """
-        if functorch_level() is not None or jit_tracing_state() is not None:  # casts made here belong to the transform
-            return self._make(weight)
-        if weight.is_cuda and is_capturing_cuda_graph():  # the graph must make its casts anew at every replay
+        if _belongs_to_its_user(weight):
             return self._make(weight)
         entry = self._entries.get(id(weight))
-        if entry is None or entry.reference() is not weight:
+        if entry is None:
             if not _is_cacheable(weight):
                 return self._make(weight)
-            entry = self._add_entry(weight)
+            self.written.watch([weight])
+            entry = self._entries.setdefault(id(weight), _Entry())
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the cast is made: another thread may change the weight meanwhile.
         state = (weight._version, weight.data_ptr(), weight.requires_grad)
-        cached, written = entry.cached, self.written
-        is_noted = id(weight) in written.noted
-        if cached is not None and cached[1] == state and cached[2] in (mode, True) and not is_noted:
-            return cached[0]
+        cached = entry.cached
+        if cached is not None and cached[1] == state and cached[2] in (mode, True):
+            if id(weight) not in self.written.noted:
+                return cached[0]
+        return self._cast_anew(entry, weight, state, mode)
+
+    def _cast_anew(self, entry, weight, state, mode):
+        written = self.written
         if state[1] != entry.address:
             entry.address = state[1]
             written.watch([weight])
-        written.clear([weight])
+        if id(weight) in written.noted:
+            written.clear([weight])
         count = written.count
         cast = self._make(weight)
         entry.cached = None
-        if type(cast) is _Tensor and weight not in written:
+        if type(cast) is _Tensor and id(weight) not in written.noted:
             entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
             if written.count != count:  # another thread may have written it while the cast was made
                 entry.cached = None
         return cast
-
-    def _add_entry(self, weight):
-        entry = self._entries[id(weight)] = _Entry(weakref.ref(weight, _Forget(self, id(weight))))
-        return entry
-
-    def forget_dead(self, key, reference):
-        """Drop the entry of a weight that died."""
-        entry = self._entries.get(key)
-        if entry is not None and entry.reference is reference:
-            self._entries.pop(key, None)
 
     def forget_weight(self, weight):
         """Drop the casts of one weight."""
@@ -146,18 +145,3 @@ class WeightCache:
 
     def __len__(self):
         return sum(entry.cached is not None for entry in self._entries.copy().values())
-
-
-class _Forget:
-    """Weak reference callback: drop the entry of a weight that died. Holds the cache weakly itself."""
-
-    __slots__ = ("_cache", "_key")
-
-    def __init__(self, cache, key):
-        self._cache = weakref.ref(cache)
-        self._key = key
-
-    def __call__(self, reference):
-        cache = self._cache()
-        if cache is not None:
-            cache.forget_dead(self._key, reference)

@@ -5,12 +5,14 @@ run needs. If the script has changed the half weight since (an EMA swap), the we
 pickles of a model have hooks without masters.
 """
 
+import functools
 import weakref
 
 import torch
 
 from .. import tensor_lists
 from ..optimizers.masters import MasterStore
+from ..swapped_tensors import holders
 
 
 class O2StateDictHook:
@@ -26,6 +28,13 @@ class O2StateDictHook:
         self.masters = masters
         self.params = weakref.WeakValueDictionary()  # id -> each param that the hooked modules had at the time
         self._names = {}  # id(param or buffer) -> the key of its last cast
+        holders.add(self)
+
+    def release(self, param):
+        """Forget a param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        if self.params.pop(id(param), None) is None:
+            return None
+        return functools.partial(self.params.__setitem__, id(param), param)
 
     def __call__(self, module, state_dict, prefix, local_metadata):
         """Replace the module's own entries in ``state_dict`` that are tensors."""

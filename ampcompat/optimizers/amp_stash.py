@@ -3,7 +3,7 @@
 "fp16" and "fp32" are Apex's names, not dtypes: at O5 the half params are bfloat16.
 """
 
-#: The attribute of an optimizer that holds its ``AmpStash``; clients look for it to see whether ``initialize`` was called.
+#: The attribute of an optimizer that holds its ``AmpStash``. Clients look for it to see if amp knows the optimizer.
 STASH = "_amp_stash"
 
 

@@ -4,19 +4,20 @@
 does. ``HeldGradients`` owns the gradients: it decides what is shown, and takes over what the script changes.
 """
 
-import functools
-import weakref
-
 import torch
 
 from ..tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
 
 
 class GradientsOnRead:
-    """Replaces ``grad`` of ``torch.nn.Parameter`` by a property. Masters are plain tensors, which it does not slow."""
+    """Replaces ``grad`` of ``torch.nn.Parameter`` by a property. Masters are plain tensors, which it does not slow.
 
-    def __init__(self):
-        self._known = {}  # id(half param) -> (weak reference to it, its master, weak reference to its HeldGradients)
+    Args:
+        entries: ``{id(half param): MasterEntry}``, which the ``MasterStore`` keeps up to date.
+    """
+
+    def __init__(self, entries):
+        self._entries = entries
         self._is_open = False
 
     def open(self, patches):
@@ -29,31 +30,23 @@ class GradientsOnRead:
     def _close(self):
         self._is_open = False
 
-    def add(self, pairs, gradients):
-        """Show the gradients of (model, master) pairs, as ``gradients``, their ``HeldGradients``, decide."""
-        for model, master in pairs:
-            forget = functools.partial(self._known.pop, id(model))
-            self._known[id(model)] = weakref.ref(model, forget), master, weakref.ref(gradients)
-
-    def clear(self):
-        """Forget all pairs."""
-        self._known.clear()
-
     def _holder(self, param):
-        """Return the ``HeldGradients`` of a half param and its master; None for any other param."""
-        model, master, gradients = self._known.get(id(param), (None, None, None))
-        return (gradients(), master) if model is not None and model() is param else (None, None)
+        """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
+        entry = self._entries.get(id(param))
+        if entry is None or entry.model() is not param:
+            return None, None
+        return entry.gradients(), entry.master
 
     def _get(self, param):
         gradient = stored_gradient(param)
-        if gradient is None and id(param) in self._known:
+        if gradient is None and id(param) in self._entries:
             holder, master = self._holder(param)
             return None if holder is None else holder.shown(param, master)
         return gradient
 
     def _set(self, param, gradient):
         set_stored_gradient(param, gradient)
-        if id(param) in self._known:
+        if id(param) in self._entries:
             holder, master = self._holder(param)
             if holder is not None:
                 holder.was_set(param, master)

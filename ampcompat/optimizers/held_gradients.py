@@ -156,6 +156,7 @@ class HeldGradients:
             if grad.is_sparse and not grad.is_coalesced():
                 grads[index] = params[index].grad = tensor_lists.coalesced(grad)
         scaler.unscale_(tensor_lists.grouped(grads), scale)
+        seen.update([id(param) for param, _ in self._set_aside])  # other optimizers that share them must not unscale
         self._end_pass()
 
     def leave_by_client(self, scaler, post_backward):
@@ -267,16 +268,15 @@ class HeldGradients:
                 self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
             set_stored_gradient(model, _rounded(self._stepped.get(id(model)), model))
         elif gradient is not None:
-            half = _rounded(gradient, model)
-            self._read[id(model)] = _ReadGradient(model, master, half.clone())
-            set_stored_gradient(model, half)
+            set_stored_gradient(model, _rounded(gradient, model))
+            self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
 
     def was_set(self, model, master):
         """Note that the script has assigned to ``.grad`` of a half param."""
         is_held = master.grad is not None and not (self._record.open_blocks or self.are_delayed())
         if is_held and id(model) not in self._read:
-            self._read[id(model)] = _ReadGradient(model, master, None)
+            self._read[id(model)] = _ReadGradient(model, master, is_shown=False)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params, and empty that.
@@ -332,26 +332,37 @@ class _ReadGradient:
 
     Args:
         model, master: the half param and its master.
-        shown: a copy of what was read; None if the script has assigned a gradient without reading it.
+        is_shown: whether ``.grad`` of the half param was made of the master's; otherwise the script has assigned it.
     """
 
-    __slots__ = ("model", "master", "shown")
+    __slots__ = ("_model", "_master", "_marks")
 
-    def __init__(self, model, master, shown):
-        self.model, self.master, self.shown = model, master, shown
+    def __init__(self, model, master, is_shown):
+        self._model, self._master = model, master
+        self._marks = (_mark(stored_gradient(model)), _mark(master.grad)) if is_shown else None
 
     def take(self):
-        """Give the master the elements that are no longer those that were shown."""
-        master, now = self.master, stored_gradient(self.model)
-        set_stored_gradient(self.model, None)
-        if now is None or master.grad is None or self.shown is None:
-            master.grad = None if now is None else tensor_lists.coalesced(now).to(master.dtype)
-        elif now.is_sparse or self.shown.is_sparse or master.grad.is_sparse:
-            if not torch.equal(now.to_dense(), self.shown.to_dense()):
-                master.grad = tensor_lists.coalesced(now).to(master.dtype)
+        """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
+        master, now = self._master, stored_gradient(self._model)
+        set_stored_gradient(self._model, None)
+        if now is None or master.grad is None or self._marks is None:
+            master.grad = None if now is None else _widened(now, master)
+        elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(master.grad))):
+            self._take_changed(now, _rounded(master.grad, now))
+
+    def _take_changed(self, now, shown):
+        master = self._master
+        if now.is_sparse or shown.is_sparse:
+            if not torch.equal(now.to_dense(), shown.to_dense()):
+                master.grad = _widened(now, master)
         else:
-            is_changed = now.to(master.dtype) != self.shown.to(master.dtype)  # old torch compares no halves on a CPU
-            master.grad.copy_(torch.where(is_changed, now.to(master.dtype), master.grad))
+            wide = _widened(now, master)
+            is_changed = wide != shown.to(master.dtype)  # old torch compares no halves on a CPU
+            master.grad.copy_(torch.where(is_changed, wide, master.grad))
+
+
+def _widened(gradient, master):
+    return tensor_lists.coalesced(gradient).to(device=master.device, dtype=master.dtype)
 
 
 def _rounded(gradient, model):

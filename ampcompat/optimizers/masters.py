@@ -9,15 +9,16 @@ import copy
 import functools
 import weakref
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import tensor_lists
-from ..errors import AmpValueError
+from ..errors import AmpError, AmpValueError
+from ..swapped_tensors import holders
 from ..tensor_lists import set_stored_gradient
 from ..written_memory import WrittenMemory
-from . import zero_redundancy
+from . import pickled, zero_redundancy
 from .half_gradients import GradientsOnRead
 from .master_chunks import chunks_of
 from .master_values import Snapshot, kept_where_equal, make_master, recast
@@ -28,6 +29,21 @@ class Pair(NamedTuple):
 
     model: torch.nn.Parameter
     master: torch.Tensor
+
+
+class MasterEntry(NamedTuple):
+    """A half param, its master, and its ``HeldGradients`` (``_none`` where ``.grad`` does not show them).
+
+    The half param and its gradients are weak references.
+    """
+
+    model: Any
+    master: torch.Tensor
+    gradients: Any
+
+
+def _none():
+    return None
 
 
 class MasterStore:
@@ -42,8 +58,9 @@ class MasterStore:
     def __init__(self, are_weights_shared_by_hand=bool):
         self.writes = WrittenMemory()
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
-        self._masters = {}  # id(half param) -> (weak reference to it, master)
-        self._gradients = GradientsOnRead()
+        self._entries = {}  # id(half param) -> ``MasterEntry``
+        self._gradients = GradientsOnRead(self._entries)
+        holders.add(self)
 
     def add(self, pairs, gradients, patches, shows_gradients=True):
         """Add the pairs of an optimizer.
@@ -57,17 +74,26 @@ class MasterStore:
         if not pairs:
             return
         for model, master in pairs:
-            forget = functools.partial(self._masters.pop, id(model))  # ``pop`` gets the reference as default
-            self._masters[id(model)] = (weakref.ref(model, forget), master)
+            self._set_entry(model, master, weakref.ref(gradients) if shows_gradients else _none)
         self.writes.open(patches)
         if shows_gradients:
             self._gradients.open(patches)
-            self._gradients.add(pairs, gradients)
+
+    def _set_entry(self, model, master, gradients):
+        forget = functools.partial(self._entries.pop, id(model))  # ``pop`` gets the reference as default
+        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, gradients)
 
     def find(self, param):
         """Return the master of ``param``, or None."""
-        model, master = self._masters.get(id(param), (None, None))
-        return master if model is not None and model() is param else None
+        entry = self._entries.get(id(param))
+        return entry.master if entry is not None and entry.model() is param else None
+
+    def release(self, param):
+        """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        entry = self._entries.pop(id(param), None)
+        if entry is None:
+            return None
+        return functools.partial(self._set_entry, param, entry.master, entry.gradients)
 
     def widened(self, param, value):
         """Return ``value``, that of a half param, as its master has it.
@@ -88,8 +114,7 @@ class MasterStore:
 
     def clear(self):
         """Forget all pairs."""
-        self._masters.clear()
-        self._gradients.clear()
+        self._entries.clear()
 
     def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
         return MasterStore, ()
@@ -160,6 +185,13 @@ class OptimizerMasters:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
         self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
+        unpickled = [Pair(*pair) for pair in pickled.take_pairs(self._optimizer)]
+        if unpickled and not self._makes_masters:
+            raise AmpError(
+                "An optimizer was pickled with float32 master weights, which this opt_level has not. Call "
+                "amp.initialize at O2 or O5 before amp.scale_loss gets it."
+            )
+        self._add(unpickled)
         self._replace_params(self._optimizer.param_groups, originals)
 
     def _replace_params(self, groups, originals):
@@ -180,11 +212,14 @@ class OptimizerMasters:
                     recast(state.get(master), master.shape, master.dtype)
                 elif id(param) in originals:
                     recast(state.get(param), param.shape, param.dtype)
-        self._pairs.update((id(pair.master), pair) for pair in pairs)
         zero_redundancy.replace_params(self._optimizer, dict(pairs))
+        self._add(pairs)
+        return pairs
+
+    def _add(self, pairs):
+        self._pairs.update((id(pair.master), pair) for pair in pairs)
         self.chunks += chunks_of(pairs)
         self._store.writes.watch([param for pair in pairs for param in pair])
-        return pairs
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
@@ -239,9 +274,25 @@ class OptimizerMasters:
                 pass) leave the low bits of the masters alone.
         """
         self._has_begun = True
+        writes = self._store.writes
+        may_have_moved = bool(writes)
         for chunk in self.chunks:
             if chunk.is_new or not new_only:
-                chunk.refresh(self._store.writes, chunk.is_new and self._store.are_weights_shared_by_hand())
+                chunk.refresh(writes, chunk.is_new and self._store.are_weights_shared_by_hand())
+        if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
+            self._follow_models()
+
+    def _follow_models(self):
+        """Move the masters to the devices of their half params, which a script has moved."""
+        for model, master in self._pairs.values():
+            if model.device != master.device:
+                grad, master.grad = master.grad, None
+                master.data = master.data.to(model.device)
+                master.grad = None if grad is None else grad.to(model.device)
+        is_new = any([chunk.is_new for chunk in self.chunks])
+        self.chunks = chunks_of(self.pairs())
+        for chunk in self.chunks:
+            chunk.is_new = is_new
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import AmpError, GradientOverflowError
 from ..patching import PatchStack
-from . import apex_checkpoints
+from . import apex_checkpoints, pickled
 from .amp_stash import STASH, AmpStash
 from .record import record_of
 
@@ -228,11 +228,17 @@ def _deepcopy(self, memo):
     record.masters.refresh()
     record.gradients.take_changes()
     with PatchStack() as patches:
-        patches.set(self, "__deepcopy__", record.methods["__deepcopy__"])
+        for name in ("__deepcopy__", "__getstate__"):
+            patches.set(self, name, record.methods[name])
         twin = copy.deepcopy(self, memo)
     if record_of(twin) is None:
         record.session.add_copy(record.copied_to(twin, memo))
     return twin
+
+
+def _getstate(self):
+    record = self._amp_stash.record
+    return pickled.state_of(record, record.methods["__getstate__"]())
 
 
 # Apex's names for the parts of an iteration. Clients with loops of their own call them (fairseq, NVIDIA's BERT).
@@ -273,6 +279,7 @@ _REPLACEMENTS = {
     "add_param_group": _add_param_group,
     "load_state_dict": _load_state_dict,
     "__deepcopy__": _deepcopy,
+    "__getstate__": _getstate,
     "_amp_lazy_init": _amp_lazy_init,
     "_lazy_init_maybe_master_weights": _amp_lazy_init,
     "_prepare_amp_backward": _prepare_amp_backward,

@@ -1,14 +1,15 @@
 """``BackwardPass``, the context manager of one ``scale_loss`` block."""
 
+import warnings
 import weakref
 
 import torch
 
+from .. import tensor_lists
 from ..errors import AmpError
 from ..loss_scaling.overflow import check_overflow, defer_check
 from ..loss_scaling.scaler import is_one
 from ..optimizers.step import client_method
-from ..tensor_lists import is_narrower
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
 #: with half gradients. The overflow check is delayed in any case.
@@ -52,6 +53,7 @@ class BackwardPass:
         self._casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
         self._sharded_models = session.sharded_models
+        self.adopted = ()  # records of optimizers that ``initialize`` did not get, and no earlier pass
         self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
         if delay_unscale == WHERE_EQUAL:
             self.delay_unscale = not _leaves_half_gradients(records, self.high)
@@ -145,6 +147,8 @@ class BackwardPass:
         nested = [each for each in self.records if any([b.scaler is self.scaler for b in each.open_passes()])]
         records = [record for record in self.records if record not in nested] if nested else self.records
         self._casts.backend.clear_cache()
+        for record in self.adopted if kind is None else ():
+            _warn_if_unrelated(record)
         for record, marks in self._marks_of_others:
             record.gradients.end_pass_of_others(marks, self.scale)
         is_unreduced = self._sharded_models.keep_gradients(records)
@@ -219,6 +223,17 @@ class UnscaledPass:
         self._backend.clear_cache()
 
 
+def _warn_if_unrelated(record):
+    """Warn if an optimizer that ``initialize`` did not get has no gradients: Apex refuses such an optimizer."""
+    if not tensor_lists.have_gradients(record.leaf_params()):
+        warnings.warn(
+            "{0} was passed to amp.scale_loss and not to amp.initialize, and the backward pass gave none of its params "
+            "a gradient: it trains nothing. Make the optimizer of the params that the model has now, and pass it to "
+            "amp.initialize with the model.".format(type(record.optimizer).__name__),
+            stacklevel=3,
+        )
+
+
 def _leaves_half_gradients(records, high):
     dtypes = {param.dtype for record in records for param in record.leaf_params()}
-    return any(is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)
+    return any(tensor_lists.is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)

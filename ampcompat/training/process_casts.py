@@ -140,6 +140,10 @@ class ProcessCasts:
         with self.paused():  # kernels are tried out
             return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
 
+    def context_of_uncast_forward(self):
+        """Return a function that returns the context of ``forward`` of a model that computes as without amp."""
+        return functools.partial(self._context_without_casts, None)
+
     def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
         emulated = half_emulation_mode.context_of(mode)

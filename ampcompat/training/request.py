@@ -82,7 +82,7 @@ def make_request(stated, command_line, dtypes=None):
         num_losses=checked_count("num_losses must be", stated["num_losses"], least=1 if optimizer_list else 0),
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
-        free_half_grads=bool(stated["free_half_grads"]),
+        free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
     )
 
 
@@ -119,6 +119,12 @@ def checked_list(given, caller, name, expected, accepts):
                 )
             )
     return items
+
+
+def _checked_switch(name, value):
+    if not isinstance(value, bool):
+        raise AmpTypeError("{} must be True or False, not {!r}.".format(name, value))
+    return value
 
 
 def _output_dtype(dtype):

@@ -7,7 +7,7 @@ import gc
 import weakref
 from contextlib import nullcontext
 
-from .. import opt_levels
+from .. import opt_levels, swapped_tensors
 from ..errors import AmpError, AmpTypeError
 from ..loss_scaling.scaler import scaler_states
 from ..models import ddp, forward, fsdp
@@ -116,6 +116,7 @@ class Session:
         with Preparation(self) as preparation:
             preparation.apply(plan, request, configuration)
             preparation.commit()
+        swapped_tensors.allow(self.patches)
         self.process_casts.commit()
         self.configurations.add(configuration)
         self._latest = configuration
@@ -126,6 +127,12 @@ class Session:
     def disable(self, models, optimizers):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
         self._disabled.update([*models, *optimizers])
+        context = self.process_casts.context_of_uncast_forward()
+        for model in models:
+            if not forward.is_marked(model):
+                forward.mark(
+                    model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches
+                )
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
@@ -164,7 +171,7 @@ class Session:
 
     def is_initialized(self):
         """Return whether ``initialize`` was called."""
-        return self._latest is not None
+        return self._latest is not None or bool(self._disabled)
 
     def _newest(self):
         return next((each for each in reversed(list(self.configurations)) if each.records), self._latest)
@@ -241,16 +248,23 @@ class Session:
             if listed and not enabled:
                 return nullcontext(loss)
             listed = enabled
-        records = [record_of(each) or self._adopt(each) for each in listed]
+        adopted = [self._adopt(each) for each in listed if record_of(each) is None]
+        records = [record_of(each) for each in listed]
         configuration = records[0].configuration if records else self._newest()
+        if configuration is None:
+            raise state.not_initialized("amp.scale_loss")
         scaler = _scaler(configuration, loss_id)
         if self._models_before_backward:
             self._check_shards()
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
-        if never_scales and not any([record.has_state_to_update() for record in records]):
+        if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):
             return UnscaledPass(self, configuration, loss)
-        return BackwardPass(self, configuration, loss, loss_id, scaler, records, delay_unscale, delay_overflow_check)
+        backward = BackwardPass(
+            self, configuration, loss, loss_id, scaler, records, delay_unscale, delay_overflow_check
+        )
+        backward.adopted = adopted
+        return backward
 
     def _check_shards(self):
         """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``."""
@@ -272,6 +286,8 @@ class Session:
                 )
             )
         configuration = self._configuration_by_params(optimizer)
+        if configuration is None:
+            raise state.not_initialized("amp.scale_loss")
         configuration.notices.optimizer_added(optimizer)
         with Preparation(self) as preparation:
             record = preparation.add_optimizer(optimizer, configuration, {})

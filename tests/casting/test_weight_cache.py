@@ -258,6 +258,18 @@ def test_weight_is_cached_again_once_nobody_holds_its_alias(setting):
 
 
 @each_setting
+@pytest.mark.skipif(not hasattr(torch.utils, "swap_tensors"), reason="this torch swaps no tensors")
+def test_weights_can_be_swapped_and_are_cast_anew(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting) as backend, torch.no_grad():
+        model(x)
+        other = torch.nn.Parameter(torch.ones_like(model.weight))
+        torch.utils.swap_tensors(model.weight, other)
+        assert model.weight.eq(1).all()
+        assert torch.equal(model(x), fresh(model, x, backend))
+
+
+@each_setting
 def test_moving_average_swapped_in_and_out_is_seen(setting):
     model, x = make_linear(setting), make_input(setting)
     average = torch.ones_like(model.weight)

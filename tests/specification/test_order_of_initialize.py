@@ -251,9 +251,9 @@ def test_an_overflow_of_a_loss_of_two_calls_skips_the_steps_of_both_optimizers(o
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_call_without_optimizers_adds_no_scalers(order):
     with ampcompat.session(verbosity=0):
-        for level, kind in [("O2", "given"), ("O3", "without"), ("O0", "without"), ("O5", "given")][::order]:
-            begin(level, kind)
-        assert own_scalers() == [2.0**16, 1.0][::order]
+        calls = [("O2", "given"), ("O3", "without"), ("O0", "without"), ("O5", "given")][::order]
+        made = [begin(level, kind) for level, kind in calls]
+        assert own_scalers() == [2.0**16, 1.0][::order] and len(made) == 4
 
 
 def test_folds_whose_models_and_optimizers_are_gone_leave_no_scalers():
@@ -271,9 +271,10 @@ def test_folds_whose_models_and_optimizers_are_gone_leave_no_scalers():
 
 def test_every_way_in_sees_the_same_scalers_call_after_call():
     with ampcompat.session(verbosity=0):
-        begin("O1", num_losses=2), begin("O3", "without", seed=1), begin("O2", seed=2, loss_scale=128.0)
+        made = [begin("O1", num_losses=2), begin("O3", "without", seed=1), begin("O2", seed=2, loss_scale=128.0)]
         assert own_scalers() == [2.0**16, 2.0**16, 128.0]
         assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [2.0**16, 2.0**16, 128.0]
+        assert len(made) == 3
 
 
 def test_state_dict_and_load_state_dict_restore_the_scalers_of_several_calls():
@@ -313,13 +314,13 @@ def test_state_dict_and_load_state_dict_restore_the_scalers_of_several_calls():
 
 def test_a_checkpoint_of_one_call_loads_into_the_scalers_of_the_first(capsys):
     """Apex's checkpoints are of one call, and a script may initialize a second model since."""
-    begin("O1", num_losses=2, verbosity=1), begin("O2", seed=1, verbosity=1)
+    made = [begin("O1", num_losses=2, verbosity=1), begin("O2", seed=1, verbosity=1)]
     capsys.readouterr()
     amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 3}})
     assert "1 loss scaler" in capsys.readouterr().out
     assert own_scalers() == [8.0, 2.0**16, 2.0**16]
     amp.load_state_dict({"loss_scaler%d" % i: {"loss_scale": 2.0**i, "unskipped": i} for i in range(3)})
-    assert own_scalers() == [1.0, 2.0, 4.0]
+    assert own_scalers() == [1.0, 2.0, 4.0] and len(made) == 2
 
 
 # -- the other options of a call ---------------------------------------------------------------------------------------
