@@ -24,15 +24,15 @@ FAULTS_OF_CASTS = [
     Fault(
         "missed restore of the weights' dtype",
         "ModelCast.commit",
-        "patches.defer_for(reference(), _restore_dtype, reference, dtype, {})",
+        "patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})",
         "pass",
         CLOSING,
     ),
     Fault(
         "missed restore after a failed initialize",
         "ModelCast.release",
-        "run_all([(_restore_dtype,",
-        "len([(_restore_dtype,",
+        "run_all(",
+        "len(",
         "specification/test_data_safety.py",
     ),
     Fault(
