@@ -32,7 +32,7 @@ def main():
             file.write("import apex; print(apex.__name__, 'runs')")
         assert ampcompat("run", script) == "apex runs\n"
     assert ampcompat("--help").startswith("usage:")
-    print("leg python {} without torch: good".format(platform.python_version()))
+    print(f"leg python {platform.python_version()} without torch: good")
 
 
 if __name__ == "__main__":

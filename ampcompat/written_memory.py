@@ -253,7 +253,6 @@ def _noting_numpy(numpy):
     return numpy_and_note
 
 
-
 def watch_data(kind, read, assigned, patches):
     """Watch the property ``data`` of a class.
 

@@ -61,7 +61,7 @@ def start_legs(folder, session, *legs, **commands):
     """Start legs with shell scripts in the places of Python and some commands; ``session`` is what nox does."""
     (folder / "session").write_text(session)
     commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n"}, **commands)
-    for name in ["python3.{}".format(number) for number in range(7, 14)]:
+    for name in [f"python3.{number}" for number in range(7, 14)]:
         commands[name] = PYTHON.replace("SESSION", str(folder / "session"))
     for name, text in commands.items():
         (folder / name).write_text(text)
@@ -84,7 +84,7 @@ def test_the_versions_of_torch_are_the_same_everywhere():
     assert list(features.TESTED) == [minor(release) for release, *_ in VERSIONS]
     (of_main,) = [row[0] for row in VERSIONS if row[2] == "main"]
     assert set(re.findall(r"pip install torch==(\S+) ", readme)) == {of_main}
-    assert "torch {} to {}".format(OLDEST, minor(NEWEST)) in readme
+    assert f"torch {OLDEST} to {minor(NEWEST)}" in readme
     page = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
     by_ci, by_hand = re.findall(
         r"^- CI runs .* with torch ([^,].*?), on Python .*\n? *With (.*?) it passes too",
@@ -131,8 +131,8 @@ def test_all_that_the_main_leg_prints_is_shown_and_its_summary_is_the_last_line(
 def test_failing_tests_fail_the_run(tmp_path, leg):
     session = "[ $installing ] || { echo torch 1 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
     code, lines = run_legs(tmp_path, session, leg)
-    assert code == 1 and "FAILED test_a" in lines and "leg {} FAILED: 1 failed in 1s".format(leg) in lines
-    assert lines[-1].startswith("failed: {}; NOT RUN: none; main: ".format(leg))
+    assert code == 1 and "FAILED test_a" in lines and f"leg {leg} FAILED: 1 failed in 1s" in lines
+    assert lines[-1].startswith(f"failed: {leg}; NOT RUN: none; main: ")
 
 
 @needs_bash
@@ -161,7 +161,7 @@ def test_a_leg_without_an_interpreter_is_said_not_to_be_run(tmp_path):
     "reason", ["The user requested (constraint) torch<=2.13.0", "Retrying (Retry(total=4)", "No space left on device"]
 )
 def test_a_leg_whose_packages_cannot_be_fetched_is_said_not_to_be_run(tmp_path, reason):
-    session = "echo attempt >>{0}/attempts; echo '{1}'; exit 1".format(tmp_path, reason)
+    session = f"echo attempt >>{tmp_path}/attempts; echo '{reason}'; exit 1"
     code, lines = run_legs(tmp_path, session, "torch-" + NEWEST)
     assert "******** leg torch-2.15.0 was NOT RUN: its packages cannot be fetched ********" in lines
     assert reason in lines and code == 0
@@ -177,10 +177,10 @@ def test_the_main_leg_cannot_be_left_out(tmp_path):
 @needs_bash
 def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
     log = tmp_path / "installed"
-    session = """
-        if [ $installing ]; then echo $leg >>{0}; exit; fi
-        until [ "$(wc -l <{0})" = 2 ]; do sleep 0.1; done; {1}
-    """.format(log, TESTS)
+    session = f"""
+        if [ $installing ]; then echo $leg >>{log}; exit; fi
+        until [ "$(wc -l <{log})" = 2 ]; do sleep 0.1; done; {TESTS}
+    """
     code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
     assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
 
@@ -188,7 +188,7 @@ def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
 @needs_bash
 def test_an_interrupted_run_ends_the_installation_in_the_background(tmp_path):
     pid = tmp_path / "pid"
-    session = "echo $$ >{0}.new; mv {0}.new {0}; exec /bin/sleep 500".format(pid)
+    session = f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec /bin/sleep 500"
     process = start_legs(tmp_path, session, "torch-1.5.1")
     wait_until(pid.exists)
     process.terminate()

@@ -81,7 +81,7 @@ def test_the_wheel_holds_nothing_else(distributions):
     in_wheel = distributions[0]
     assert {name.partition("/")[0] for name in in_wheel} == {
         "ampcompat",
-        "ampcompat-{}.dist-info".format(ampcompat.__version__),
+        f"ampcompat-{ampcompat.__version__}.dist-info",
     }
 
 

@@ -32,7 +32,7 @@ def test_sections_are_numbered_in_order():
     counted, section, part = [], 0, 0
     for mark, _, _ in HEADINGS:
         section, part = (section + 1, 0) if mark == "##" else (section, part + 1)
-        counted.append("{}.{}".format(section, part) if part else str(section))
+        counted.append(f"{section}.{part}" if part else str(section))
     assert [number for _, number, _ in HEADINGS] == counted
     assert len(re.findall(r"^##+ ", PAGE, re.MULTILINE)) == len(counted)
 
@@ -44,7 +44,7 @@ def test_the_defaults_of_the_levels_are_those_of_the_code():
     for option, *cells in rows:
         for level, cell in zip(header[1:], cells):
             value = getattr(OPT_LEVELS[level], option)
-            shown = '"{}"'.format(value) if isinstance(value, str) else str(value).replace("torch.", "")
+            shown = f'"{value}"' if isinstance(value, str) else str(value).replace("torch.", "")
             assert cell == shown, (level, option)
 
 
@@ -53,7 +53,7 @@ def test_the_signatures_are_those_of_the_functions():
     assert len(signatures) == 2
     for text in signatures:
         name, names = text.partition("(")[0], {}
-        exec("def {}: pass".format(text), names)
+        exec(f"def {text}: pass", names)
         shown = inspect.signature(names[name]).parameters
         actual = inspect.signature(getattr(amp, name)).parameters
         positional = [each for each in actual.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]

@@ -95,7 +95,7 @@ def outcome(tree, draws=False):
         report = Report.from_json(json.dumps(tree))
     except AmpError as error:
         if not REFUSED.match(str(error)) or "\n" in str(error):
-            raise AssertionError("refused, but not in one sentence with the place: {}".format(error)) from error
+            raise AssertionError(f"refused, but not in one sentence with the place: {error}") from error
         return "refused"
     with refused_targets():
         to_text(report, details=True).encode("utf-8")
@@ -124,7 +124,7 @@ def count(number, draw_every=0, seed=0):
         try:
             counts[outcome(tree, draw_every and index % draw_every == 0)] += 1
         except Exception as error:
-            raise AssertionError("{}: {}: {}".format(change, type(error).__name__, error)) from error
+            raise AssertionError(f"{change}: {type(error).__name__}: {error}") from error
     return counts
 
 

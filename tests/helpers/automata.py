@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import fused_optimizers
 
 from ampcompat import amp
+from helpers import fused_optimizers
 
 needs_device = pytest.mark.skipif(
     fused_optimizers.why_not("Adam") is not None, reason="this torch has no fused Adam on the CPU"

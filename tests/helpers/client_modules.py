@@ -27,7 +27,7 @@ def imported(name, leg):
         except ImportError as error:
             if os.environ.get("AMPCOMPAT_CLIENT") == leg:
                 raise
-            reason = "{} is not here ({}); .ci/run {} installs it".format(name, error, leg)
+            reason = f"{name} is not here ({error}); .ci/run {leg} installs it"
             return pytest.skip(reason, allow_module_level=True)
 
 

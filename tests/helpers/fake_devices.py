@@ -54,7 +54,7 @@ def why_no_fakes(device):
 
 def reason_to_leave_out(error):
     """Return why an exception says that a function cannot be called on fake tensors; None if it says another thing."""
-    found = "{}: {}".format(type(error).__name__, error)
+    found = f"{type(error).__name__}: {error}"
     return next((why for words, why in NOT_FOR_FAKES.items() if words in found), None)
 
 

@@ -23,7 +23,7 @@ def trains_in(dtype):
 
 def dtype_params(*dtypes):
     """Return dtypes as parameters of a test; those that this torch cannot train in are skipped with the reason."""
-    reasons = {dtype: "this torch cannot train in {}".format(dtype) for dtype in dtypes if not trains_in(dtype)}
+    reasons = {dtype: f"this torch cannot train in {dtype}" for dtype in dtypes if not trains_in(dtype)}
     marks = {dtype: [pytest.mark.skip(reason=reason)] for dtype, reason in reasons.items()}
     return [pytest.param(dtype, id=str(dtype), marks=marks.get(dtype, [])) for dtype in dtypes]
 

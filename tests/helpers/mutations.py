@@ -121,9 +121,9 @@ def try_fault(fault, folder, log):
     finally:
         path.write_text(before, encoding="utf-8")
     if code == FAILED:
-        return True, "caught by {}".format(failed_test(log))
+        return True, f"caught by {failed_test(log)}"
     if code == PASSED:
-        return False, "SURVIVED {}".format(fault.tests)
+        return False, f"SURVIVED {fault.tests}"
     return False, "pytest ended with exit code {}:\n{}".format(code, log.read_text(errors="replace")[-2000:])
 
 
@@ -155,7 +155,7 @@ def run(faults):
             caught, sentence = try_fault(fault, folder, log)
             survived += not caught
             print(f"{fault.name:52} {fault.function:34} {sentence}", flush=True)
-    print("{} of {} faults caught".format(len(faults) - survived, len(faults)))
+    print(f"{len(faults) - survived} of {len(faults)} faults caught")
     return 1 if survived else 0
 
 
@@ -167,7 +167,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     faults = [fault for fault in FAULTS if options.only in fault.name]
     if not faults:
-        parser.error("no fault's name contains {!r}; --list prints them".format(options.only))
+        parser.error(f"no fault's name contains {options.only!r}; --list prints them")
     for sentence in stale(faults):
         print(sentence, file=sys.stderr)
     if stale(faults):

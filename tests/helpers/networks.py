@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from helpers import half_kernels
 
 import ampcompat
 from ampcompat import amp, casting
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
 from ampcompat.torch_compat import features
+from helpers import half_kernels
 
 
 class Setting(NamedTuple):
@@ -69,7 +69,7 @@ def _missing(setting):
 
 
 def _lacks_arithmetic(dtype):
-    return None if half_kernels.trains_in(dtype) else "this torch cannot train in {} on a CPU".format(dtype)
+    return None if half_kernels.trains_in(dtype) else f"this torch cannot train in {dtype} on a CPU"
 
 
 def _param(level, backend, pair):

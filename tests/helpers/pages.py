@@ -45,7 +45,7 @@ class PageReader(HTMLParser):
     def handle_endtag(self, tag):
         """Close an element, which must be the last one that was opened."""
         if not self._open or self._open.pop() != tag:
-            self.errors.append("wrong closing tag: {} at {}".format(tag, self.getpos()))
+            self.errors.append(f"wrong closing tag: {tag} at {self.getpos()}")
 
     def handle_data(self, data):
         """Collect the text."""
@@ -83,9 +83,10 @@ def open_in_browser(path, folder, *options):
 
 def framed(page, width, script):
     """Return a page that holds another one in a frame of that width, and the result of ``script`` in ``#result``."""
+    escaped = html.escape(page, quote=True)
     return (
         '<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><p id="result"></p>'
-        '<iframe id="frame" style="border:0;width:{}px;height:3000px" srcdoc="{}"></iframe>'
-        "<script>onload = () => {{ const page = document.getElementById('frame').contentDocument;"
-        "document.getElementById('result').textContent = JSON.stringify((() => {{ {} }})()) }}</script>"
-    ).format(width, html.escape(page, quote=True), script)
+        f'<iframe id="frame" style="border:0;width:{width}px;height:3000px" srcdoc="{escaped}"></iframe>'
+        "<script>onload = () => { const page = document.getElementById('frame').contentDocument;"
+        f"document.getElementById('result').textContent = JSON.stringify((() => {{ {script} }})()) }}</script>"
+    )

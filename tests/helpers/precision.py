@@ -4,9 +4,8 @@ If torch has no half arithmetic on the CPU (before about 1.10), the suite runs o
 paths, with kernels that exist. ``conftest`` passes this to ampcompat in environment variables.
 """
 
-from helpers import half_kernels
-
 from ampcompat import opt_levels
+from helpers import half_kernels
 
 IS_STAND_IN = bool(half_kernels.stand_in())
 PAIR = opt_levels.STAND_IN if IS_STAND_IN else opt_levels.HALF

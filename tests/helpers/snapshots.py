@@ -84,20 +84,18 @@ def differences(before, after):
     """Return sentences: what is not as it was. A submodule that was imported meanwhile is no difference."""
     flags, flags_now = before[1], after[1]
     found = [
-        "{}: {} before, {} after".format(flag, flags[flag], flags_now[flag])
-        for flag in flags
-        if flags[flag] != flags_now[flag]
+        f"{flag}: {flags[flag]} before, {flags_now[flag]} after" for flag in flags if flags[flag] != flags_now[flag]
     ]
     for owner, old, new in zip(OWNERS, before[0], after[0]):
         name = getattr(owner, "__name__", owner)
-        found += ["{}.{} is gone".format(name, key) for key in old if key not in new]
+        found += [f"{name}.{key} is gone" for key in old if key not in new]
         found += [
-            "{}.{} is another".format(name, key)
+            f"{name}.{key} is another"
             for key in old
             if key in new and new[key] is not old[key] and (owner, key) not in BY_TORCH
         ]
         found += [
-            "{}.{} is new".format(name, key)
+            f"{name}.{key} is new"
             for key in new
             if key not in old and not isinstance(new[key], types.ModuleType) and not key.startswith("__")
         ]

@@ -163,7 +163,7 @@ SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 def test_state_after_a_trial_step_predicts_the_state_of_any_shape(name, shape):
     kind = getattr(torch.optim, name, None)
     if kind is None:
-        pytest.skip("this torch has no {}".format(name))
+        pytest.skip(f"this torch has no {name}")
 
     def make(params):
         return kind(params, lr=0.01)

@@ -38,7 +38,7 @@ def test_half_gradients_meet_float32_weights_in_backward(level, backend):
         try:
             loss = model(x).float().pow(2).sum()
         except RuntimeError as error:
-            pytest.skip("this torch lacks half kernels on the CPU: {}".format(error))
+            pytest.skip(f"this torch lacks half kernels on the CPU: {error}")
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
         gradient, dtype = model.weight.grad.clone(), model.weight.dtype

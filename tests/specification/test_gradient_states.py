@@ -227,7 +227,7 @@ class Script(RuleBasedStateMachine):
             if expected is None:
                 assert found is None or not holds_nonzero(found), "there is no gradient of " + name
             else:
-                assert found is not None, "the gradient of {} is {}".format(name, expected)
+                assert found is not None, f"the gradient of {name} is {expected}"
                 assert found.dtype is self.expected.half
                 assert torch.equal(found.detach()[0].double(), expected.to(found.dtype).double()), name
 

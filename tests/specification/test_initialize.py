@@ -304,12 +304,12 @@ def test_cast_model_outputs_casts_outputs_at_any_level(setting, dtype):
 def test_prints_the_level_its_defaults_and_the_options_after_overrides(level, capsys):
     amp.initialize(make_network(), opt_level=level, loss_scale=32.0)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Selected optimization level {}: ".format(level)) and len(lines[0]) > 25
+    assert lines[0].startswith(f"Selected optimization level {level}: ") and len(lines[0]) > 25
     default, after = [index for index, line in enumerate(lines) if line.startswith("loss_scale ")]
     assert lines[default] == "{:22} : {}".format("loss_scale", DEFAULTS[level][-1])
     assert lines[after] == "{:22} : {}".format("loss_scale", 32.0)
     for name, value in zip(OPTIONS[:2], DEFAULTS[level]):
-        assert lines.count("{:22} : {}".format(name, value)) == 2
+        assert lines.count(f"{name:22} : {value}") == 2
     assert any(line.startswith("Defaults") for line in lines)
     assert any("after" in line and "overrides" in line for line in lines)
 
@@ -423,7 +423,7 @@ def test_options_that_the_same_model_and_optimizer_again_cannot_change_are_named
     amp.initialize(model, optimizer, opt_level=level, verbosity=0)
     amp.initialize(model, optimizer, opt_level=level, **options)
     (name,) = options
-    assert "These options are ignored: {}.".format(name) in capsys.readouterr().out
+    assert f"These options are ignored: {name}." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["with the same options", "without options"])

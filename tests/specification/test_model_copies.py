@@ -46,11 +46,11 @@ class Strict(Named):
     def __setattr__(self, name, value):
         if name not in ("layer", "training") and not name.startswith("_parameter"):
             if name not in dir(torch.nn.Module()):
-                raise AttributeError("Strict has no attribute {!r}".format(name))
+                raise AttributeError(f"Strict has no attribute {name!r}")
         super().__setattr__(name, value)
 
     def __delattr__(self, name):
-        raise AttributeError("Strict keeps {!r}".format(name))
+        raise AttributeError(f"Strict keeps {name!r}")
 
 
 def sgd(model):

@@ -81,7 +81,7 @@ def test_a_tensor_learning_rate_works(setting):
         try:
             model, optimizer = begin(setting, lambda params: torch.optim.Adam(params, lr=torch.tensor(0.25)))
         except ValueError as error:
-            pytest.skip("this torch takes no tensor learning rate: {}".format(error))
+            pytest.skip(f"this torch takes no tensor learning rate: {error}")
         before = [param.detach().clone() for param in amp.master_params(optimizer)]
         backward(setting, model, optimizer)
         optimizer.step()
@@ -109,7 +109,7 @@ def skip_unless_sparse_adds(dtype):
     try:
         torch.eye(2).to(dtype).to_sparse() + torch.eye(2).to(dtype).to_sparse()
     except RuntimeError as error:
-        pytest.skip("this torch cannot accumulate sparse gradients in {}: {}".format(dtype, error))
+        pytest.skip(f"this torch cannot accumulate sparse gradients in {dtype}: {error}")
 
 
 @each_setting
@@ -139,7 +139,7 @@ def test_fused_and_foreach_optimizers_skip_as_others_do(setting, name, options, 
     try:
         make_optimizer([param]).step()
     except (TypeError, RuntimeError) as error:
-        pytest.skip("this torch has no such {}: {}".format(name, str(error).splitlines()[0]))
+        pytest.skip(f"this torch has no such {name}: {str(error).splitlines()[0]}")
     with session_of(setting, verbosity=1):
         model, optimizer = begin(setting, make_optimizer, loss_scale="dynamic", num_losses=2)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 1.0) if scheduled else None

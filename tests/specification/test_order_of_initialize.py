@@ -101,7 +101,7 @@ def alone(backend, level, kind, seed):
 def own_scalers():
     """Return the scales in ``amp.state_dict()``, in its order; check its keys."""
     states = amp.state_dict()
-    assert list(states) == ["loss_scaler{}".format(index) for index in range(len(states))]
+    assert list(states) == [f"loss_scaler{index}" for index in range(len(states))]
     return [state["loss_scale"] for state in states.values()]
 
 
@@ -113,7 +113,7 @@ def test_two_models_train_as_alone_whatever_the_order_of_initialize(levels, firs
     calls = [(levels[0], first_kind, 0), (levels[1], second_kind, 1)]
     for call, found in zip(calls, trained(backend, calls)):
         expected = alone(backend, *call)
-        assert found[0] == expected[0], "the scales, the skipped steps and the losses of {}".format(call)
+        assert found[0] == expected[0], f"the scales, the skipped steps and the losses of {call}"
         assert differing(found[1], expected[1]) == differing(found[2], expected[2]) == []
 
 

@@ -58,10 +58,10 @@ def portrait(model, optimizer):
     """Return weights, masters, the optimizer's state and the scalers as one dict of tensors."""
     found = weights_of(model)
     for index, master in enumerate(amp.master_params(optimizer)):
-        found["master {}".format(index)] = master.detach().clone()
+        found[f"master {index}"] = master.detach().clone()
         for name, value in optimizer.state[master].items():
             if isinstance(value, torch.Tensor):
-                found["{} {}".format(name, index)] = value.clone()
+                found[f"{name} {index}"] = value.clone()
     for name, state in amp.state_dict().items():
         found[name] = torch.tensor([state["loss_scale"], float(state["unskipped"])])
     return found

@@ -39,7 +39,7 @@ def begin(setting, **options):
 
 
 def state_of(model, optimizer):
-    masters = {"master {}".format(i): each.detach().clone() for i, each in enumerate(amp.master_params(optimizer))}
+    masters = {f"master {i}": each.detach().clone() for i, each in enumerate(amp.master_params(optimizer))}
     return dict(weights_of(model), **masters)
 
 

@@ -24,7 +24,7 @@ LEVELS = ("O0", "O1")
 def process_group(tmp_path_factory):
     """DeepSpeed wants one; of one process here."""
     store = tmp_path_factory.mktemp("store") / "file"
-    torch.distributed.init_process_group("gloo", init_method="file://{}".format(store), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 
