@@ -167,6 +167,10 @@ class FunctionCasts(CastBackend):
             return compile.autocast_off(self._flags.devices or self._available)
         return self._paused
 
+    def is_paused(self):
+        """Return whether this thread pauses casts, other than in the ``forward`` of a model at another level."""
+        return self._switch.local.off and not self._switch.local.uncast
+
     def entered(self):
         switch, local = self._switch, self._switch.local
         if local.uncast:
