@@ -67,7 +67,7 @@ def main():
             if count:
                 print("| {} | {} | {} | {} | {} | {} |".format(kind, source, *(counts + [len(found)])), flush=True)
     accepted, rejected = wrong[verdict.ACCEPTED], wrong[verdict.REJECTED]
-    print("\n{} reports: {} wrong acceptances, {} wrong rejections".format(total, accepted, rejected))
+    print(f"\n{total} reports: {accepted} wrong acceptances, {rejected} wrong rejections")
     print(ab_machine.describe())
     return 1 if accepted or rejected > 0.05 * total else 0
 
@@ -82,7 +82,7 @@ def judged(report):
 
 def simulated(kind, seed):
     """Return a report of two levels whose losses are simulated."""
-    rng = random.Random("{} {}".format(kind, seed))
+    rng = random.Random(f"{kind} {seed}")
     shape = {
         "steps": 12 if kind == "very short run" else rng.choice([60, 120, 300, 1000]),
         "start": rng.uniform(0.5, 10.0),
@@ -104,7 +104,7 @@ def simulated(kind, seed):
 def simulated_run(kind, shape, rng, data, is_baseline):
     """Return one ``Run``; equal ``data`` means equal initial weights and batches."""
     data = rng.random() if kind == "unseeded data" else data
-    batches, seeds = random.Random("batches {}".format(data)), random.Random("seed {}".format(data))
+    batches, seeds = random.Random(f"batches {data}"), random.Random(f"seed {data}")
     skips = rng.randint(1, 4) if kind.endswith("start-up skips") and not is_baseline else 0
     seed_drift, own_drift, updates = Drift(seeds, shape["seed"]), Drift(rng, shape["seed"] * shape["rounding"]), 0
     first_loss = seeds.uniform(0.5, 2.0) if kind == "unseeded data" else 1.0

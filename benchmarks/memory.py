@@ -154,16 +154,14 @@ def main():
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     params = stated.layers * (stated.width + 1) * stated.width
-    print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensor_lists.CHUNK))
-    print("bytes per param; the formula for mixed precision with Adam is {}".format(FORMULA))
-    print(
-        "{:12} {:5}".format("optimizer", "level") + "".join("{:>10}".format(stage) for stage in STAGES) + "      peak"
-    )
+    print(f"torch {torch.__version__}, {params:,} params, chunks of {tensor_lists.CHUNK:,}")
+    print(f"bytes per param; the formula for mixed precision with Adam is {FORMULA}")
+    print("{:12} {:5}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
     for name in stated.optimizers:
         for level in stated.levels:
             held = measure(level, stated.layers, stated.width, OPTIMIZERS[name], stated.device)
-            row = "".join("{:10.2f}".format(held[stage]) for stage in STAGES)
-            print("{:12} {:5}{}{:10.2f}".format(name, level, row, max(held.values())))
+            row = "".join(f"{held[stage]:10.2f}" for stage in STAGES)
+            print(f"{name:12} {level:5}{row}{max(held.values()):10.2f}")
 
 
 if __name__ == "__main__":

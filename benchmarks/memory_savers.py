@@ -120,7 +120,7 @@ class Row:
             word
             for word, there in (
                 ("AMP " + level, level != "O0"),
-                ("accumulation x{}".format(accumulate), accumulate > 1),
+                (f"accumulation x{accumulate}", accumulate > 1),
                 ("checkpointing", checkpointed),
             )
             if there
@@ -252,11 +252,7 @@ def main(arguments=None):
     rows = rows_of(stated)
     count = sum(param.numel() for param in Detector(stated.width, stated.blocks).parameters())
     place = torch.cuda.get_device_name(stated.device) if stated.device != "cpu" else "CPU"
-    print(
-        "torch {}, {}, {:,} params, {} images of {} pixels square".format(
-            torch.__version__, place, count, stated.batch, stated.size
-        )
-    )
+    print(f"torch {torch.__version__}, {place}, {count:,} params, {stated.batch} images of {stated.size} pixels square")
     peaks = [row.peak() for row in rows]
     for _ in range(stated.rounds):
         for row in rows:

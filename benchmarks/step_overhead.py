@@ -156,9 +156,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
-    print(
-        "torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE)
-    )
+    print(f"torch {torch.__version__}, {stated.device}, {stated.rounds} rounds, {SIZE} elements per param")
     print("                     ours/rival:")
     print("optimizer   params level  operations       host reads       Python calls   us ours     rival   ratio")
     for name in stated.optimizers:

@@ -6,7 +6,7 @@ a gradient is its true value, and beside it stands what a script may do with it.
 """
 
 import torch
-from networks import ScaleReference
+from helpers.networks import ScaleReference
 
 
 class StaticScale:

@@ -33,6 +33,7 @@ COMMANDS = {
 def main(arguments=None):
     """Run one command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _replace_unencodable_characters()
     parser = CommandParser(
         prog="ampcompat", description="NVIDIA Apex's amp for any PyTorch and any device.", epilog=_command_list()
     )
@@ -60,6 +61,13 @@ def main(arguments=None):
     except BrokenPipeError:  # `... | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _replace_unencodable_characters():
+    """Have output in an encoding without "−" or "√", such as that of a file on Windows, contain "?" instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _check_first(parser, arguments):

@@ -5,7 +5,7 @@ import struct
 import sys
 
 import pytest
-from made_reports import MADE, made_run
+from helpers.made_reports import MADE, made_run
 
 from ampcompat.abtest import Memory, Report, Run, save_figure
 from ampcompat.abtest.report import charts, renderer

@@ -8,11 +8,11 @@ import re
 import sys
 import types
 
-import half_kernels
 import numpy
 import pytest
 import torch
-from processes import ROOT
+from helpers import half_kernels
+from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat import amp
@@ -125,7 +125,7 @@ def test_a_failed_level_is_a_row_and_the_other_levels_still_run():
     report = compare(failing, levels=("O0", "O1", "O2", "O3"))
     assert [run.status for run in report.runs.values()] == ["ok", "failed", "failed", "ok"]
     assert report.runs["O1"].error == "ValueError: at O1"
-    assert report.runs["O1"].traceback.splitlines()[1].startswith('  File "{}"'.format(__file__))
+    assert report.runs["O1"].traceback.splitlines()[1].startswith(f'  File "{__file__}"')
     assert len(report.runs["O1"].loss) == 2
     assert report.runs["O2"].error == "no data"
     assert "failed" in to_text(report, 80)

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from made_reports import HOSTILE, MADE
-from pages import PageReader, skip_without_report_extra
+from helpers.made_reports import HOSTILE, MADE
+from helpers.pages import PageReader, skip_without_report_extra
 
 from ampcompat.abtest import Finding, Memory, Report, Run, advice
 
@@ -131,9 +131,9 @@ def test_equal_findings_are_shown_once(pages):
 
 
 def test_of_many_different_findings_only_the_first_are_open():
-    findings = [Finding(step, "no. {}".format(step)) for step in range(9)]
+    findings = [Finding(step, f"no. {step}") for step in range(9)]
     said = html.to_html(Report(runs={"O1": Run(findings=findings, skipped=list(range(9)))}))
-    last_open = said.index("no. {}".format(html.SHOWN_CAUSES - 1))
+    last_open = said.index(f"no. {html.SHOWN_CAUSES - 1}")
     assert last_open < said.index("<summary>6 more</summary>") < said.index("no. 8")
 
 

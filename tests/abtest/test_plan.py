@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from processes import environment
+from helpers.processes import environment
 
 from ampcompat.abtest import Report, plan, to_text
 from ampcompat.abtest.execution import Recorded
@@ -84,7 +84,7 @@ def test_a_report_of_a_plan_of_which_nothing_has_run_is_one_line(folder, capsys)
         main(["report", folder])
     told, commands = capsys.readouterr(), os.path.join(folder, plan.COMMANDS)
     assert left.value.code == 2 and told.out == ""
-    assert told.err == "ampcompat report: error: none of 4 runs is there yet: run {}\n".format(commands)
+    assert told.err == f"ampcompat report: error: none of 4 runs is there yet: run {commands}\n"
 
 
 def test_a_repeat_before_the_first_run_is_missing_and_not_judged(folder):

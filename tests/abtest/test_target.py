@@ -66,7 +66,7 @@ def test_a_metric_is_reached_from_the_side_on_which_the_baseline_begins(name, be
     points = [(10 * epoch, begin + (end - begin) * epoch / 9) for epoch in range(10)]
     runs = [run_with(falling(), metrics={name: points}) for _ in range(2)]
     report = report_with(runs[0], O1=runs[1])
-    report.environment["target"] = "{}={}".format(name, points[6][1])
+    report.environment["target"] = f"{name}={points[6][1]}"
     assert found(report).steps == [61] and found(report).is_reached
 
 
@@ -77,7 +77,7 @@ def test_over_seeds_it_is_the_median_and_the_range_and_how_many_reached_it():
     report = report_with(baseline, O1=level)
     first, second = by_hand(falling(), 1.01, 10), by_hand(falling(speed=2.0), 1.01, 10)
     assert (found(report).steps, found(report).seeds, found(report).is_reached) == ([first, second], 3, True)
-    middle = "{:.4g} ({} to {})".format((first + second) / 2, second, first)
+    middle = f"{(first + second) / 2:.4g} ({second} to {first})"
     assert "2 of 3 seeds" in to_text(report, details=True) and middle in to_text(report, details=True)
 
 

@@ -290,7 +290,7 @@ def test_a_level_whose_step_times_overlap_with_the_baselines_is_not_recommended_
 def test_a_difference_has_at_most_four_digits(factor, told):
     report = report_with(O1=run_with([value * (factor if step > 60 else 1.0) for step, value in enumerate(curve())]))
     (row,) = [line for line in to_text(report).splitlines() if line.startswith("O1 ")]
-    assert ("+" + told).replace("+>", ">+") in row and "ends {} over".format(told) in report.runs["O1"].verdict
+    assert ("+" + told).replace("+>", ">+") in row and f"ends {told} over" in report.runs["O1"].verdict
 
 
 def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():

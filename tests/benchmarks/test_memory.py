@@ -3,9 +3,9 @@
 import importlib.util
 import pathlib
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 from ampcompat import tensor_lists
 from ampcompat.optimizers import gradient_buffers

@@ -3,8 +3,8 @@
 import importlib.util
 import pathlib
 
-import half_kernels
 import pytest
+from helpers import half_kernels
 
 from ampcompat.torch_compat import features
 

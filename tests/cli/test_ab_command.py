@@ -5,11 +5,9 @@ import os
 import sys
 import textwrap
 
-import forked
-import half_kernels
-import precision
 import pytest
-from processes import ROOT, environment, python
+from helpers import forked, half_kernels, precision
+from helpers.processes import ROOT, environment, python
 
 from ampcompat.abtest import Report, child_process, export
 from ampcompat.abtest.record import StepLimitReached
@@ -66,8 +64,8 @@ def test_the_help_of_a_command_that_runs_a_script_has_no_long_lines(capsys, name
         main([name, "--help"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
-        "usage: ampcompat {} [OPTION ...] SCRIPT [ARGS ...]".format(name),
-        "       ampcompat {} [OPTION ...] -m MODULE [ARGS ...]".format(name),
+        f"usage: ampcompat {name} [OPTION ...] SCRIPT [ARGS ...]",
+        f"       ampcompat {name} [OPTION ...] -m MODULE [ARGS ...]",
     ]
     assert max(map(len, lines)) <= 100
 
@@ -115,7 +113,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
 
 def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     saved, marker = tmp_path / "report.json", tmp_path / "marker"
-    source = TRAINING + "    if step == 3:\n        open({!r}, 'w').close()\n".format(str(marker))
+    source = TRAINING + f"    if step == 3:\n        open({str(marker)!r}, 'w').close()\n"
     command = "--levels", "O0,O2", "--json", saved, script(source), "1000", "0.05"
     done = forked.run(forked.ab, *command, interrupt_at=marker)
     printed, progress_lines = done.stdout, done.stderr
@@ -125,8 +123,8 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     assert list(report.runs) == ["O0"]
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
     assert len(report.runs["O0"].loss) >= 3
-    goes_on = "continue with: ampcompat ab --levels O0,O2 --resume {} ".format(saved)
-    assert "wrote {}; ".format(saved) + goes_on in progress_lines
+    goes_on = f"continue with: ampcompat ab --levels O0,O2 --resume {saved} "
+    assert f"wrote {saved}; " + goes_on in progress_lines
 
 
 def test_levels_of_a_distributed_script_run_under_its_launcher(script):
@@ -148,7 +146,7 @@ def test_levels_of_a_distributed_script_run_under_its_launcher(script):
             optimizer.step()
         """
     )
-    launcher = "{} -m torch.distributed.run --standalone --nproc_per_node 2".format(sys.executable)
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node 2"
     done = python(*(AB + ("--levels", "O0", "--steps", "3", "--no-control", "--launcher", launcher, path)))
     assert done.returncode == 0, done.stderr
     assert "O0: 3 steps" in done.stderr
@@ -220,7 +218,7 @@ def test_a_script_with_a_syntax_error_is_not_run(script, capsys):
         in_process(path)
     told = capsys.readouterr()
     assert left.value.code == 2 and told.out == "" and len(told.err.splitlines()) == 1
-    assert "{}, line 3: SyntaxError: ".format(path) in told.err and "for step in range(3)" in told.err
+    assert f"{path}, line 3: SyntaxError: " in told.err and "for step in range(3)" in told.err
 
 
 def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script, capsys):
@@ -335,7 +333,7 @@ def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
     before = list(sys.path), list(sys.argv)
     child_process.run_script([path, "--levels", "-m"])
     expected = ["__main__", [path, "--levels", "-m"], os.path.dirname(os.path.realpath(path)), True, path]
-    assert capsys.readouterr().out == "{}\n".format(expected)
+    assert capsys.readouterr().out == f"{expected}\n"
     assert (sys.path, sys.argv) == before
 
 

@@ -12,11 +12,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import forked
-import half_kernels
-import precision
 import pytest
-from processes import ROOT, environment
+from helpers import forked, half_kernels, precision
+from helpers.processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.abtest import Report, summary
@@ -238,9 +236,9 @@ def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own
     options = ("--steps", "3", "--no-control", "--no-memory", "--no-diagnose", "--json", saved)
     options += ("--variant", "kept: --opt-level O2 keep_fp32=0 loss_scale=1024 VALUE=5")
     other = tmp_path / "python"  # which is not forked
-    other.write_text('#!/bin/sh\nexec "{}" "$@"\n'.format(sys.executable))
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     other.chmod(0o755)
-    options += ("--variant", "same: python={}".format(other), "--variant", "gone: python=no-such-python")
+    options += ("--variant", f"same: python={other}", "--variant", "gone: python=no-such-python")
     done = forked.run(forked.ab, *(options + (script,)), env=environment(**half_kernels.stand_in()))
     assert done.returncode == 0, done.stderr
     report = Report.load(str(saved))

@@ -4,11 +4,10 @@ import json
 import os
 import textwrap
 
-import forked
-import half_kernels
 import pytest
 import torch
-from processes import ROOT, RUN, environment, error_line, python, run_in_process
+from helpers import forked, half_kernels
+from helpers.processes import ROOT, RUN, environment, error_line, python, run_in_process
 
 from ampcompat.cli import main
 from ampcompat.cli import run as run_command

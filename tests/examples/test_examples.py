@@ -5,10 +5,10 @@ import re
 import runpy
 import sys
 
-import forked
 import pytest
-from half_kernels import stand_in
-from processes import ROOT, environment, run_in_process
+from helpers import forked
+from helpers.half_kernels import stand_in
+from helpers.processes import ROOT, environment, run_in_process
 
 from ampcompat.apex import install
 

@@ -5,13 +5,13 @@ import io
 import os
 import pickle
 
-import networks
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers import networks
+from helpers.networks import each_setting, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import each_setting, session_of
 
 from ampcompat.memory.meter import MemoryMeter, cuda_allocator_stats
 from ampcompat.memory.storages import element_size, sizes_in
@@ -122,11 +122,11 @@ class Counting(torch.nn.Module):
         super().__init__()
         self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1)) for _ in range(50)])
         for i in range(50):
-            self.register_buffer("count{}".format(i), torch.zeros(1))
+            self.register_buffer(f"count{i}", torch.zeros(1))
 
     def forward(self, x):
         for i in range(50):
-            setattr(self, "count{}".format(i), torch.ones(1))
+            setattr(self, f"count{i}", torch.ones(1))
         return x * sum(self.weights)
 
 

@@ -4,12 +4,12 @@ import json
 import os
 from dataclasses import asdict
 
-import forked
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
 
 from ampcompat.abtest import Report, Run, child_process, seeding
 from ampcompat.abtest.event_log import EventReader, apply_event

@@ -6,7 +6,7 @@ import sys
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
+from helpers.half_kernels import trains_in
 
 import ampcompat
 from ampcompat.apex import install

@@ -4,12 +4,12 @@ import os
 import re
 import sys
 
-import forked
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT, environment
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT, environment
 
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import startup
@@ -34,9 +34,9 @@ def test_write_and_output(tmp_path, capsys):
     assert main(["migrate", str(path), "-o", str(other)]) == 0
     printed = capsys.readouterr()
     assert path.read_text() == scripts.TRAINER and "note: O2 becomes autocast" in printed.err
-    assert printed.out == "wrote {0}; compare: ampcompat ab --against {0} {1}\n".format(other, path)
+    assert printed.out == f"wrote {other}; compare: ampcompat ab --against {other} {path}\n"
     assert main(["migrate", "--write", str(path)]) == 0
-    assert capsys.readouterr().out == "wrote {}\n".format(path)
+    assert capsys.readouterr().out == f"wrote {path}\n"
     assert path.read_text() == other.read_text() != scripts.TRAINER
 
 
@@ -58,7 +58,7 @@ def test_a_use_that_is_left_is_named_with_its_lines_and_what_torch_has(tmp_path,
     printed = capsys.readouterr()
     lines = [at for at, line in enumerate(new.read_text().splitlines(), 1) if "FusedAdam" in line and "#" not in line]
     assert "apex.optimizers.FusedAdam, in lines {} and {} of the new script: ".format(*lines) in printed.err
-    assert "write torch.optim.AdamW" in printed.err and printed.out == "wrote {}\n".format(new)
+    assert "write torch.optim.AdamW" in printed.err and printed.out == f"wrote {new}\n"
 
 
 @pytest.mark.parametrize(

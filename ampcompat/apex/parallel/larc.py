@@ -16,7 +16,7 @@ _OPTIMIZER_ATTRIBUTES = ("defaults", "state", STASH)
 
 
 class LARC(torch.optim.Optimizer):
-    """Wraps an optimizer; see contract section 6 for the formula.
+    """Wraps an optimizer, by the formula of Specification 6.2.
 
     For each param whose norm ``|w|`` and whose gradient's norm ``|g|`` are not 0, the rate is
     ``trust_coefficient * |w| / (|g| + wd * |w| + eps)`` (if ``clip``, ``min(rate / lr, 1)``) and the gradient becomes
