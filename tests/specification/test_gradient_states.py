@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from held_gradients import HeldGradients, StaticScale
+from helpers.held_gradients import HeldGradients, StaticScale
 from helpers.networks import ScaleReference, holds_nonzero, session_of, settings_at
 from helpers.networks import initialize as initialize_amp
 from hypothesis import HealthCheck, settings
