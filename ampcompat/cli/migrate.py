@@ -49,7 +49,7 @@ def migrate(arguments):
 def _report(path, result):
     """Print notes and what is left to stderr, so that a diff on stdout can be piped."""
     for line, note in result.notes:
-        print("{}:{}: note: {}".format(path, line, note), file=sys.stderr)
+        print("{}: note: {}".format("{}:{}".format(path, line) if line else path, note), file=sys.stderr)
     for line, reason in result.left:
         print("{}: left: {}".format("{}:{}".format(path, line) if line else path, reason), file=sys.stderr)
 

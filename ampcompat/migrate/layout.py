@@ -10,18 +10,12 @@ from ..check.files import PYTHON
 from ..check.source import Source
 from ..check.uses import uses
 from . import code
-from .rewrite import MARK
+from .branches import MARK, MOVED, negated
+from .passing import DEVICE
 
-_HEADER = """
-{device} = "cuda" if torch.cuda.is_available() else "cpu"
-{flag} = False  # set below, where the models and optimizers are ready
-{scaler} = torch.amp.GradScaler({device}, enabled=False)
-"""
 
-_LOADER = '''
-
-def {loader}(state):
-    """Load what a GradScaler's state_dict() returned, or Apex's amp.state_dict() in older checkpoints."""
+_LOADER = '''def {loader}({scaler}, state):
+    """Load the state_dict() of a GradScaler, or Apex's amp.state_dict() of an older checkpoint."""
     if "loss_scaler0" in state:
         saved = state["loss_scaler0"]
         state = dict({scaler}.state_dict(), scale=saved["loss_scale"], _growth_tracker=saved["unskipped"])
@@ -98,19 +92,56 @@ class ImportPruner(cst.CSTTransformer):
 
     def leave_Try(self, original_node, updated_node):
         """Remove a ``try`` without a body; what its ``except`` does for a missing Apex goes with it."""
+        body = [each for each in updated_node.body.body if code.text(each).strip() not in ("", "pass", MOVED)]
         had_imports = any(isinstance(each, (cst.Import, cst.ImportFrom)) for each in code.walk(original_node.body))
-        is_empty = code.text(updated_node.body).strip() in ("", "pass")
-        return cst.RemoveFromParent() if had_imports and is_empty else updated_node
+        if not body:
+            return cst.RemoveFromParent() if had_imports or len(updated_node.body.body) else updated_node
+        is_flag = all(_is_constant(each) for each in body)  # as in: APEX_IS_THERE = True
+        if had_imports and is_flag and len(body) < len(original_node.body.body) and not updated_node.finalbody:
+            lines = [*updated_node.leading_lines, *(each for each in body[0].leading_lines if each.comment is not None)]
+            return cst.FlattenSentinel([body[0].with_changes(leading_lines=lines)] + body[1:])
+        return updated_node
+
+    def leave_If(self, original_node, updated_node):
+        """Remove an ``if`` whose statements are no longer needed."""
+        if not _is_moved(updated_node.body):
+            return updated_node
+        if updated_node.orelse is None:
+            return cst.RemoveFromParent()
+        if isinstance(updated_node.orelse, cst.If):
+            return updated_node.orelse.with_changes(leading_lines=updated_node.leading_lines)
+        test = code.expression(negated(updated_node.test))
+        return updated_node.with_changes(test=test, body=updated_node.orelse.body, orelse=None)
+
+    def leave_Else(self, original_node, updated_node):
+        """Remove an ``else`` whose statements are no longer needed."""
+        return cst.RemoveFromParent() if _is_moved(updated_node.body) else updated_node
 
     def leave_IndentedBlock(self, original_node, updated_node):
         """Mend a block that has lost its first statement, or its only one."""
-        body = updated_node.body
+        body = [each for each in updated_node.body if not _is_placeholder(each)] or list(updated_node.body)
         if len(body) == len(original_node.body):
             return updated_node
         if body and not isinstance(original_node.body[0], type(body[0])) or (body and body[0].leading_lines):
             lines = [line for line in body[0].leading_lines if line.comment is not None]
             body = [body[0].with_changes(leading_lines=lines), *body[1:]]
         return updated_node.with_changes(body=body or code.statements("pass\n"))
+
+
+def _is_placeholder(statement):
+    return code.text(statement).strip() == MOVED
+
+
+def _is_moved(block):
+    """Return whether nothing is left in a block of what was in it."""
+    statements = getattr(block, "body", ())
+    return bool(statements) and all(_is_placeholder(each) for each in statements)
+
+
+def _is_constant(statement):
+    """Return whether a statement sets a variable to a constant."""
+    is_line = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
+    return is_line and isinstance(statement.body[0], cst.Assign) and isinstance(statement.body[0].value, cst.Name)
 
 
 def _local(alias):
@@ -120,20 +151,42 @@ def _local(alias):
 
 def prune_imports(source):
     """Return the source without the imports of Apex that it no longer needs."""
-    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    return cst.parse_module(source).visit(ImportPruner(used)).code
+    used = {node.id for node in _read_names(ast.parse(source))}
+    pruned = cst.parse_module(source).visit(ImportPruner(used)).code
+    return _without_placeholders(pruned)
 
 
-def add_header(source, names, loads_state):
-    """Return the source with the new variables after its imports, and ``import torch`` if it has none."""
+def _read_names(tree):
+    """Yield the names that are read, not those that are only set, as ``amp = None`` does."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+
+
+def _without_placeholders(source):
+    """Return source with ``pass`` in the blocks that have lost all of their statements."""
+    return source.replace(MOVED, "pass")
+
+
+def add_header(source, names, loads_state, has_device):
+    """Return the source with ``import torch`` if it has none, and what all of its functions need.
+
+    Args:
+        names: ``Names``.
+        loads_state: whether a function is needed that loads the scaler's state.
+        has_device: whether the variable for the type of the device belongs here.
+    """
     module = cst.parse_module(source)
-    header = _HEADER + (_LOADER if loads_state else "")
+    source_lines = []
+    if not any("torch" in _imported(each) for each in module.body[: _after_imports(module.body)]):
+        source_lines += ["import torch\n"]
+    source_lines += ["{} = {}\n".format(names.device, DEVICE)] if has_device else []
+    source_lines += [_LOADER.format(**names._asdict())] if loads_state else []
     at = _after_imports(module.body)
-    added = code.statements(header.format(**names._asdict()))
-    if not any("torch" in _imported(each) for each in module.body[:at]):
-        added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        added = code.statements("import torch\n") + added
-    added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    added = []
+    for piece in source_lines:
+        blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else 1 if at or added else 0)
+        added += [each.with_changes(leading_lines=blank) for each in code.statements(piece)]
+    if not added:
+        return source
     following = list(module.body[at:])
     if following:
         lines = following[0].leading_lines

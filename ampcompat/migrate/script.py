@@ -1,5 +1,6 @@
 """Migrate one script: from its source to new source, notes, and what is left."""
 
+import difflib
 from typing import List, NamedTuple, Tuple
 
 import libcst as cst
@@ -7,7 +8,11 @@ from libcst.metadata import MetadataWrapper
 
 from ..check.source import parse
 from ..errors import AmpError
+from .branches import MARK
+from .device_variable import place_device
+from .fitting import fitted
 from .layout import OneStatementPerLine, add_header, mark_rest, prune_imports
+from .passing import Passing
 from .plan import Plan
 from .replacements import BY_HAND
 from .rewrite import Rewriter
@@ -18,7 +23,7 @@ class Migration(NamedTuple):
 
     Attributes:
         source: the new source.
-        notes: (line in the old source, what changes).
+        notes: (line in the old source or 0, what changes).
         left: (line in the old source or 0, what could not be rewritten); marked with comments in the new source.
     """
 
@@ -48,13 +53,38 @@ def migrate(source, path="script.py"):
             "{} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` finds "
             "them.".format(path)
         )
-    rewriter = Rewriter(plan)
-    wrapper = MetadataWrapper(cst.parse_module(split))
-    new = wrapper.visit(rewriter)
-    text = add_header(prune_imports(new.code), plan.names, rewriter.loads_state)
-    text, marked = mark_rest(text)
-    left = rewriter.left + [(0, _left(name, lines)) for name, lines in marked.items()]
-    return Migration(text, sorted(rewriter.notes), sorted(left))
+    rewriter, module, passing = _rewritten(split, plan)
+    module, has_device = place_device(module, plan.names.device)
+    text = add_header(module.code, plan.names, rewriter.loads_state, has_device)
+    text, marked = mark_rest(fitted(text, source, plan.width))
+    was = _old_lines(source, split)
+    left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
+    left += [(0, _left(name, lines)) for name, lines in marked.items()]
+    notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
+    return Migration(text, sorted(notes), sorted(left))
+
+
+def _rewritten(split, plan):
+    """Return (the ``Rewriter``, the new module, what was passed in it)."""
+    names = plan.names
+    variables = (names.scaler, names.autocast, names.flag, names.dtype)
+    for shared in (False, True):
+        rewriter = Rewriter(plan, shared)
+        wrapper = MetadataWrapper(cst.parse_module(split))
+        module = cst.parse_module(prune_imports(wrapper.visit(rewriter).code))
+        passing = Passing(module, variables)
+        if not passing.is_needed:
+            break
+    return rewriter, module.visit(passing.transformer()), passing
+
+
+def _old_lines(source, split):
+    """Return line in the source with one statement per line -> line in the script."""
+    old, new, lines = source.split("\n"), split.split("\n"), {}
+    for _, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        for at in range(start, end):
+            lines[at + 1] = min(first + at - start, max(last - 1, first)) + 1
+    return lines
 
 
 def _left(name, lines):
