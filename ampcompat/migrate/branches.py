@@ -6,6 +6,8 @@ from . import code
 
 #: How the comments start that say what is left to do by hand.
 MARK = "# ampcompat migrate: "
+#: How their further lines start.
+MORE = "#     "
 #: Stands for ``amp.initialize`` in an ``if`` before which its statements were put; removed with the imports.
 MOVED = "_ampcompat_moved"
 

@@ -7,15 +7,19 @@ from .passing import DEVICE
 from .scopes import Script
 
 
-def place_device(module, name):
+_IMPORTS = (cst.Import, cst.ImportFrom)
+
+
+def place_device(module, names):
     """Return (the module, whether the variable must be set after the imports).
 
     A ``device`` that the script has is used in place of a new variable; one that a single function reads is set there.
 
     Args:
-        module: the new module, in which ``name`` is read and not set.
-        name: the name of the new variable.
+        module: the new module, in which the variable is read and not set.
+        names: ``Names``.
     """
+    name = names.device
     script = Script(module, {name})
     readers = [each for each in script.scopes if name in each.reads]
     if not readers:
@@ -29,10 +33,14 @@ def place_device(module, name):
         return module, True
     body = scope.node.body.body if scope.is_function else scope.node.body
     at = next(at for at, each in enumerate(body) if name in code.loaded_names(each))
-    first = body[at]
-    if isinstance(first, (cst.FunctionDef, cst.ClassDef)):
+    if isinstance(body[at], (cst.FunctionDef, cst.ClassDef)) and body[at].name.value != names.autocast:
         return module, True
+    while at and code.assigned_names(body[at - 1]) & {names.flag, names.dtype}:
+        at -= 1
+    first = body[at]
     new = code.in_place_of(first, "{} = {}\n".format(name, DEVICE))[0]
+    if at and not new.leading_lines and isinstance(getattr(body[at - 1], "body", [None])[0], _IMPORTS):
+        new = new.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     body = [*body[:at], new, first.with_changes(leading_lines=()), *body[at + 1 :]]
     if not scope.is_function:
         return module.with_changes(body=body), False

@@ -6,6 +6,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from . import code
+from .branches import MORE
 
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -24,7 +25,7 @@ def fitted(source, old, width):
     if not long:
         return source
     wrapper = MetadataWrapper(cst.parse_module(source))
-    finder = _Finder(long)
+    finder = _Finder(long, lines)
     wrapper.visit(finder)
     for first, last in sorted(finder.found, reverse=True):
         lines[first - 1 : last] = _broken(lines[first - 1 : last], width)
@@ -44,9 +45,9 @@ class _Finder(cst.CSTVisitor):
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, long):
+    def __init__(self, long, lines):
         super().__init__()
-        self._long, self.found = long, []
+        self._long, self._lines, self.found = long, lines, []
 
     def on_visit(self, node):
         """Look at a statement."""
@@ -54,8 +55,8 @@ class _Finder(cst.CSTVisitor):
             first = self.get_metadata(PositionProvider, node).start.line
             last = self.get_metadata(PositionProvider, node).end.line
             if not isinstance(node, cst.SimpleStatementLine):
-                last = self.get_metadata(PositionProvider, node.body).start.line
                 first = self._head(node, first)
+                last = self._end_of_head(node, first)
             if any(first <= at <= last for at in self._long) and not self._has_text_block(node, first, last):
                 self.found.append((first, last))
         return super().on_visit(node)
@@ -63,6 +64,14 @@ class _Finder(cst.CSTVisitor):
     def _head(self, node, first):
         """Return the line of ``def``, after its decorators."""
         return self.get_metadata(PositionProvider, node.name).start.line if hasattr(node, "name") else first
+
+    def _end_of_head(self, node, first):
+        if not isinstance(node.body, cst.IndentedBlock):
+            return first
+        last = self.get_metadata(PositionProvider, node.body.body[0]).start.line - 1
+        while last > first and self._lines[last - 1].strip()[:1] in ("", "#"):
+            last -= 1
+        return last
 
     def _has_text_block(self, node, first, last):
         """Return whether a string of several lines is in a statement: it cannot be moved."""
@@ -196,4 +205,4 @@ def _items(text):
 def _broken_comment(line, width):
     indent = line[: len(line) - len(line.lstrip())]
     words = line.strip().lstrip("#").strip()
-    return textwrap.wrap(words, width, initial_indent=indent + "# ", subsequent_indent=indent + "#     ")
+    return textwrap.wrap(words, width, initial_indent=indent + "# ", subsequent_indent=indent + MORE)

@@ -15,14 +15,16 @@ from .passing import DEVICE
 
 
 _LOADER = '''def {loader}({scaler}, state):
-    """Load the state_dict() of a GradScaler, or Apex's amp.state_dict() of an older checkpoint."""
+    """Load a GradScaler's state, or what Apex's amp.state_dict() returned."""
     if "loss_scaler0" in state:
-        saved = state["loss_scaler0"]
-        state = dict({scaler}.state_dict(), scale=saved["loss_scale"], _growth_tracker=saved["unskipped"])
+        old, state = state["loss_scaler0"], {scaler}.state_dict()
+        state.update(scale=old["loss_scale"], _growth_tracker=old["unskipped"])
     {scaler}.load_state_dict(state)
 '''
 
 
+#: How the mark of a use of Apex starts.
+AS_IS = "left as it is: "
 #: The attributes that ``amp.initialize`` adds to optimizers. torch has none of them.
 _ON_OPTIMIZERS = ("_amp_stash", "_amp_lazy_init", "_lazy_init_maybe_master_weights", "_master_params_to_model_params")
 _ON_OPTIMIZERS += ("_prepare_amp_backward", "_post_amp_backward")
@@ -175,14 +177,12 @@ def add_header(source, names, loads_state, has_device):
         has_device: whether the variable for the type of the device belongs here.
     """
     module = cst.parse_module(source)
-    source_lines = []
-    if not any("torch" in _imported(each) for each in module.body[: _after_imports(module.body)]):
-        source_lines += ["import torch\n"]
-    source_lines += ["{} = {}\n".format(names.device, DEVICE)] if has_device else []
-    source_lines += [_LOADER.format(**names._asdict())] if loads_state else []
-    at = _after_imports(module.body)
-    added = []
-    for piece in source_lines:
+    at, pieces, added = _after_imports(module.body), [], []
+    pieces += ["{} = {}\n".format(names.device, DEVICE)] if has_device else []
+    pieces += [_LOADER.format(**names._asdict())] if loads_state else []
+    is_imported = any("torch" in _imported(each) for each in module.body[:at])
+    needs_torch = has_device or "torch" in {node.id for node in _read_names(ast.parse(source))}
+    for piece in pieces if is_imported or not needs_torch else ["import torch\n"] + pieces:
         blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else 1 if at or added else 0)
         added += [each.with_changes(leading_lines=blank) for each in code.statements(piece)]
     if not added:
@@ -244,7 +244,7 @@ def mark_rest(source):
         index, names = start - 1 + added, sorted(set(rest[start]))
         indent = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
         if not lines[index - 1].strip().startswith(MARK):
-            lines.insert(index, "{}{}left as it is: {}".format(indent, MARK, ", ".join(names)))
+            lines.insert(index, indent + MARK + AS_IS + ", ".join(names))
             added += 1
         for name in names:
             found.setdefault(name, []).append(start + added)

@@ -9,6 +9,7 @@ from ..check.files import PYTHON
 from ..check.flow import scopes, together
 from ..check.levels import argument, initialize_calls
 from ..check.source import Source
+from ..check.uses import uses
 from .setup_code import Options
 
 ONCE_PER_STEP = (
@@ -32,6 +33,8 @@ class Names(NamedTuple):
 
 _NAMES = Names("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype", "autocast")
 _LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
+_LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
+_FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
 #: A file whose lines are all shorter may have lines of this many characters.
 _LEAST_WIDTH = 79
 _EVALUATE = ("no_grad", "inference_mode", "eval")
@@ -49,6 +52,8 @@ class Plan:
         untouched: line -> why the statement in it cannot be rewritten.
         names: ``Names``.
         helpers: names of functions that run a model that they get, for a loss.
+        uses_apex: whether it uses Apex at all.
+        plain: names of functions of the script in which autocast changes nothing: they run no model, and no loss.
         options: what is known of the script's command line.
         width: how many characters the longest line has.
         is_guarded: whether a call of ``amp.initialize`` is under an ``if`` other than that of ``__main__``.
@@ -63,6 +68,7 @@ class Plan:
         self.width = max([_LEAST_WIDTH] + [len(line) for line in source.lines])
         self.bindings = Bindings(source.nodes, assignments=False)
         self.models, self.optimizers, self.unscale, self.untouched = set(), set(), {}, {}
+        self.uses_apex = bool(uses(source, self.bindings))
         self.options, self.helpers = Options(source.nodes), set()
         self.fallback_names = set(_fallback_names(source.nodes)) & set(self.bindings.apex)
         used = set().union(*map(_used_names, source.nodes))
@@ -113,6 +119,7 @@ class Plan:
         """Follow models and optimizers into the functions that get them, and find those that run a model."""
         functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         calls, before = [node for node in nodes if isinstance(node, ast.Call)], None
+        self.plain = {name for name, node in functions.items() if not any(map(_computes, ast.walk(node)))}
         while before != (len(self.models), len(self.optimizers), len(self.helpers)):
             before = len(self.models), len(self.optimizers), len(self.helpers)
             for call in calls:
@@ -121,6 +128,7 @@ class Plan:
                     self.models |= {name} if self.is_model(dotted(value)) else set()
                     self.optimizers |= {name} if self.is_optimizer(dotted(value)) else set()
             self.helpers |= {name for name, node in functions.items() if name != "forward" and self._is_helper(node)}
+        self.plain -= self.helpers
 
     def _is_helper(self, function):
         """Return whether a function runs a model, and leaves the backward pass and evaluation to its callers."""
@@ -254,6 +262,12 @@ def _passed(call, function):
     if not any(isinstance(each, ast.Starred) for each in call.args):
         yield from zip(parameters, call.args)
     yield from ((each.arg, each.value) for each in call.keywords if each.arg)
+
+
+def _computes(node):
+    """Return whether a node calls a loss, or another function that autocast runs in float32."""
+    name = (last_name(node.func) or "").lower() if isinstance(node, ast.Call) else ""
+    return name in _FLOAT32 or any(word in name for word in _LOSSES)
 
 
 def _short_names(body):

@@ -42,6 +42,10 @@ class ModelCalls:
         owner, _, method = (name or "").rpartition(".")
         return self._plan.is_model(owner) and method not in _NO_FORWARD and not method.startswith("register_")
 
+    def is_plain(self, name):
+        """Return whether autocast changes nothing in a function of the script."""
+        return name in self._plan.plain
+
     def calls_a_model(self, node):
         """Return whether there is such a call in a node."""
         return any(self.is_model_call(call) for call in code.calls(node))
@@ -136,7 +140,7 @@ class Evaluation:
         name = call.func.attr.value if isinstance(call.func, cst.Attribute) else code.name_of(call.func)
         if name in _COMPUTES and isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
             return call.func.value.value in self._outputs
-        is_kept = name in _KEEPS | _CLEANS
+        is_kept = name in _KEEPS or name in _CLEANS or self._calls.is_plain(name)
         return not is_kept and any(self._keeps_precision(each.value, False) for each in call.args)
 
     def _keeps_precision(self, node, with_calls=True):

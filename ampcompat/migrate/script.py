@@ -8,10 +8,10 @@ from libcst.metadata import MetadataWrapper
 
 from ..check.source import parse
 from ..errors import AmpError
-from .branches import MARK
+from .branches import MARK, MORE
 from .device_variable import place_device
 from .fitting import fitted
-from .layout import OneStatementPerLine, add_header, mark_rest, prune_imports
+from .layout import AS_IS, OneStatementPerLine, add_header, mark_rest, prune_imports
 from .passing import Passing
 from .plan import Plan
 from .replacements import BY_HAND
@@ -35,12 +35,15 @@ class Migration(NamedTuple):
 def migrate(source, path="script.py"):
     """Rewrite a script for Apex into plain torch (2.3 or later).
 
+    A script that does not use Apex is returned as it is, and so is one with marks of an earlier run: they are what is
+    left.
+
     Args:
         source: the script's source.
         path: its name, for messages.
 
     Raises:
-        AmpError: it is not Python 3, or does not call ``amp.initialize``.
+        AmpError: it is not Python 3, or uses Apex but does not call ``amp.initialize``.
     """
     try:
         module = cst.parse_module(source)
@@ -48,13 +51,16 @@ def migrate(source, path="script.py"):
         raise AmpError("{} is not Python 3: {}".format(path, _fault(source) or str(error).splitlines()[0])) from None
     split = module.visit(OneStatementPerLine()).code
     plan = Plan(split, path)
+    marks = list(_marks(source))
+    if marks or not plan.uses_apex:
+        return Migration(source, [], marks)
     if not plan.initializes:
         raise AmpError(
             "{} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` finds "
             "them.".format(path)
         )
     rewriter, module, passing = _rewritten(split, plan)
-    module, has_device = place_device(module, plan.names.device)
+    module, has_device = place_device(module, plan.names)
     text = add_header(module.code, plan.names, rewriter.loads_state, has_device)
     text, marked = mark_rest(fitted(text, source, plan.width))
     was = _old_lines(source, split)
@@ -62,6 +68,17 @@ def migrate(source, path="script.py"):
     left += [(0, _left(name, lines)) for name, lines in marked.items()]
     notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
     return Migration(text, sorted(notes), sorted(left))
+
+
+def _marks(source):
+    """Yield (line, text) of the comments of an earlier run that say what is left."""
+    lines = source.split("\n")
+    for at, line in enumerate(lines):
+        if line.strip().startswith(MARK):
+            text, after = line.strip()[len(MARK) :], at + 1
+            while after < len(lines) and lines[after].strip().startswith(MORE):
+                text, after = text + " " + lines[after].strip()[len(MORE) :], after + 1
+            yield at + 1, text[len(AS_IS) :] if text.startswith(AS_IS) else text
 
 
 def _rewritten(split, plan):
