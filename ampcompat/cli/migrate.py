@@ -58,7 +58,9 @@ def _unchanged(path, result):
         print("nothing to migrate: {} does not use Apex".format(path))
         return 0
     _report(path, result)
-    print("nothing to migrate by itself: {} has what an earlier run left; rewrite it and remove the comments".format(path))
+    print(
+        "nothing to migrate by itself: {} has what an earlier run left; rewrite it and remove the comments".format(path)
+    )
     return 1
 
 

@@ -7,9 +7,6 @@ from .passing import DEVICE
 from .scopes import Script
 
 
-_IMPORTS = (cst.Import, cst.ImportFrom)
-
-
 def place_device(module, names):
     """Return (the module, whether the variable must be set after the imports).
 
@@ -39,12 +36,18 @@ def place_device(module, names):
         at -= 1
     first = body[at]
     new = code.in_place_of(first, "{} = {}\n".format(name, DEVICE))[0]
-    if at and not new.leading_lines and isinstance(getattr(body[at - 1], "body", [None])[0], _IMPORTS):
+    if at and not new.leading_lines and _is_import(body[at - 1]):
         new = new.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     body = [*body[:at], new, first.with_changes(leading_lines=()), *body[at + 1 :]]
     if not scope.is_function:
         return module.with_changes(body=body), False
     return module.deep_replace(scope.node.body, scope.node.body.with_changes(body=body)), False
+
+
+def _is_import(statement):
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(
+        statement.body[0], (cst.Import, cst.ImportFrom)
+    )
 
 
 def _shared_scopes(readers):
@@ -64,7 +67,7 @@ def _own_device(module, scope, readers):
         if found is None or _times_set(scope.node, found[0]) > 1:
             continue
         inner = [each for reader in readers for each in reader.around() if each.is_function and each is not scope]
-        if any(found[0] in code.bound_names(each.node) for each in inner):
+        if any(found[0] in each.bound for each in inner):
             continue
         before = body[:at] if scope in readers else ()
         if not any(_reads_device_type(each) for each in before):

@@ -13,7 +13,6 @@ from . import code
 from .branches import MARK, MOVED, negated
 from .passing import DEVICE
 
-
 _LOADER = '''def {loader}({scaler}, state):
     """Load a GradScaler's state, or what Apex's amp.state_dict() returned."""
     if "loss_scaler0" in state:

@@ -12,7 +12,21 @@ _NO_FORWARD |= {"buffers", "named_buffers", "requires_grad_", "no_sync", "share_
 _KEEPS = {"print", "len", "int", "float", "str", "format", "range", "list", "zip", "enumerate", "append", "extend"}
 _KEEPS |= {"update", "add", "write", "log", "info", "item", "tolist", "numpy", "save", "isinstance", "round"}
 #: Calls whose result no longer depends on the precision of what they get, or is float32.
-_CLEANS = {"argmax", "argmin", "item", "float", "double", "tolist", "numpy", "size", "dim", "long", "int", "bool", "len"}
+_CLEANS = {
+    "argmax",
+    "argmin",
+    "item",
+    "float",
+    "double",
+    "tolist",
+    "numpy",
+    "size",
+    "dim",
+    "long",
+    "int",
+    "bool",
+    "len",
+}
 #: Methods that autocast runs in another precision than the tensor's own.
 _COMPUTES = {"softmax", "log_softmax", "exp", "log", "pow", "norm", "matmul", "mm", "bmm", "sum", "prod", "cumsum"}
 _COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)

@@ -7,16 +7,14 @@ from ..check.backward_rules import SCALE_LOSS
 from ..check.levels import INITIALIZE
 from . import code
 from .branches import MARK, MOVED, Branches
-from .precision import Precision
+from .calls import CallRewriter
 from .regions import Evaluation, ModelCalls, training_regions, turns_gradients_off
-from .replacements import replaced
 
 UNKNOWN_STEP = "write scaler.step(...) with the optimizer that steps here, and scaler.update() after the last one"
 UNCOVERED = "the forward pass of this loss is elsewhere: put it under torch.autocast"
-PARAMS = 'p for group in {}.param_groups for p in group["params"]'
 
 
-class Rewriter(cst.CSTTransformer):
+class Rewriter(CallRewriter):
     """Rewrites a script, given its ``Plan``.
 
     Args:
@@ -26,32 +24,22 @@ class Rewriter(cst.CSTTransformer):
     Attributes:
         notes: (line, text) of what changes.
         left: (line, text) of what could not be rewritten.
-        loads_state: whether ``amp.load_state_dict`` was called.
     """
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
     def __init__(self, plan, shared=False):
-        super().__init__()
-        self.plan, self.names = plan, plan.names
-        self.notes, self.left, self.loads_state = [], [], False
-        self._branches = Branches(plan.names, plan.fallback_names)
-        self._calls, self._shared = ModelCalls(plan), shared
-        self._precision = None
+        super().__init__(plan, shared)
+        self.notes, self.left = [], []
+        self._branches, self._calls = Branches(plan.names, plan.fallback_names), ModelCalls(plan)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast
-        self._around = []  # the compound statements around the current one
         self._evaluation = []  # for each of them that evaluates: its Evaluation
         self._regions = {}  # a block -> (first, last) of its statements that compute losses
         self._moved = {}  # an `if` -> the statements that belong before it
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
-
     def visit_Module(self, node):
-        """Look at all calls of ``amp.initialize`` first: functions above them need to know."""
-        calls = [call for call in code.calls(node) if self._full_name(call.func) in INITIALIZE]
-        uses = {self._full_name(call.func) for call in code.calls(node)}
-        self._precision = Precision(calls, uses, self.plan, self._shared)
-        self._module = node
+        """Find the statements that belong under autocast before anything is rewritten."""
+        super().visit_Module(node)
         self._plan_regions(node)
 
     def _plan_regions(self, node):
@@ -62,42 +50,6 @@ class Rewriter(cst.CSTTransformer):
             self._covered.add(node)
         if isinstance(node, (cst.IndentedBlock, cst.Module)):
             self._regions[node] = self._training_regions(node.body)
-
-    def _full_name(self, node):
-        return self.plan.bindings.resolve(code.name_of(node))
-
-    def leave_Call(self, original_node, updated_node):
-        """Replace the calls that torch has too."""
-        full_name = self._full_name(original_node.func)
-        if full_name is None:
-            return updated_node
-        if full_name == "apex.amp.master_params":
-            return code.expression(self._params(code.text(updated_node.args[0].value)))
-        if full_name == "apex.amp.state_dict":
-            return code.expression(self.names.scaler + ".state_dict()")
-        if full_name == "apex.amp.load_state_dict":
-            self.loads_state = True
-            scaler = cst.Arg(code.expression(self.names.scaler))
-            args = [scaler.with_changes(comma=code.COMMA), *updated_node.args]
-            return updated_node.with_changes(func=code.expression(self.names.loader), args=args)
-        if full_name in ("apex.amp.disable_casts", "apex.amp.handle.disable_casts"):
-            return code.expression("torch.autocast({}, enabled=False)".format(self.names.device))
-        new = replaced(updated_node, full_name)
-        return updated_node if new is None else new.with_changes(func=self._short(new.func))
-
-    def _short(self, node):
-        """Return ``nn.LayerNorm`` for ``torch.nn.LayerNorm`` where the script says ``import torch.nn as nn``."""
-        module, _, name = (code.name_of(node) or "").rpartition(".")
-        short = self.plan.short_names.get(module) if module in ("torch.nn", "torch.optim") else None
-        return code.expression("{}.{}".format(short, name)) if short else node
-
-    def _params(self, optimizer):
-        """Return the params of an optimizer, as source: ``model.parameters()`` where they are the same and in reach."""
-        params = self.plan.made_from.get(optimizer, "")
-        scopes = [each for each in self._around if isinstance(each, cst.FunctionDef)] + [self._module]
-        if params and any(params.partition(".")[0] in code.bound_names(scope) for scope in scopes):
-            return params
-        return "[{}]".format(PARAMS.format(optimizer))
 
     # -- compound statements -------------------------------------------------------------------------------------------
 

@@ -19,6 +19,14 @@ class Scope:
     def __init__(self, node, parent):
         self.node, self.parent = node, parent
         self.sets, self.reads, self.calls = set(), set(), []
+        self._bound = None
+
+    @property
+    def bound(self):
+        """The names that it binds."""
+        if self._bound is None:
+            self._bound = code.bound_names(self.node)
+        return self._bound
 
     @property
     def name(self):
@@ -66,7 +74,7 @@ class Script(cst.CSTVisitor):
 
     Attributes:
         scopes: all of them, outer ones first.
-        mentioned: names that are read other than in a call of them.
+        mentioned: names of functions that are read other than in a call of them.
     """
 
     def __init__(self, module, variables):
@@ -74,7 +82,8 @@ class Script(cst.CSTVisitor):
         self._variables, self.scopes, self._read = variables, [], []
         self._open, self._called, self._statement = [], set(), None
         module.visit(self)
-        self.mentioned = {name for name, scope in self._read if not _is_local(name, scope)}
+        known = self.functions()
+        self.mentioned = {name for name, scope in self._read if name in known and not _is_local(name, scope)}
 
     def _enter(self, node):
         self._open.append(Scope(node, self._open[-1] if self._open else None))
@@ -157,7 +166,7 @@ class Script(cst.CSTVisitor):
 def _is_local(name, scope):
     """Return whether a name stands for a variable of a function around it."""
     functions = (each for each in scope.around() if each.is_function)
-    return any(name in code.bound_names(each.node) for each in functions)
+    return any(name in each.bound for each in functions)
 
 
 def _parameters(function):

@@ -1,20 +1,22 @@
 """A GAN of points on a circle, everything at the top level, as in DCGAN scripts."""
+
 import argparse
+
 import torch
 import torch.nn as nn
 import torch.optim as optim
 from apex import amp
 
 parser = argparse.ArgumentParser()
-parser.add_argument('--opt_level', default='O1', help='amp opt_level, default="O1"')
-parser.add_argument('--niter', type=int, default=60)
-parser.add_argument('--batchSize', type=int, default=64)
-parser.add_argument('--nz', type=int, default=8)
-parser.add_argument('--lr', type=float, default=0.001)
-parser.add_argument('--manualSeed', type=int, default=5)
+parser.add_argument("--opt_level", default="O1", help='amp opt_level, default="O1"')
+parser.add_argument("--niter", type=int, default=60)
+parser.add_argument("--batchSize", type=int, default=64)
+parser.add_argument("--nz", type=int, default=8)
+parser.add_argument("--lr", type=float, default=0.001)
+parser.add_argument("--manualSeed", type=int, default=5)
 opt = parser.parse_args()
 torch.manual_seed(opt.manualSeed)
-device = 'cuda' if torch.cuda.is_available() else 'cpu'
+device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Generator(nn.Module):
@@ -48,7 +50,8 @@ optimizerD = optim.Adam(netD.parameters(), lr=opt.lr, betas=(0.5, 0.999))
 optimizerG = optim.Adam(netG.parameters(), lr=opt.lr, betas=(0.5, 0.999))
 
 [netD, netG], [optimizerD, optimizerG] = amp.initialize(
-    [netD, netG], [optimizerD, optimizerG], opt_level=opt.opt_level, num_losses=3)
+    [netD, netG], [optimizerD, optimizerG], opt_level=opt.opt_level, num_losses=3
+)
 
 ones = torch.ones(opt.batchSize, device=device)
 zeros = torch.zeros(opt.batchSize, device=device)
@@ -82,4 +85,4 @@ for i in range(opt.niter):
     if (i + 1) % 20 == 0:
         with torch.no_grad():
             radius = netG(fixed_noise).float().norm(dim=1).mean().item()
-        print('[%d/%d] Loss_D: %.4f Loss_G: %.4f radius %.3f' % (i + 1, opt.niter, errD.item(), errG.item(), radius))
+        print("[%d/%d] Loss_D: %.4f Loss_G: %.4f radius %.3f" % (i + 1, opt.niter, errD.item(), errG.item(), radius))

@@ -57,16 +57,14 @@ def evaluate(model, data, args):
 def build(args, ntoken):
     model = TransformerLM(ntoken, args.emsize, args.nhead, args.nlayers, args.bptt).to(device)
     optimizer = FusedAdam(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
-    model, optimizer = amp.initialize(
-        model, optimizer, opt_level=args.opt_level, enabled=args.opt_level != "none"
-    )
+    model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level, enabled=args.opt_level != "none")
     return model, optimizer
 
 
 def train(model, optimizer, scheduler, data, args):
     for step in range(1, args.steps + 1):
         model.zero_grad()
-        for micro in range(args.accumulation):
+        for _ in range(args.accumulation):
             inputs, targets = get_batch(data, args.bptt, args.batch_size)
             loss = compute_loss(model, inputs, targets) / args.accumulation
             with amp.scale_loss(loss, optimizer) as scaled_loss:
