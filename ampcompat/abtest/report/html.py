@@ -33,6 +33,7 @@ def to_html(reports, summaries=None, drawn=None):
     scripts = [os.path.basename(str(report.environment.get("script") or "a training")) for _, report in reports]
     drawn = drawn or charts.charts(reports)
     summaries = summaries or [summarize(report) for _, report in reports]
+    legend = charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
         title="Opt levels of {}".format(scripts[0] if len(scripts) == 1 else "{} runs".format(len(scripts))),
@@ -41,6 +42,7 @@ def to_html(reports, summaries=None, drawn=None):
         tables=tables,
         overview=tables.levels(reports),
         charts=[_figure(chart) for chart in drawn],
+        legend=legend,
         shown_causes=SHOWN_CAUSES,
         configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
         javascript=renderer.javascript() if drawn else "",
@@ -71,7 +73,7 @@ def _figure(chart):
     picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg")
     label = html.escape(_allowed("{}. {}".format(chart.title, chart.caption)))
     picture = picture.replace("<svg ", '<svg role="img" aria-label="{}" '.format(label), 1)
-    return dict(chart._asdict(), picture=picture, spec=charts.interactive(chart.spec))
+    return dict(chart._asdict(), picture=picture, spec=charts.packed(charts.interactive(chart.spec)))
 
 
 def to_frame(report):
