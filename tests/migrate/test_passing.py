@@ -199,7 +199,7 @@ def test_what_is_left_is_marked_at_its_line():
 CAST = "with torch.autocast(device_type, dtype=torch.float16):\n"
 EVALUATIONS = [
     (
-        "    with torch.no_grad():\n        for x in load():\n            y = model(x)\n            print(y.argmax(1))\n",
+        "    with torch.no_grad():\n        for x in data:\n            y = model(x)\n            print(y.argmax(1))\n",
         "            " + CAST + "                y = model(x)\n            print(",
     ),
     (

@@ -22,11 +22,13 @@ WIDTH = 560
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def to_html(reports, summaries=None, drawn=None):
+def to_html(reports, summaries=None, drawn=None, live=None):
     """Return a page; needs the extra ``report``.
 
     Args:
         reports: a ``Report``, or several as ``[(name, Report), …]``, which share the tables and charts.
+        live: the version of a page that a server replaces as runs go on; it has no images for readers without
+            JavaScript.
         summaries, drawn: what ``summarize`` returned for each, and ``charts.charts(reports)``, where that is known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
@@ -41,7 +43,8 @@ def to_html(reports, summaries=None, drawn=None):
         command=_command,
         tables=tables,
         overview=tables.levels(reports),
-        charts=[_figure(chart) for chart in drawn],
+        charts=[_figure(chart, has_picture=live is None) for chart in drawn],
+        live=live,
         legend=legend,
         shown_causes=SHOWN_CAUSES,
         configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
@@ -69,8 +72,8 @@ def _command(report, summary):
     return None
 
 
-def _figure(chart):
-    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg")
+def _figure(chart, has_picture):
+    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
     label = html.escape(_allowed("{}. {}".format(chart.title, chart.caption)))
     picture = picture.replace("<svg ", '<svg role="img" aria-label="{}" '.format(label), 1)
     return dict(chart._asdict(), picture=picture, spec=charts.packed(charts.interactive(chart.spec)))

@@ -25,8 +25,14 @@ const boxes = [...document.querySelectorAll('.chart')].map(box => {
   const value = lines && (spec.data.values[0].scale === undefined ? 'value' : 'scale');
   return {box, spec, byLine, value, isLine: Boolean(lines), isSmoothed: named('smoothing'), views: []};
 });
-const hidden = new Set(), zoom = {};
-let apart = false;
+// What was chosen is kept while the page of `ab --live` is loaded again.
+const isServed = location.protocol === 'http:', kept = JSON.parse(isServed && sessionStorage.getItem('chosen') || '{}');
+const hidden = new Set(kept.hidden || []), zoom = kept.zoom || {}, menus = kept.menus || {};
+let apart = Boolean(kept.apart);
+
+function keep() {
+  if (isServed) sessionStorage.setItem('chosen', JSON.stringify({hidden: [...hidden], zoom, menus, apart}));
+}
 
 function signal(one, name, value) {
   for (const view of one.views) view.signal(name, value).runAsync();
@@ -70,7 +76,12 @@ async function draw() {
     const whole = one.box.querySelector('.drawn'), panels = one.box.querySelector('.panels');
     one.views = [];
     panels.replaceChildren();
-    const view = await embed(one, whole, specOf(one, whole.clientWidth, 220));
+    const spec = specOf(one, whole.clientWidth, 220), chosen = menus[one.box.id] || (menus[one.box.id] = {});
+    for (const each of spec.params) if (each.name in chosen) each.value = chosen[each.name];
+    const view = await embed(one, whole, spec);
+    for (const {name} of spec.params.filter(each => each.bind)) {
+      view.addSignalListener(name, (_, value) => { chosen[name] = value; keep(); });
+    }
     const runs = RUNS.filter(each => !hidden.has(each.run) && one.spec.data.values.some(row => row.run === each.run));
     if (!apart || !one.isLine || runs.length < 2) continue;
     const ends = view.scale('y').domain();
@@ -161,6 +172,7 @@ function zoomTo(one, ends) {
     for (const name of ['y_low', 'y_high']) signal(each, name, ends[name] === undefined ? null : ends[name]);
   }
   document.querySelector('#unzoom').hidden = ends.x_low === undefined;
+  keep();
 }
 
 function watch(one, view, target) {
@@ -247,16 +259,19 @@ function show() {
       group.append(each);
     }
   }
+  keep();
   if (apart) draw();
   else for (const one of boxes) signal(one, 'hidden', [...hidden]);
 }
 
 document.querySelector('#legend').hidden = false;
 document.querySelector('#unzoom').onclick = () => zoomTo(null, {});
-document.querySelector('#apart').onchange = event => { apart = event.target.checked; draw(); };
+document.querySelector('#unzoom').hidden = zoom.x_low === undefined;
+document.querySelector('#apart').checked = apart;
+document.querySelector('#apart').onchange = event => { apart = event.target.checked; keep(); draw(); };
 let drawnWidth = window.innerWidth, waiting = 0;
 show();
-draw();
+if (!apart) draw();
 dark.addEventListener('change', draw);
 window.addEventListener('scroll', leave, {passive: true});
 window.addEventListener('resize', () => {
