@@ -63,8 +63,9 @@ def main():
     for script, arguments in SCRIPTS:
         with tempfile.TemporaryDirectory() as folder:
             report = compared(os.path.join(ROOT, script), arguments, folder)
-        old, seed = (report.run_of("unchanged", repeat) for repeat in (0, 1))
-        new, verdict = report.run_of("new.py", 0), judge(report)["new.py"].kind
+        (name,) = set(report.runs) - {report.baseline}
+        old, seed = (report.run_of(report.baseline, repeat) for repeat in (0, 1))
+        new, verdict = report.run_of(name, 0), judge(report)[name].kind
         row = "{:23} {:7} {:20.3g} % {:14.3g} %  {}"
         differences = [100 * largest_difference(old, each) for each in (new, seed)]
         print(row.format(os.path.basename(script), len(old.losses(0)), *(differences + [verdict])), flush=True)

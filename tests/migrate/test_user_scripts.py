@@ -63,3 +63,26 @@ def test_forward_passes_before_both_backward_passes_are_under_one_autocast():
         "    scaler.scale(errD_real).backward()\n"
         "    scaler.scale(errD_fake).backward()\n"
     ) in migrate(text_of("gan")).source
+
+
+def page():
+    with open(os.path.join(FOLDER, "..", "..", "..", "docs", "migrate_to_torch.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def test_the_example_of_the_docs_is_what_migrate_writes():
+    new = re.search("```python\n(.*?)```", page(), re.DOTALL).group(1)
+    made = new.partition("device_type = ")[0].replace("import torch\n", "")
+    old = re.search("A script such as\n\n(.*?)becomes what", page(), re.DOTALL).group(1)
+    old = "\n".join(line[4:] for line in old.split("\n")).rstrip() + "\n"
+    first = "from apex import amp\n"
+    assert migrate("import torch\n" + first + made + old.replace(first, "").lstrip("\n")).source == new
+
+
+@pytest.mark.parametrize("name, heading", [("classifier", "functions train and evaluate"), ("gan", "three losses")])
+def test_the_diffs_of_the_docs_are_what_migrate_changes(name, heading):
+    old, new = text_of(name).split("\n"), migrate(text_of(name)).source.split("\n")
+    diff = page().partition(heading + "\n")[2].partition("\n## ")[0].split("\n")
+    shown = {sign: [line[5:] for line in diff if line.startswith("    " + sign)] for sign in "+-"}
+    assert len(shown["+"]) > 5 and [line for line in shown["+"] if line not in new or (line and line in old)] == []
+    assert [line for line in shown["-"] if line not in old] == []
