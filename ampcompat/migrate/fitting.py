@@ -32,7 +32,7 @@ def fitted(source, old, width):
     result = []
     for line in lines:
         is_comment = line.lstrip().startswith("#") and len(line) > width and line not in kept
-        result += _broken_comment(line, width) if is_comment else [line]
+        result += broken_comment(line, width) if is_comment else [line]
     return "\n".join(result)
 
 
@@ -202,7 +202,8 @@ def _items(text):
     return [part for part in parts if part]
 
 
-def _broken_comment(line, width):
+def broken_comment(line, width):
+    """Return the lines of a comment that is too long for one."""
     indent = line[: len(line) - len(line.lstrip())]
     words = line.strip().lstrip("#").strip()
     return textwrap.wrap(words, width, initial_indent=indent + "# ", subsequent_indent=indent + MORE)

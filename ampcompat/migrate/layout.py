@@ -11,6 +11,7 @@ from ..check.source import Source
 from ..check.uses import uses
 from . import code
 from .branches import MARK, MOVED, negated
+from .fitting import broken_comment
 from .passing import DEVICE
 
 _LOADER = '''def {loader}({scaler}, state):
@@ -195,6 +196,28 @@ def add_header(source, names, loads_state, has_device):
     return module.with_changes(body=[*module.body[:at], *added, *following]).code
 
 
+def import_contextlib(source):
+    """Return source that imports contextlib, where it reads that; in its place among the first imports."""
+    module = cst.parse_module(source)
+    if "contextlib" not in {node.id for node in _read_names(ast.parse(source))}:
+        return source
+    if any("contextlib" in _imported(each) for each in module.body):
+        return source
+    imports = [at for at, each in enumerate(module.body) if _is_plain_import(each)]
+    at = imports[0] if imports else _after_imports(module.body)
+    while at + 1 in imports and min(_imported(module.body[at])) < "contextlib":
+        at += 1
+    body, new = list(module.body), code.statements("import contextlib\n")[0]
+    if at < len(body):
+        new = new.with_changes(leading_lines=body[at].leading_lines)
+        body[at] = body[at].with_changes(leading_lines=())
+    return module.with_changes(body=[*body[:at], new, *body[at:]]).code
+
+
+def _is_plain_import(statement):
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Import)
+
+
 def _after_imports(body):
     """Return the index after the last import that precedes functions, classes and calls."""
     last = 0
@@ -228,8 +251,13 @@ def _names_of_amp_on_optimizers(parsed):
             yield node.lineno, name
 
 
-def mark_rest(source):
-    """Return (source with a comment above each statement that still uses Apex, {name: its lines there})."""
+def mark_rest(source, width):
+    """Return (source with a comment above each statement that still uses Apex, {name: its lines there}).
+
+    Args:
+        source: the new source.
+        width: how many characters a line of a comment may have.
+    """
     parsed = Source("script.py", source.encode("utf-8"), PYTHON)
     found = uses(parsed, Bindings(parsed.nodes))
     lines, rest = source.split("\n"), {}
@@ -243,8 +271,9 @@ def mark_rest(source):
         index, names = start - 1 + added, sorted(set(rest[start]))
         indent = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
         if not lines[index - 1].strip().startswith(MARK):
-            lines.insert(index, indent + MARK + AS_IS + ", ".join(names))
-            added += 1
+            mark = broken_comment(indent + MARK + AS_IS + ", ".join(names), width)
+            lines[index:index] = mark
+            added += len(mark)
         for name in names:
             found.setdefault(name, []).append(start + added)
     return "\n".join(lines), found

@@ -11,7 +11,7 @@ from ..errors import AmpError
 from .branches import MARK, MORE
 from .device_variable import place_device
 from .fitting import fitted
-from .layout import AS_IS, OneStatementPerLine, add_header, mark_rest, prune_imports
+from .layout import AS_IS, OneStatementPerLine, add_header, import_contextlib, mark_rest, prune_imports
 from .passing import Passing
 from .plan import Plan
 from .replacements import BY_HAND
@@ -62,7 +62,7 @@ def migrate(source, path="script.py"):
     rewriter, module, passing = _rewritten(split, plan)
     module, has_device = place_device(module, plan.names)
     text = add_header(module.code, plan.names, rewriter.loads_state, has_device)
-    text, marked = mark_rest(fitted(text, source, plan.width))
+    text, marked = mark_rest(fitted(import_contextlib(text), source, plan.width), plan.width)
     was = _old_lines(source, split)
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]

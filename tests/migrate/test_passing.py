@@ -238,3 +238,30 @@ def test_evaluation_casts_what_a_model_computes_and_nothing_else(body, expected)
 def test_new_lines_are_broken_at_the_width_of_the_file(source, width, expected):
     assert fitted(source, "", width) == expected
     assert fitted(source, source, width) == source  # lines that the script had stay
+
+
+def test_an_evaluation_whose_callers_have_no_autocast_is_done_in_float32():
+    result = migrate(
+        "import argparse\nimport torch\nfrom apex import amp\n"
+        "def train(args, model, optimizer):\n    if args.fp16:\n"
+        "        model, optimizer = amp.initialize(model, optimizer, opt_level=args.level)\n"
+        + STEP
+        + "    test(model)\n\n"
+        "def test(model, prefix=''):\n    with torch.no_grad():\n        return model(1)\n\n"
+        "def main(args):\n    if args.train:\n        train(args, model, optimizer)\n    test(model, 'end')\n"
+    )
+    new = result.source
+    assert result.left == [] and any("test() evaluates in float32" in note for _, note in result.notes)
+    assert new.startswith("import argparse\nimport contextlib\nimport torch\n")
+    assert "def test(model, prefix='', autocast=contextlib.nullcontext):\n" in new
+    assert "    test(model, autocast=autocast)\n" in new and "    test(model, 'end')\n" in new
+    assert "    with torch.no_grad(), autocast():\n" in new
+
+
+def test_what_is_set_up_under_a_condition_only_is_not_returned():
+    migrated(
+        "def make():\n    model, optimizer = amp.initialize(m, o)\n    return model, optimizer\n\n"
+        "def train(model, optimizer):" + STEP + "\n"
+        "def main():\n    if ready:\n        model, optimizer = make()\n    train(model, optimizer)\n",
+        left=["train() needs scaler: pass it to here from make()"],
+    )
