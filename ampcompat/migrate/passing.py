@@ -76,7 +76,7 @@ class Passing:
         can_pass = is_plain and target.name not in self._script.mentioned
         if can_pass and name == self._variables[1] and not self._is_made_before(target, name):
             self.optional.add(target.node)
-            callers = [each for each in callers if self._is_made_before(each[0], name)]
+            callers = [each for each in callers if self._can_get(each[0], name)]
         elif not can_pass or not self._is_made_before(target, name):
             self.missing.setdefault(target.node, set()).add(name)
             target.sets.add(name)
@@ -87,13 +87,21 @@ class Passing:
             self.arguments.setdefault(call, set()).add(name)
         return [(caller, name) for caller, _, _ in callers]
 
+    def _is_there(self, scope, name):
+        """Return whether a scope has a variable, or calls a function that can return it."""
+        return scope.has(name) or self._is_attribute(scope, name) or self._source(scope, name) is not None
+
+    def _can_get(self, caller, name):
+        """Return whether a caller has a variable, or can get it from all of its own callers."""
+        is_called = any(True for _ in self._script.callers(caller.outermost().name))
+        return self._is_there(caller, name) or (is_called and self._is_made_before(caller, name))
+
     def _is_made_before(self, target, name):
         """Return whether every chain of calls that reaches a function comes by one that has the variable."""
         waiting, seen = [target], set()
         while waiting:
             scope = waiting.pop()
-            is_there = scope.has(name) or self._is_attribute(scope, name) or self._source(scope, name) is not None
-            if scope in seen or is_there:
+            if scope in seen or self._is_there(scope, name):
                 continue
             seen.add(scope)
             outer = scope.outermost()
@@ -140,7 +148,7 @@ class Passing:
         order = self._ordered
         chosen = (self.parameters, self.arguments, self.results, self.targets, self.attributes)
         marks = {node: self._missing_text(node, order(names)) for node, names in self.missing.items()}
-        return _Transformer(
+        return Signatures(
             marks, self.optional, *[{node: order(names) for node, names in each.items()} for each in chosen]
         )
 

@@ -181,22 +181,26 @@ function watch(one, view, target) {
   let from = null;
   frame.className = 'frame';
   frame.hidden = true;
-  surface.addEventListener('pointermove', event => {
+  const follow = event => {
     const [x, y] = place(view, event);
     if (from) {
+      const around = target.getBoundingClientRect();
       Object.assign(frame.style, {
-        left: surface.offsetLeft + Math.min(event.offsetX, from.offsetX) + 'px',
-        top: surface.offsetTop + Math.min(event.offsetY, from.offsetY) + 'px',
-        width: Math.abs(event.offsetX - from.offsetX) + 'px', height: Math.abs(event.offsetY - from.offsetY) + 'px',
+        left: Math.min(event.clientX, from.clientX) - around.left + target.scrollLeft + 'px',
+        top: Math.min(event.clientY, from.clientY) - around.top + 'px',
+        width: Math.abs(event.clientX - from.clientX) + 'px', height: Math.abs(event.clientY - from.clientY) + 'px',
       });
       frame.hidden = false;
+      return leave();
     }
     if (x < 0 || x > view.width() || y < 0 || y > view.height()) return leave();
     const step = Math.round(view.scale('x').invert(x));
     cross(step);
     read(one, view, step, event);
-  });
-  surface.addEventListener('pointerleave', () => { if (!from) leave(); });
+  };
+  surface.addEventListener('pointermove', follow);
+  surface.addEventListener('click', event => { if (event.pointerType === 'touch') follow(event); });
+  surface.addEventListener('pointerleave', event => { if (!from && event.pointerType !== 'touch') leave(); });
   surface.addEventListener('pointerdown', event => {
     if (event.pointerType === 'touch' || event.button !== 0) return;
     from = event;
@@ -273,6 +277,7 @@ let drawnWidth = window.innerWidth, waiting = 0;
 show();
 if (!apart) draw();
 dark.addEventListener('change', draw);
+document.addEventListener('pointerdown', event => { if (!event.target.closest('.marks')) leave(); });
 window.addEventListener('scroll', leave, {passive: true});
 window.addEventListener('resize', () => {
   if (window.innerWidth === drawnWidth) return;  // on phones scrolling changes the height
