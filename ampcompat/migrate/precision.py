@@ -31,14 +31,11 @@ class Precision:
         setups = list(self.setups.values())
         self.autocasts = not all(each.is_always_off for each in setups)
         self._dtypes = set().union(*(each.dtypes for each in setups))
-        self._has_flag = self.autocasts and not all(each.is_always_on for each in setups) or self._is_guarded(plan)
+        self._has_flag = self.autocasts and (plan.is_guarded or not all(each.is_always_on for each in setups))
         self._shared = shared and self.autocasts
         trains = bool(uses & _SCALES) or any(each.has_optimizer for each in setups)
         scales = trains and "torch.float16" in self._dtypes and self.autocasts
         self.has_scaler = scales or bool(uses & _STATES)
-
-    def _is_guarded(self, plan):
-        return self.autocasts and plan.is_guarded
 
     def autocast(self):
         """Return the context of autocast, as source."""

@@ -45,6 +45,9 @@ def migrate(source, path="script.py"):
     Raises:
         AmpError: it is not Python 3, or uses Apex but does not call ``amp.initialize``.
     """
+    if "\r\n" in source:
+        result = migrate(source.replace("\r\n", "\n"), path)
+        return result._replace(source=result.source.replace("\n", "\r\n"))
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:

@@ -83,7 +83,7 @@ def test_one_legend_has_every_run_with_its_colour_and_seeds_and_acts_on_all_char
 @pytest.mark.parametrize("name", ["good", "broken", "one step"])
 def test_the_page_holds_the_rows_of_a_chart_by_line_and_field(name):
     for chart in charts.charts([("", MADE[name]())]):
-        packed = charts.packed(chart.spec)
+        packed = html.packed(chart.spec)
         rows = []
         for line in packed["usermeta"]["lines"]:
             columns = [[(key, value) for value in values] for key, values in line["along"].items()]

@@ -120,6 +120,12 @@ def test_a_script_that_uses_apex_without_initialize_is_refused():
         migrate("from apex.optimizers import FusedAdam\noptimizer = FusedAdam(params)\n")
 
 
+def test_line_ends_of_windows_stay():
+    old = scripts.GAN.replace("\n", "\r\n")
+    new = migrate(old).source
+    assert new == migrate(scripts.GAN).source.replace("\n", "\r\n") and migrate(new).source == new
+
+
 HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(model, optimizer, {})\n"
 
 

@@ -71,19 +71,6 @@ def interactive(spec):
     return dict(found, layer=layers + [_read("crosshair")])
 
 
-#: The fields that differ along a line.
-_ALONG = ("step", "value", "scale", "skipped")
-
-
-def packed(spec):
-    """Return a specification whose rows are in ``usermeta``, by line and field: a tenth of their size for the page."""
-    lines = []
-    for fields, rows in groupby(spec["data"]["values"], lambda row: {k: v for k, v in row.items() if k not in _ALONG}):
-        rows = list(rows)
-        lines.append({"fields": fields, "along": {key: [row[key] for row in rows] for key in _ALONG if key in rows[0]}})
-    return dict(spec, data={"values": []}, usermeta={"lines": lines})
-
-
 def _zoomed(name, scale):
     """Return a scale whose ends are those of a zoom, where there is one."""
     low, high = scale.get("domain", ("null", "null"))
