@@ -170,7 +170,7 @@ def _lines(runs, mark, encoding):
 def _values(named, name, names):
     rows = []
     for _, fields, run in _runs(named):
-        for seed, each in enumerate([run] + run.repeats):
+        for seed, each in enumerate([run] + run.repeats, 1):
             rows += _rows(curves.points(each, name), seed=seed, **fields)
     rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
     kind, own = name

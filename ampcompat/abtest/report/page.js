@@ -18,7 +18,7 @@ const boxes = [...document.querySelectorAll('.chart')].map(box => {
   const named = name => (spec.params || []).some(each => each.name === name);
   const lines = (spec.layer || []).find(each => each.mark && each.mark.type === 'line');
   for (const row of lines ? spec.data.values : []) {
-    const key = [row.run, row.seed || 0, row.smoothed || ''].join('\n');
+    const key = [row.run, row.seed || 1, row.smoothed || ''].join('\n');  // seeds are numbered from 1
     (byLine[key] = byLine[key] || []).push(row);
   }
   for (const rows of Object.values(byLine)) rows.sort((one, other) => one.step - other.step);
@@ -139,13 +139,13 @@ function read(one, view, step, event) {
   reading.replaceChildren();
   reading.appendChild(document.createElement('b')).textContent = 'step ' + step + (smoothing && smoothing !== 'none' ? ', ' + smoothing + ' smoothing' : '');
   for (const {run, colour, seeds} of RUNS) {
-    for (let seed = 0; seed < seeds; ++seed) {
+    for (let seed = 1; seed <= seeds; ++seed) {
       const rows = one.byLine[[run, seed, smoothing].join('\n')];
       if (!rows || hidden.has(run) || hidden.has(run + ' / ' + seed)) continue;
       const row = rowAt(rows, step, one.value === 'scale'), line = reading.appendChild(document.createElement('div'));
-      const several = seeds > 1 && one.byLine[[run, 1, smoothing].join('\n')];
+      const several = seeds > 1 && one.byLine[[run, 2, smoothing].join('\n')];
       line.appendChild(document.createElement('i')).style.background = colour;
-      line.appendChild(document.createElement('span')).textContent = run + (several ? ', seed ' + (seed + 1) : '');
+      line.appendChild(document.createElement('span')).textContent = run + (several ? ', seed ' + seed : '');
       const text = row ? (row[one.value] === null ? 'not finite' : format(row[one.value])) : 'ended';
       line.appendChild(document.createElement('span')).textContent = text + (row && row.skipped && row.step === step ? ', skipped' : '');
     }
@@ -256,9 +256,9 @@ function show() {
     const group = legend.querySelector('.groups').appendChild(document.createElement('span'));
     group.className = 'group';
     group.append(chip(run + (is_finite ? '' : ': never finite'), run, colour, dashed));
-    for (let seed = 0; seed < seeds && seeds > 1; ++seed) {
-      const each = chip(String(seed + 1), run + ' / ' + seed);
-      each.title = each.ariaLabel = run + ', seed ' + (seed + 1);
+    for (let seed = 1; seed <= seeds && seeds > 1; ++seed) {
+      const each = chip(String(seed), run + ' / ' + seed);
+      each.title = each.ariaLabel = run + ', seed ' + seed;
       each.disabled = hidden.has(run);
       group.append(each);
     }
