@@ -160,7 +160,9 @@ def main():
     stated = parser.parse_args()
     print(f"torch {torch.__version__}, {stated.device}, {stated.rounds} rounds, {cpu_capability()}")
     print("                              ours/rival:")
-    print("optimizer   params elements level  operations       host reads       Python calls   us ours     rival   ratio")
+    print(
+        "optimizer   params elements level  operations       host reads       Python calls   us ours     rival   ratio"
+    )
     for name in stated.optimizers:
         for params, elements, level in itertools.product(stated.params, stated.elements, stated.levels):
             row = compare(level, params, elements, stated.rounds, stated.device, OPTIMIZERS[name])

@@ -20,6 +20,7 @@ from ..errors import AmpError
 from . import device_option, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .live import follow
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses
@@ -41,7 +42,8 @@ def ab(arguments):
     if options.plan:
         return _plan(parser, options.plan, report, planned)
     progress = make_progress(steps=options.steps, runs=len(missing))
-    outputs = {}
+    live = follow(progress, report, planned) if options.live else None
+    progress, outputs = live or progress, {}
     try:
         run = run_in_process if options.in_process else run_in_subprocesses
         interrupted = _interruptible(run, options, missing, report, progress, outputs)
@@ -49,6 +51,8 @@ def ab(arguments):
         parser.error(str(error))
     report.environment.update({"target": options.target} if options.target else {})
     advice.advise(report)
+    if live is not None:
+        live.close()
     print_report(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
@@ -143,6 +147,7 @@ def _add_row_options(add):
 def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
+    add("--live", action="store_true", help="serve the page on 127.0.0.1 while runs go on; it grows with them")
     add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
     resume = "as --json; runs that the file has already are kept, and the others are run"
     add("--resume", type=_writable_file, metavar="FILE", help=resume)
@@ -248,7 +253,7 @@ def _check_combinations(parser, options):
     options.jobs = options.jobs or len(options.gpus) or 1
     if options.gpus and options.jobs > len(options.gpus):
         parser.error("--jobs {}: more than the {} of --gpus".format(options.jobs, len(options.gpus)))
-    if (options.html or options.png) and not renderer.is_installed():
+    if (options.html or options.png or options.live) and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
     if options.tensorboard and not export.has_tensorboard():
         parser.error(export.NO_TENSORBOARD)

@@ -36,7 +36,7 @@ def held(memory, level):
 def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
     monkeypatch.setattr(tensor_lists, "CHUNK", LAYER)
     monkeypatch.setattr(
-        gradient_buffers, "LARGEST_POOL", 0
+        master_chunks, "LARGEST_POOL", 0
     )  # this model is small enough to have all its gradients in a pool
     found = held(memory, each)
     assert found["backward"] <= memory.FORMULA + SMALL

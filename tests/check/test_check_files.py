@@ -281,7 +281,9 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
 CUDA_USES = [
     "model.cuda()\n",
     "device = torch.device('cuda:0')\n",
-    "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+    "assert torch.cuda.is_available(), 'this needs a GPU'\nmodel.cuda()\n",
+    "if not torch.cuda.is_available():\n    raise SystemExit('this needs a GPU')\n",
+    "if not torch.cuda.is_available():\n    print('no GPU')\n    sys.exit(1)\n",
     "torch.cuda.set_device(0)\n",
     "torch.distributed.init_process_group('nccl')\n",
 ]
@@ -298,6 +300,48 @@ def test_a_script_that_uses_cuda_gets_a_command_for_machines_without_it(tmp_path
     assert f"  without a GPU: python -m ampcompat run --device cpu {path} ARGS\n" in capsys.readouterr().out
     report = check(tmp_path, capsys)
     assert report["scripts"][0]["without_gpu"] == f"python -m ampcompat run --device cpu {path} ARGS"
+
+
+CUDA_CHOICES = [
+    "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\nmodel.to(device)\n",
+    "use_cuda = not args.no_cuda and torch.cuda.is_available()\nmodel.cuda() if use_cuda else model\n",
+    "from torch import cuda\nif cuda.is_available():\n    model.cuda()\n",
+    "if not torch.cuda.is_available():\n    print('on the CPU')\nelse:\n    model.cuda()\n",
+]
+
+
+@pytest.mark.parametrize("line", CUDA_CHOICES, ids=CUDA_CHOICES)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_script_that_asks_for_cuda_itself_gets_no_second_command(tmp_path, capsys, line, elsewhere):
+    script = "import torch\nfrom apex import amp\nimport models\namp.initialize(model, optimizer)\n"
+    files = {"train.py": script, "models.py": line} if elsewhere else {"train.py": script + line}
+    report = check(write(tmp_path, files), capsys)
+    assert report["scripts"][0]["without_gpu"] == "" and report["scripts"][0]["command"].endswith("train.py ARGS")
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (notebook("import torch\n")[:-40].encode(), "JSONDecodeError"),
+        (b"", "JSONDecodeError"),
+        (notebook("import torch\n").encode("utf-16"), "JSONDecodeError"),
+        (b"{}", "KeyError"),
+        (b'{"cells": [1]}', "AttributeError"),
+    ],
+    ids=["cut off", "empty", "UTF-16", "no cells", "no cell"],
+)
+def test_a_damaged_notebook_is_listed_as_unreadable(tmp_path, capsys, content, reason):
+    (tmp_path / "sound.ipynb").write_text(notebook("import torch\n"))
+    (tmp_path / "damaged.ipynb").write_bytes(content)
+    report = check(tmp_path, capsys)
+    assert [(os.path.basename(each["path"]), each["mentions_apex"]) for each in report["broken"]] == [
+        ("damaged.ipynb", False)
+    ]
+    assert "not a notebook: " + reason in report["broken"][0]["reason"]
+    assert main(["check", str(tmp_path)]) == report["exit_code"]
+    assert "Could not be read or parsed:\n  {}:1: not a notebook".format(tmp_path / "damaged.ipynb") in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_script_without_cuda_has_one_command(tmp_path, capsys):

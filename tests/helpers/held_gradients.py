@@ -6,6 +6,7 @@ a gradient is its true value, and beside it stands what a script may do with it.
 """
 
 import torch
+
 from helpers.networks import ScaleReference
 
 

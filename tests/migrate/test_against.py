@@ -102,6 +102,28 @@ def test_an_example_is_accepted(record, tmp_path, name, arguments):
     assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
 
 
+@pytest.mark.parametrize(
+    "name, arguments, losses",
+    [
+        ("classifier", ("--fp16", "--epochs", "3"), 1),
+        ("classifier", ("--epochs", "3"), 1),
+        ("language_model", ("--steps", "24"), 1),
+        ("language_model", ("--steps", "24", "--opt_level", "O4"), 1),
+        ("gan", ("--niter", "40"), 3),
+    ],
+)
+def test_a_script_as_users_write_it_is_accepted(record, tmp_path, name, arguments, losses):
+    path = tmp_path / (name + ".py")
+    with open(os.path.join(os.path.dirname(__file__), "user_scripts", name + ".py"), encoding="utf-8") as file:
+        path.write_text(file.read(), encoding="utf-8")
+    report = compared(record, str(path), *arguments)
+    assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
+    old, new = report.runs["unchanged"], report.runs["new"]
+    assert [row[:2] for row in new.loss] == [row[:2] for row in old.loss]
+    assert [row[2] for row in new.loss] == pytest.approx([row[2] for row in old.loss], rel=0.02)
+    assert {loss_id for _, loss_id, _ in new.loss} == set(range(losses))
+
+
 def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
     script, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "imagenet.new.py"
     with open(script, encoding="utf-8") as file:
