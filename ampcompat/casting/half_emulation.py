@@ -11,7 +11,7 @@ import torch
 from ..errors import AmpError, AmpValueError
 from ..nested import METHODS, map_items
 from ..tensor_lists import is_shard
-from ..torch_compat import cpu, features, thread_context
+from ..torch_compat import cpu, fake_tensors, features, thread_context
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
@@ -127,7 +127,7 @@ class EmulatedCall:
         wide = _cast(narrow, self.high)
         is_plain = wide.layout is torch.strided and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
-            self._sources[wide.data_ptr()] = narrow.detach()
+            self._sources[fake_tensors.address(wide)] = narrow.detach()
         return wide
 
     def run(self, function, args, kwargs):
@@ -172,7 +172,7 @@ class _SavedInputs:
     def pack(self, tensor):
         """Return what to save: the form to restore (None: the tensor as it is) and the tensor that is saved."""
         has_memory = tensor.dtype is self.high and tensor.layout is torch.strided and tensor.numel()
-        source = self.sources.get(tensor.data_ptr()) if has_memory else None
+        source = self.sources.get(fake_tensors.address(tensor)) if has_memory else None
         if source is None:
             return None, tensor if self.outer is None else self.outer[0](tensor)
         form = (tensor.size(), tensor.stride(), source._version)

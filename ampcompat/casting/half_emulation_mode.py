@@ -9,7 +9,7 @@ import torch
 
 from ..nested import BYTES, floating_tensors, map_arguments, map_items
 from ..op_table import rules
-from ..torch_compat import features, thread_context
+from ..torch_compat import fake_tensors, features, thread_context
 from . import compile, half_emulation, norms, patch_targets
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -43,6 +43,10 @@ def mode_for(dtypes):
     if not features.has_function_modes() or not half_emulation.is_wanted(dtypes.low):
         return None
     return HalfMode(dtypes)
+
+
+def _is_plain(kind):
+    return kind in _PLAIN or fake_tensors.is_fake_type(kind)
 
 
 def _active_modes():
@@ -120,7 +124,7 @@ class HalfMode(thread_context.FunctionMode):
         found = floating_tensors(kwargs, floating_tensors(args, []))
         low = self.low
         return bool(found) and all(
-            tensor.dtype is low and type(tensor) in _PLAIN and tensor.device.type == "cpu" for tensor in found
+            tensor.dtype is low and _is_plain(type(tensor)) and tensor.device.type == "cpu" for tensor in found
         )
 
     def _is_mixed_norm(self, input=None, *args, **kwargs):

@@ -9,6 +9,7 @@ import weakref
 
 import torch
 
+from ..torch_compat.fake_tensors import address, is_fake_type
 from ..torch_compat.thread_context import (
     functorch_level,
     in_inference_mode,
@@ -30,7 +31,11 @@ def _mode_without_grad():
 def is_weight(tensor):
     """Return whether the casts of a tensor are cached: it is a plain parameter, or a leaf that requires a gradient."""
     kind = type(tensor)
-    return kind is Parameter or (kind is _Tensor and tensor.requires_grad and tensor.is_leaf)
+    return kind is Parameter or (_is_plain(kind) and tensor.requires_grad and tensor.is_leaf)
+
+
+def _is_plain(kind):
+    return kind is _Tensor or is_fake_type(kind)
 
 
 def _is_cacheable(weight):
@@ -94,14 +99,15 @@ class WeightCache:
             entry = self._add_entry(weight)
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the cast is made: another thread may change the weight meanwhile.
-        state = (weight._version, weight.data_ptr(), weight.requires_grad)
+        where = weight.data_ptr() if type(weight) is Parameter else address(weight)
+        state = (weight._version, where, weight.requires_grad)
         cached = entry.cached
         if cached is not None and cached[1] == state and cached[2] in (mode, True):
             return cached[0]
         if state[1] != entry.address:
             entry.address, entry.memory = state[1], memory_of(weight)
         cast = self._make(weight)
-        if type(cast) is _Tensor:
+        if _is_plain(type(cast)):
             entry.cached = (cast, state, mode, self._casting_thread.token)
             self.is_empty = False
             # Asked last: an alias that is recorded meanwhile drops the cast.

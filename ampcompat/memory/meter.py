@@ -133,7 +133,7 @@ class MemoryMeter:
         elif self._temporaries_at_peak:
             self._recount_as_gradients(gradients)
         if self._allocations is not None:
-            others = total - self._allocations.made.max_bytes
+            others = total - self._allocations.max_bytes
             self._allocations.limit = usage.at_peak.total * (1 + RESOLUTION) - others
 
     def _recount_as_gradients(self, gradients):
@@ -170,7 +170,9 @@ class MemoryMeter:
         yield "parameters", params
         yield "masters", masters
         yield "parameters", grouped  # of models that are not tracked
-        yield "optimizer", [dict(optimizer.state) for optimizer in optimizers]
+        # LARC and ZeroRedundancyOptimizer have an optimizer inside, which has the state.
+        inner = [getattr(optimizer, "optim", None) for optimizer in optimizers]
+        yield "optimizer", [dict(each.state) for each in optimizers + inner if each is not None]
         yield "model_buffers", [buffer for model in models for buffer in model.buffers()]
 
     def _count(self, gradients):
@@ -181,6 +183,7 @@ class MemoryMeter:
         kinds["gradients"] = _count_new(counted, gradients)
         made = self._allocations and self._allocations.sizes()
         if made is not None:
+            resized = _count_new(counted, self._allocations.resized.sizes())  # gathered weights
             kinds["casts"] = _count_new(counted, self._allocations.weight_casts.sizes())
         if self._saved is not None:
             saved = self._saved.sizes()
@@ -188,7 +191,7 @@ class MemoryMeter:
             kinds["activations"] = _count_new(counted, known)
         temporaries = () if made is None else [key for key in made if key not in counted]
         if made is not None:
-            kinds["temporaries"] = _count_new(counted, made)
+            kinds["temporaries"] = resized + _count_new(counted, made)
         return BytesByKind(**kinds), temporaries
 
     def _is_weight(self, key):
