@@ -14,7 +14,7 @@ import sys
 import torch
 
 from .. import tensor_lists
-from ..torch_compat import features
+from ..torch_compat import fake_tensors, features
 from .masters import add_gradients, take_values
 
 #: The largest number of elements in one pool: 4 MiB of float32 that stay allocated between steps.
@@ -214,7 +214,8 @@ def _set_apart(pairs):
 
 
 def _is_plain(master):
-    is_parameter = type(master) is torch.nn.Parameter and master.layout is torch.strided
+    is_parameter = type(master) is torch.nn.Parameter or fake_tensors.is_fake_type(type(master))
+    is_parameter = is_parameter and master.layout is torch.strided
     return is_parameter and features.counts_storage_uses() and master.is_contiguous()
 
 

@@ -3,7 +3,10 @@
 ``FakeTensorMode`` computes on them what a step would allocate. It is private in torch, and the base of its compiler.
 """
 
+import functools
 import sys
+
+import torch
 
 from ..errors import AmpError
 from . import features
@@ -48,11 +51,13 @@ def new_mode():
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def fake_tensor_class():
-    """Return the class ``FakeTensor``."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return FakeTensor
+@functools.lru_cache(maxsize=None)
+def loses_versions():
+    """Return whether operations in place on lists of fake tensors leave their version counters alone (torch 2.13)."""
+    with new_mode():
+        tensor = torch.zeros(1)
+        torch._foreach_add_([tensor], 1.0)
+    return tensor._version == 0
 
 
 def data_dependent_error():

@@ -1,4 +1,6 @@
-"""A dispatch mode that answers host reads of fake tensors, which have no values, and remembers which operation failed.
+"""A dispatch mode that makes up for what fake tensors lack: values that the host reads, versions that lists count.
+
+It remembers which operation failed, too.
 
 The values are those of a step in which all goes well: everything is finite and nothing overflows.
 """
@@ -31,6 +33,8 @@ class AssumedValues(_Mode):
         self.integers_read = 0
         self._false = WeakTensorKeyDictionary()
         self._no_value = fake_tensors.data_dependent_error()
+        self._loses_versions = fake_tensors.loses_versions()
+        self._written_lists = {}  # function -> places of the lists of tensors that it writes
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Run an operation; answer a read of a value that is not known."""
@@ -46,10 +50,22 @@ class AssumedValues(_Mode):
         except Exception:  # named, and raised again
             self.failed = str(function)
             raise
+        if self._loses_versions:
+            self._count_versions(function, args)
         if isinstance(result, torch.Tensor) and result.dtype is torch.bool:
             if function.__name__.partition(".")[0] in _FALSE:
                 self._false[result] = True
         return result
+
+    def _count_versions(self, function, args):
+        places = self._written_lists.get(function)
+        if places is None:
+            arguments = enumerate(function._schema.arguments)
+            places = [place for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
+            self._written_lists[function] = places
+        for written in [args[place] for place in places if place < len(args)]:
+            if isinstance(written, (list, tuple)):
+                torch.autograd.graph.increment_version([each for each in written if isinstance(each, torch.Tensor)])
 
     def _value_of(self, tensor):
         if tensor.dtype is torch.bool:
