@@ -39,14 +39,18 @@ def recording_gradients():
     return stack
 
 
+#: Return a context manager in which operations meet no dispatch mode.
+without_dispatch_modes = getattr(
+    getattr(torch.utils, "_python_dispatch", None), "_disable_current_modes", contextlib.nullcontext
+)
+
+
 def tried_once(function):
     """Return ``function`` cached, and run outside of dispatch modes: it tries torch out, and fakes have no values."""
-    disabled = getattr(getattr(torch.utils, "_python_dispatch", None), "_disable_current_modes", contextlib.nullcontext)
-
     @functools.lru_cache(maxsize=None)
     @functools.wraps(function)
     def tried(*args):
-        with disabled():
+        with without_dispatch_modes():
             return function(*args)
 
     return tried

@@ -9,6 +9,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...torch_compat import fake_tensors, features
+from . import recurrent
 
 if features.has_dispatch_modes():
     from torch.utils._python_dispatch import TorchDispatchMode as _Mode
@@ -50,6 +51,8 @@ class AssumedValues(_Mode):
         except Exception:  # named, and raised again
             self.failed = str(function)
             raise
+        if recurrent.is_layer(function):
+            result = recurrent.with_workspace(result, args)
         if self._loses_versions:
             self._count_versions(function, args)
         if isinstance(result, torch.Tensor) and result.dtype is torch.bool:

@@ -152,7 +152,8 @@ def counted_as(device):
             patches.set(half_emulation, "setting", lambda: "off")
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
             patches.set(storages, "UNIT", CUDA_UNIT)
-        yield
+        with torch.backends.mkldnn.flags(enabled=False) if device == "cuda" else nullcontext():
+            yield
 
 
 def choose_foreach(optimizer):
