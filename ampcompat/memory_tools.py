@@ -18,12 +18,13 @@ from .memory.estimate import WITHOUT_AMP, Estimate, before_initialize, during_tr
 from .memory.measurement import measured_step, was_skipped
 from .memory.sharding import Sharding, StateSharding
 from .optimizers.adapter import SLOT
+from .tools.estimate.batches import BatchTable, batch_table
 from .tools.estimate.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
 from .tools.estimate.ranks import WAYS, Ranks
 from .training import state
 from .training.request import checked_count, checked_list, is_module, is_optimizer, listed_layers
 
-__all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
+__all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 
 @dataclass
 class MemoryReport:
@@ -202,3 +203,43 @@ def _spread(model, world_size, shard):
         return Sharding(model, world_size, "full", shard != "zero2"), Ranks(world_size, shard)
     blocks = checked_list(shard, "estimate", "shard", "a string, a list of modules or None", is_module)
     return Sharding(model, world_size, blocks), Ranks(world_size, blocks)
+
+
+@hide_internal_frames
+def estimate_batches(
+    model: torch.nn.Module,
+    optimizer_class: Callable[[List[torch.nn.Parameter]], torch.optim.Optimizer],
+    loss: Callable[[torch.nn.Module, int], torch.Tensor],
+    batch_sizes: Sequence[int] = (1, 8, 32),
+    levels: Sequence[str] = ("O0", "O1", "O2"),
+    memory: Union[int, str, None] = None,
+    **options: Any,
+) -> BatchTable:
+    """Predict the peak of a training step by level and batch size, and the largest batch that fits.
+
+    Args:
+        model, optimizer_class: as for ``estimate``.
+        loss: a function of the model and a batch size that makes inputs of that size and returns the loss.
+        batch_sizes, levels: of the table.
+        memory: bytes, or a text such as "16GiB"; None looks for no largest batch.
+        **options: those of ``estimate``.
+
+    Returns:
+        A ``BatchTable``; print it, or read its ``peaks`` and ``largest``.
+
+    Raises:
+        AmpError: as ``estimate``; and where activations cannot be predicted.
+    """
+    _check_function(loss, "loss to be a function: model, batch size -> loss")
+    sizes = [checked_count("batch sizes must be", size) for size in batch_sizes]
+    notes = {}
+
+    def peak_of(level, size):
+        found = estimate(model, optimizer_class, level, loss=lambda model: loss(model, size), **options)
+        if found.usage is None:
+            raise AmpError(" ".join(found.notes))
+        notes.update(dict.fromkeys(found.notes))
+        return found.peak_total
+
+    table = batch_table(peak_of, list(levels), sizes, memory)
+    return dataclasses.replace(table, notes=list(notes))

@@ -152,8 +152,15 @@ def counted_as(device):
             patches.set(half_emulation, "setting", lambda: "off")
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
             patches.set(storages, "UNIT", CUDA_UNIT)
-        with torch.backends.mkldnn.flags(enabled=False) if device == "cuda" else nullcontext():
-            yield
+            patches.defer(_set_onednn, _set_onednn(False))
+        yield
+
+
+def _set_onednn(is_enabled):
+    """Let torch use oneDNN's kernels, or not; return what was set before."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = is_enabled
+    return before
 
 
 def choose_foreach(optimizer):
