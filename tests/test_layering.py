@@ -42,6 +42,7 @@ LAYERS += [
     "memory_tools",
     "mmcv",
     "abtest",
+    "tools.script_estimate",
     "selftest",
     "check",
     "migrate",

@@ -20,6 +20,7 @@ from ...torch_compat import fake_tensors, features
 from ...training import state
 from ...training.session import Session
 from .assumed_values import AssumedValues
+from .conversion import convert_in_place
 from .copies import fake_copies
 from .ranks import Ranks
 
@@ -148,6 +149,7 @@ def counted_as(device):
     """
     with PatchStack() as patches:
         patches.set(OverflowCheck, "overflowed", lambda check: False)
+        convert_in_place(patches)
         if device == "cuda":
             patches.set(half_emulation, "setting", lambda: "off")
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
