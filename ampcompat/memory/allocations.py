@@ -5,6 +5,7 @@ import os
 
 import torch
 
+from ..nested import tensors_in
 from ..patching import PatchStack
 from ..torch_compat import features
 from .storages import StorageTable, allocated, storages_in
@@ -24,14 +25,16 @@ class AllocationTracker(_Mode):
     Args:
         on_growth: called without arguments when the bytes that may be alive exceed ``limit``; it sets a new limit.
         is_weight: a function: key of a storage -> whether it is that of a weight.
+        device_types: those of the params. What is made on other devices is recorded in ``elsewhere``.
 
     Attributes:
         made: the ``StorageTable`` of what was made in the context.
         weight_casts: those of them that are casts of weights, or casts of such casts.
         resized: the ``StorageTable`` of storages from outside that were resized in the context.
+        elsewhere: the ``StorageTable`` of what was made on other devices; it is not part of ``made``.
     """
 
-    def __init__(self, on_growth, is_weight):
+    def __init__(self, on_growth, is_weight, device_types=()):
         super().__init__()
         self.limit = 0
         self._on_growth = on_growth
@@ -39,6 +42,8 @@ class AllocationTracker(_Mode):
         self.made = StorageTable()
         self.weight_casts = StorageTable()
         self.resized = StorageTable()
+        self.elsewhere = StorageTable()
+        self._device_types = frozenset(device_types)
         self._made_outside = StorageTable()
         self._process = os.getpid()
         self._cast = torch.ops.aten._to_copy.default
@@ -83,7 +88,15 @@ class AllocationTracker(_Mode):
         return result
 
     def _add_results(self, function, result, args, kwargs):
-        for key, size, storage in storages_in(result):
+        for tensor in tensors_in(result):
+            if self._device_types and tensor.device.type not in self._device_types:
+                for key, size, storage in storages_in(tensor):
+                    self.elsewhere.add(key, size, storage)
+            else:
+                self._add_tensor(function, tensor, args, kwargs)
+
+    def _add_tensor(self, function, tensor, args, kwargs):
+        for key, size, storage in storages_in(tensor):
             if key in self.made or key in self._made_outside or key in self.resized:
                 continue
             sources = [other for other, _, _ in storages_in((args, kwargs))]
@@ -104,5 +117,5 @@ class AllocationTracker(_Mode):
 
     def reset(self):
         """Count what has been made so far as made outside."""
-        for table in (self.made, self.weight_casts, self.resized, self._made_outside):
+        for table in (self.made, self.weight_casts, self.resized, self.elsewhere, self._made_outside):
             table.clear()

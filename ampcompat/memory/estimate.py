@@ -71,7 +71,7 @@ class Estimate:
         self.peak_total = self.at_peak.total
 
     def __getattr__(self, name):
-        if name in KINDS + ("buffers",):
+        if name in KINDS + ("buffers", "offloaded"):
             return getattr(self.by_kind, name)
         raise AttributeError("Estimate has no attribute {!r}".format(name))
 

@@ -58,7 +58,10 @@ class MemoryMeter:
         self._temporaries_at_peak = None  # weak references by key
         self._inputs = StorageTable()  # without a dispatch mode: what autograd saves of these is no activation
         has_modes = features.has_dispatch_modes()
-        self._allocations = AllocationTracker(self._sample_kinds, self._is_weight) if has_modes else None
+        self._allocations = None
+        if has_modes:
+            device_types = {param.device.type for model in self._models for param in model.parameters()}
+            self._allocations = AllocationTracker(self._sample_kinds, self._is_weight, device_types)
         on_growth = None if has_modes else self._sample_kinds
         self._saved = SavedTensors(on_growth) if thread_context.takes_saved_tensor_hooks() else None
         self._find_static_tensors()
@@ -192,6 +195,7 @@ class MemoryMeter:
         temporaries = () if made is None else [key for key in made if key not in counted]
         if made is not None:
             kinds["temporaries"] = resized + _count_new(counted, made)
+            kinds["offloaded"] = sum(self._allocations.elsewhere.sizes().values()) or None
         return BytesByKind(**kinds), temporaries
 
     def _is_weight(self, key):

@@ -22,6 +22,7 @@ from ...training.session import Session
 from .assumed_values import AssumedValues
 from .conversion import convert_in_place
 from .copies import fake_copies
+from .offloading import offload
 from .ranks import Ranks
 
 #: What CUDA's caching allocator rounds each allocation up to, in bytes.
@@ -155,6 +156,7 @@ def counted_as(device):
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
             patches.set(storages, "UNIT", CUDA_UNIT)
             patches.defer(_set_onednn, _set_onednn(False))
+            offload(patches)
         yield
 
 
