@@ -151,10 +151,11 @@ def test_a_prediction_within_a_session_leaves_its_training_alone(setting):
 @needs_fakes
 def test_a_gpu_has_no_float32_copies_of_emulated_half_and_rounds_allocations(monkeypatch):
     monkeypatch.setenv("AMPCOMPAT_HALF_MATH", "on")
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU())
+    layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3)]
+    model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1))
 
     def loss(model):
-        return model(torch.randn(4, 3, 32, 32)).float().pow(2).mean()
+        return model(torch.randn(8, 3, 64, 64)).float().pow(2).mean()
 
     on_cpu, on_gpu = (ampcompat.estimate(model, adam_of, "O2", loss=loss, device=each) for each in ("cpu", "cuda"))
     assert on_gpu.peak_total < on_cpu.peak_total
