@@ -5,6 +5,8 @@ process group of torch's backend "fake", whose collectives do nothing. Of ``Dist
 reads memory, only the buckets are added: a flat copy of the gradients.
 """
 
+import importlib
+import warnings
 from contextlib import contextmanager
 
 import torch
@@ -58,10 +60,11 @@ class Ranks:
                 "estimate predicts a rank in a process group of its own, and torch.distributed is initialized already. "
                 "Call it before init_process_group, in one process."
             )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
+            importlib.import_module("torch.distributed.optim")  # here, since that works only without casts
         from torch.distributed.device_mesh import init_device_mesh
         from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        import torch.distributed.optim  # noqa: F401 (it compiles functions, which works only without casts)
 
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world_size)
         try:
