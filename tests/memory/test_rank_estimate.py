@@ -35,7 +35,7 @@ def test_the_peak_of_the_fullest_rank_is_predicted_within_five_percent(way, leve
 
 
 def test_gathered_weights_that_are_kept_cost_memory_and_one_gather_less():
-    net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)])
+    net = torch.nn.Sequential(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]))
     kept, gathered_twice, whole = (
         ampcompat.estimate(
             net,
