@@ -50,13 +50,18 @@ def estimate(arguments):
     try:
         if has_place:
             print(_table(options, command))
-        else:
-            for level in options.opt_level or [None]:
-                _print_one(predicted(command, level, options.device), options)
+            return 0
+        found = [predicted(command, level, options.device) for level in options.opt_level or [None]]
     except ScriptFailed as error:
         print("{}: {}".format(parser.prog, error), file=sys.stderr)
         return FAILED
-    return 0
+    for each in found:
+        _print_one(each, options)
+    return 0 if all(map(_is_complete, found)) else FAILED
+
+
+def _is_complete(found):
+    return found["by_kind"]["activations"] is not None
 
 
 def _parser():
@@ -101,6 +106,8 @@ def _table(options, command):
     def peak_of(level, size):
         filled = [each.replace(PLACEHOLDER, str(size)) for each in command]
         found = predicted(filled, names[level], options.device)
+        if not _is_complete(found):
+            raise ScriptFailed(" ".join(found["notes"]))
         notes.update(dict.fromkeys(found["notes"]))
         return BytesByKind(**found["at_peak"]).total
 
@@ -112,10 +119,11 @@ def _table(options, command):
 def _print_one(found, options):
     at_peak, by_kind = BytesByKind(**found["at_peak"]), BytesByKind(**found["by_kind"])
     place = {"cpu": "this CPU", "cuda": "a GPU"}[options.device]
-    print("Predicted at {level} for {num_params:,} params, on {place}".format(place=place, **found))
+    shown = "on " + place if _is_complete(found) else "before activations"
+    print("Predicted at {level} for {num_params:,} params, {shown}".format(shown=shown, **found))
     columns = [("at the peak", at_peak, True), ("at its own peak", by_kind, False)]
     print(report.table(columns, found["num_params"]))
-    if options.memory is not None:
+    if options.memory is not None and _is_complete(found):
         fits = at_peak.total <= options.memory
         print("It {} into {}.".format("fits" if fits else "does not fit", format_bytes(options.memory)))
     for note in found["notes"]:

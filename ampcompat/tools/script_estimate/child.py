@@ -2,7 +2,7 @@
 
 The task is JSON: ``command`` ([script, arguments …] or ["-m", module, arguments …]), ``result`` (the file to write),
 ``counted_as`` ("cuda" or "cpu"). The result is JSON: ``level``, ``num_params``, ``at_peak`` and ``by_kind`` (bytes by
-kind), ``notes``; or ``error``, a sentence.
+kind; without activations where the step cannot run), ``notes``; or ``error``, a sentence.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 
 from ...abtest.child_process import run_script
+from ...memory.estimate import during_training
 from ...patching import PatchStack
 from ...torch_compat import fake_tensors
 from ...training import state
@@ -44,17 +45,31 @@ def _outcome(task):
             run_script(task["command"])
     except StepMeasured:
         usage = recorder.usage
-        found = {"level": recorder.level, "num_params": recorder.num_params, "notes": fake_step.assumptions(values)}
-        return dict(found, at_peak=asdict(usage.at_peak), by_kind=asdict(usage.peak_by_kind)), 0
+        return _found(recorder, usage.at_peak, usage.peak_by_kind, fake_step.assumptions(values)), 0
     except SystemExit as error:
         return {"error": "The script exited, with {!r}, before a step was measured.".format(error.code)}, 1
     except Exception as error:  # the script's own, or of what fake tensors cannot do
         sentence = fake_step.why_unsupported(error, values)
         if sentence is None:
             traceback.print_exc()
-            sentence = "The script failed: {}: {}".format(type(error).__name__, error)
-        return {"error": sentence}, 1
+            return {"error": "The script failed: {}: {}".format(type(error).__name__, error)}, 1
+        return _without_activations(recorder, sentence), 1
     return {"error": NO_STEP}, 1
+
+
+def _found(recorder, at_peak, by_kind, notes):
+    found = {"level": recorder.level, "num_params": recorder.num_params(), "notes": notes}
+    return dict(found, at_peak=asdict(at_peak), by_kind=asdict(by_kind))
+
+
+def _without_activations(recorder, sentence):
+    """Return what is known of models that were initialized, but could not be trained."""
+    models, optimizers = recorder.tracked()
+    if not models:
+        return {"error": sentence}
+    with state.current().casts.paused():
+        kinds = during_training(models, optimizers, recorder.policy).by_kind
+    return _found(recorder, kinds, kinds, [sentence])
 
 
 def _enter(contexts, task, recorder):

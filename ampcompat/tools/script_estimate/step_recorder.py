@@ -20,14 +20,12 @@ class StepRecorder(Observer):
 
     Attributes:
         usage: the ``MemoryUsage``, or None until it is measured.
-        level: the opt level.
-        num_params: the number of elements of the params.
+        level, policy: the opt level, and its ``Policy``; None before ``amp.initialize``.
     """
 
     def __init__(self, counted_as):
         self.usage = None
-        self.level = None
-        self.num_params = 0
+        self.level = self.policy = None
         self._counted_as = counted_as
         self._meter = MemoryMeter()
         self._optimizers = []
@@ -37,7 +35,7 @@ class StepRecorder(Observer):
 
     def initialized(self, session, models, optimizers):
         """Count these models and optimizers."""
-        self.level = session.policy.opt_level
+        self.level, self.policy = session.policy.opt_level, session.policy
         self._meter.track(models, optimizers)
         self._optimizers += list(optimizers)
         if self._counted_as == "cuda":
@@ -63,13 +61,17 @@ class StepRecorder(Observer):
         self._stepped.add(id(adapter.optimizer))
         if self._meter.is_measuring:
             if adapter.optimizer is self._last:
-                self._end()
+                self.usage = self._meter.stop()
+                raise StepMeasured
         elif self._steps >= _MOST_STEPS or all(id(each) in self._stepped for each in self._optimizers):
             self._last = adapter.optimizer
             self._meter.start()
 
-    def _end(self):
+    def tracked(self):
+        """Return (models, optimizers) that were initialized."""
+        return self._meter.tracked()
+
+    def num_params(self):
+        """Return the number of elements of their params."""
         models, _ = self._meter.tracked()
-        self.num_params = sum({id(param): param.numel() for each in models for param in each.parameters()}.values())
-        self.usage = self._meter.stop()
-        raise StepMeasured
+        return sum({id(param): param.numel() for each in models for param in each.parameters()}.values())
