@@ -26,6 +26,7 @@ from .training.request import checked_count, checked_list, is_module, is_optimiz
 
 __all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 
+
 @dataclass
 class MemoryReport:
     """The measured memory of one step, and the prediction.

@@ -63,7 +63,9 @@ def resnet(width=32):
     layers.append(torch.nn.MaxPool2d(3, 2, 1))
     for inside, outside in zip([width] + widths, widths):
         layers += [Residual(inside, outside, 1 if inside == outside else 2), Residual(outside, outside, 1)]
-    return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(widths[-1], 100))
+    return torch.nn.Sequential(
+        *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(widths[-1], 100)
+    )
 
 
 class Block(torch.nn.Module):
@@ -236,7 +238,11 @@ def main(arguments=None):
     stated = parse(arguments)
     torch.manual_seed(0)
     emulated = [str(dtype) for dtype in (torch.float16, torch.bfloat16) if cpu.emulation(dtype)[0]]
-    print("torch {}, CPU, {} threads, emulated: {}".format(torch.__version__, torch.get_num_threads(), ", ".join(emulated)))
+    print(
+        "torch {}, CPU, {} threads, emulated: {}".format(
+            torch.__version__, torch.get_num_threads(), ", ".join(emulated)
+        )
+    )
     print("| network | level | predicted MB | measured MB | ratio | seconds to predict | to measure |")
     print("|---|---|---|---|---|---|---|")
     worst = 1.0

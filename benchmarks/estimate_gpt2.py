@@ -3,7 +3,7 @@
 Rajbhandari et al. 2020 ("ZeRO", sections 3.1 and 3.2) give these figures: with Adam in mixed precision params,
 gradients, masters and moments take 16 bytes per param; at sequence length 1,024 and batch 32 the activations of GPT-2
 take about 60 GB, with checkpoints about 8 GB; a flat float32 buffer of all gradients takes 6 GB; the activations of 100
-billion params take about 60 GB with checkpoints. The paper estimates activations as 12 x width x batch x length x layers
+billion params take about 60 GB with checkpoints. The paper takes activations to be 12 x width x batch x length x layers
 half values, which counts each value within a block once.
 
 Here a step at O2 runs on fake tensors, with scaled_dot_product_attention. Rows:

@@ -10,7 +10,7 @@ after ``--accumulate`` such batches (as in MMCV's table: what an iteration costs
 after parts of one batch.
 
     memory      the most bytes that tensors hold at any operation of an iteration (on a GPU: from the allocator)
-    saved       the bytes that a forward pass keeps for the backward pass on the device, activations and casts of weights
+    saved       the bytes that a forward pass keeps on the device for the backward pass: activations, casts of weights
     on a GPU    the peak of a step on a GPU as `ampcompat.estimate` predicts it, and what is offloaded
     time        of an iteration (one forward and backward pass, and a step if it is due)
 
@@ -263,7 +263,9 @@ def parse(arguments=None):
 
 def report(rows, peaks):
     """Return the table as lines."""
-    lines = ["| training | memory MB | ratio | saved MB | ratio | time ms | ratio | on a GPU MB, predicted | offloaded MB |"]
+    lines = [
+        "| training | memory MB | ratio | saved MB | ratio | time ms | ratio | on a GPU MB, predicted | offloaded MB |"
+    ]
     lines.append("|---|---|---|---|---|---|---|---|---|")
     base_peak, base_kept = peaks[0]
     for row, (most, kept) in zip(rows, peaks):

@@ -47,6 +47,7 @@ without_dispatch_modes = getattr(
 
 def tried_once(function):
     """Return ``function`` cached, and run outside of dispatch modes: it tries torch out, and fakes have no values."""
+
     @functools.lru_cache(maxsize=None)
     @functools.wraps(function)
     def tried(*args):

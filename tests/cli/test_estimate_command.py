@@ -1,4 +1,4 @@
-"""``python -m ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures of it."""
+"""``python -m ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures."""
 
 import forked
 import processes
@@ -12,7 +12,7 @@ from ampcompat.torch_compat import fake_tensors, features
 if not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)
 
-SCRIPT = '''
+SCRIPT = """
 import sys
 import numpy
 import torch
@@ -49,16 +49,19 @@ for images, classes in loader:
     torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
     optimizer.step()
     print(loss.item(), (output.argmax(1).cpu() == classes).float().mean().item())
-'''
+"""
 
 #: After the script's first step the same iteration is measured for real.
-MEASURED = SCRIPT.replace("for images, classes in loader:", "def step(images, classes):").replace(
-    "    print(loss.item()", "    0 and print(loss.item()"
-) + '''
+MEASURED = (
+    SCRIPT.replace("for images, classes in loader:", "def step(images, classes):").replace(
+        "    print(loss.item()", "    0 and print(loss.item()"
+    )
+    + """
 import ampcompat
 batches = iter(loader)
 print(ampcompat.memory_report(model, optimizer, lambda: step(*next(batches))).peak_total, file=sys.stderr)
-'''
+"""
+)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +144,7 @@ def test_wrong_arguments_are_one_line(script, capsys, arguments, told):
     assert ended.value.code == 2 and told in error and error.count("\n") == 1
 
 
-GAN = '''
+GAN = """
 import torch
 from apex import amp
 nets = [torch.nn.Linear(32, 4096), torch.nn.Linear(4096, 32)]
@@ -154,7 +157,7 @@ while True:
             loss.backward()
         optimizers[index].step()
         optimizers[index].zero_grad()
-'''
+"""
 
 
 def test_a_step_of_two_optimizers_ends_with_the_one_that_steps_last(tmp_path):

@@ -30,7 +30,11 @@ def test_other_texts_are_refused_with_the_units(text):
 
 
 @given(
-    st.integers(0, 10**6), st.integers(1, 10**5), st.integers(0, 500), st.integers(1, 10**8), st.sets(st.integers(1, 64))
+    st.integers(0, 10**6),
+    st.integers(1, 10**5),
+    st.integers(0, 500),
+    st.integers(1, 10**8),
+    st.sets(st.integers(1, 64)),
 )
 def test_the_largest_batch_fits_and_the_next_does_not(fixed, per_item, bend, limit, known):
     """The peak is a constant and a part per item; up to ``bend`` items another moment is the peak."""

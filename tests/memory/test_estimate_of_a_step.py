@@ -74,7 +74,9 @@ class Blocks(torch.nn.Module):
         super().__init__()
         self.reentrant = reentrant
         self.blocks = torch.nn.ModuleList(
-            torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 32))
+            torch.nn.Sequential(
+                torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 32)
+            )
             for _ in range(4)
         )
         self.head = torch.nn.Linear(32, 64, bias=False)
@@ -84,8 +86,10 @@ class Blocks(torch.nn.Module):
     def forward(self, x):
         x = x.requires_grad_()
         for block in self.blocks:
-            run = block if self.reentrant is None else lambda x, block=block: checkpoint(
-                block, x, use_reentrant=self.reentrant
+            run = (
+                block
+                if self.reentrant is None
+                else lambda x, block=block: checkpoint(block, x, use_reentrant=self.reentrant)
             )
             x = x + run(x)
         return self.head(x)

@@ -1,4 +1,4 @@
-"""Saved tensors and checkpoints on the CPU (``save_on_cpu``): the same gradients at every level, a kind of their own."""
+"""Saved tensors and checkpoints on the CPU (``save_on_cpu``): the same weights at every level, a kind of their own."""
 
 import networks
 import pytest

@@ -1,4 +1,4 @@
-"""``Module.to``, ``half`` and ``cuda`` for modules with fake params: torch swaps these, which fails once they are used."""
+"""``Module.to``, ``half`` and ``cuda`` of modules with fake params: torch swaps these, which fails once they are in use."""
 
 import functools
 
