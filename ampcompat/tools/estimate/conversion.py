@@ -1,4 +1,4 @@
-"""``Module.to``, ``half`` and ``cuda`` of modules with fake params: torch swaps these, which fails once they are in use."""
+"""``Module.to``, ``half``, ``cuda`` of modules with fake params: torch swaps these, which fails after their first use."""
 
 import functools
 
