@@ -249,7 +249,7 @@ def rows_of(stated):
 def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=4, help="timed in a row, in each round")
     parser.add_argument("--size", type=int, default=256, help="pixels of an image's side")
     parser.add_argument("--width", type=int, default=32, help="channels of the first stage")

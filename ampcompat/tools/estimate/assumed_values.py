@@ -6,7 +6,6 @@ The values are those of a step in which all goes well: everything is finite and 
 """
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...torch_compat import fake_tensors, features
 from . import recurrent
@@ -29,6 +28,8 @@ class AssumedValues(_Mode):
     """
 
     def __init__(self):
+        from torch.utils.weak import WeakTensorKeyDictionary
+
         super().__init__()
         self.failed = None
         self.integers_read = 0

@@ -1,4 +1,4 @@
-"""``Module.to``, ``half``, ``cuda`` of modules with fake params: torch swaps these, which fails after their first use."""
+"""``Module.to``, ``half`` and ``cuda`` of modules with fake params, which torch can no longer swap after a use."""
 
 import functools
 
