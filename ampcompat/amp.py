@@ -40,7 +40,8 @@ from .apex.state_view import AmpStateModule
 from .diagnostics.overflow_diagnosis import add_diagnosis
 from .diagnostics.skip_limit import set_skip_limit
 from .errors import hide_internal_frames
-from .optimizers import plain_backward
+from .optimizers import held_gradients
+from .optimizers.record import record_of
 from .patching import run_after
 from .training import state
 from .training.accumulation import accumulate
@@ -55,7 +56,7 @@ from .training.registrations import (
     register_half_function,
     register_promote_function,
 )
-from .training.request import make_request
+from .training.request import listed, make_request
 from .training.session import new_session
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def initialize(
     raise_on_max_skips: bool = False,
     process_group: Any = None,
     diagnose: bool = False,
+    free_half_grads: bool = False,
 ) -> Any:
     """Prepare models and optimizers for mixed-precision training, in place.
 
@@ -194,6 +196,8 @@ def initialize(
         diagnose: for every skipped step print where inf or nan came first, how large the values were before, and what
             to try. Adds a few small operations per module and step, and no synchronization unless a step is skipped.
             See also ``ampcompat.gradient_histogram``.
+        free_half_grads: at O2 and O5 ``.grad`` of half params is None after ``scale_loss``, and the float32 gradients
+            are freed in ``step``. Otherwise reading ``param.grad`` makes a half gradient, until ``zero_grad``.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given; the same objects in the same shapes.
@@ -210,22 +214,24 @@ def initialize(
 def _initialize(stated):
     """Initialize what ``stated`` names: the arguments of ``initialize``."""
     if not stated["enabled"]:
-        disable(stated["verbosity"])
+        disable(stated["verbosity"], listed(stated["models"]), listed(stated["optimizers"]))
         return
-    session = state.current()
+    session, disabled = state.current(), None
     if session is None or not session.enabled:
-        session = new_session()
+        session, disabled = new_session(), session
     request = make_request(stated, session.overrides, session.dtypes)
     try:
-        session.initialize(request, stated["verbosity"])
+        if disabled is not None:
+            disabled.hand_over(session)
+        configuration = session.initialize(request, stated["verbosity"])
         if isinstance(stated["enabled"], str):
-            session.notices.level_given_as_enabled(stated["enabled"], request.policy)
+            configuration.notices.level_given_as_enabled(stated["enabled"], request.policy)
         is_diagnosed_run = state.command_line().get("diagnose", False)
         if request.diagnose or is_diagnosed_run:
             add_diagnosis(session, prints_summary=is_diagnosed_run)
-        set_skip_limit(session, *request.skip_limit)
+        set_skip_limit(session, configuration, request.skip_limit)
     except BaseException as error:
-        if session.policy is not None and session is not state.current():  # nothing else can close it
+        if session.is_initialized() and session is not state.current():  # nothing else can close it
             run_after(error, session.close)
         raise
     state.enter(session)
@@ -264,7 +270,7 @@ def scale_loss(
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Clip their gradients."""
-    return plain_backward.master_params(optimizer)
+    return held_gradients.master_params(optimizer)
 
 
 def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:
@@ -272,8 +278,8 @@ def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:
 
     The host waits for the device where ``step()`` did not read the flag, as with torch's fused optimizers.
     """
-    adapter = getattr(optimizer, "_amp_stash", None)
-    return adapter is not None and adapter.skips.was_last_skipped()
+    record = record_of(optimizer)
+    return record is not None and record.skips.was_last_skipped()
 
 
 def state_dict(destination: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:

@@ -17,7 +17,7 @@ from .memory.bytes_by_kind import MemoryUsage
 from .memory.estimate import WITHOUT_AMP, Estimate, before_initialize, during_training
 from .memory.measurement import measured_step, was_skipped
 from .memory.sharding import Sharding, StateSharding
-from .optimizers.adapter import SLOT
+from .optimizers.record import record_of
 from .tools.estimate.batches import BatchTable, batch_table
 from .tools.estimate.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
 from .tools.estimate.ranks import WAYS, Ranks
@@ -95,7 +95,7 @@ def memory_report(
     if not callable(step):
         raise AmpTypeError("memory_report expected step to be a function, not {}.".format(type(step).__name__))
     session = state.current()
-    if session is not None and not any(hasattr(each, SLOT) for each in optimizers):
+    if session is not None and not any(map(record_of, optimizers)):
         session = None
     usage = measured_step(session, models, optimizers, step)
     policy = session.policy if session is not None else None

@@ -3,8 +3,6 @@
 They are ordinary prints, as scripts and log scrapers written for Apex expect.
 """
 
-import weakref
-
 import torch
 
 from .torch_compat.thread_context import in_process_group
@@ -58,13 +56,13 @@ class Notices:
         outcome = outcome.format(scaler.loss_scale())
         self.say("Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome))
 
-    def scaled_gradients_used(self, adapter):
+    def scaled_gradients_used(self, optimizer, scale):
         """Print that an optimizer steps on scaled gradients of a pass whose ``scale_loss`` did not get it."""
         self.say_once(
-            ("scaled gradients", weakref.ref(adapter)),
+            ("scaled gradients", id(optimizer)),
             "ampcompat: {}.step() uses gradients that are scaled by {:g}: they are from a backward pass whose "
             "amp.scale_loss did not get this optimizer. Pass it there too, or call its zero_grad() before its own "
-            "backward pass.".format(type(adapter.optimizer).__name__, float(adapter.untracked_scale)),
+            "backward pass.".format(type(optimizer).__name__, float(scale)),
         )
 
     def stepped_within_block(self, optimizer):
@@ -75,13 +73,13 @@ class Notices:
             "it after the block.".format(type(optimizer).__name__),
         )
 
-    def unscaled_gradients_used(self, adapter):
+    def unscaled_gradients_used(self, optimizer):
         """Print that an optimizer steps on half gradients that were never scaled."""
         self.say_once(
             "unscaled gradients",
             "ampcompat: {}.step() uses half gradients of a backward pass outside of amp.scale_loss. They are not "
             "scaled, so small ones may have become 0. Write: with amp.scale_loss(loss, optimizer) as scaled_loss: "
-            "scaled_loss.backward()".format(type(adapter.optimizer).__name__),
+            "scaled_loss.backward()".format(type(optimizer).__name__),
         )
 
     def optimizer_added(self, optimizer):

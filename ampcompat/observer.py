@@ -22,7 +22,7 @@ class Observer:
 
         Args:
             backward: the ``BackwardPass`` with its ``loss`` (unscaled, with its graph), ``loss_id``, ``scaler``,
-                ``scale`` and ``adapters``.
+                ``scale`` and ``records``.
         """
 
     def after_backward(self, backward):
@@ -49,14 +49,14 @@ class Observer:
         """Called before ``step()`` of an optimizer.
 
         Args:
-            adapter: its ``OptimizerAdapter``.
+            adapter: its ``OptimizerRecord``.
         """
 
     def after_step(self, adapter):
         """Called after ``step()`` of an optimizer, skipped or not.
 
         Args:
-            adapter: its ``OptimizerAdapter``; ``adapter.skips.was_last_skipped()`` waits for the device and returns
+            adapter: its ``OptimizerRecord``; ``adapter.skips.was_last_skipped()`` waits for the device and returns
                 whether the step was skipped.
         """
 

@@ -16,6 +16,7 @@ from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
 from .errors import AmpError, AmpTypeError
 from .models import fsdp
 from .observer import Observer
+from .optimizers.record import record_of
 from .patching import run_after
 from .training import state
 from .training.session import Session, new_session
@@ -158,8 +159,8 @@ def _counted():
 def _gradients_of(source):
     """Return the gradients of a model (of its masters, if it has some) or of an optimizer; some may be None."""
     if hasattr(source, "param_groups"):
-        adapter = getattr(source, "_amp_stash", None)
-        if adapter is not None and adapter.holds_scaled_gradients():
+        record = record_of(source)
+        if record is not None and record.gradients.are_delayed():
             raise AmpError(
                 "gradient_histogram got an optimizer whose gradients are still scaled, since the last amp.scale_loss "
                 "had delay_unscale=True. Call it after the pass that unscales them."

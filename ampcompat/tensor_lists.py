@@ -3,9 +3,17 @@
 The number of dispatched operations must not grow with the number of params, so some functions here are indirect.
 """
 
+import inspect
+
 import torch
 
 from .torch_compat import features
+
+#: ``grad`` of ``torch.Tensor``: what autograd has accumulated, where a subclass shows something else.
+GRADIENT = inspect.getattr_static(torch.Tensor, "grad")
+
+#: ``stored_gradient(tensor)`` and ``set_stored_gradient(tensor, gradient)`` read and write it.
+stored_gradient, set_stored_gradient = GRADIENT.__get__, GRADIENT.__set__
 
 #: Elements that are widened at a time: enough to keep a device busy, few compared with a model.
 CHUNK = 1 << 22
@@ -27,7 +35,7 @@ def is_shard(tensor):
 def have_gradients(params):
     """Return whether any of the params has a gradient."""
     for param in params:  # a third faster than ``any`` with a generator or with ``map``
-        if param.grad is not None:
+        if stored_gradient(param) is not None:
             return True
     return False
 
@@ -64,6 +72,15 @@ def as_real(tensor):
 def _real(alike):
     """Return a group of tensors as real ones."""
     return alike if not alike or alike[0].is_floating_point() else [as_real(tensor) for tensor in alike]
+
+
+def coalesced(gradient):
+    """Return a sparse gradient coalesced, with sums in float32 at least; a dense one as it is."""
+    if not gradient.is_sparse or gradient.is_coalesced():
+        return gradient
+    if is_narrower(gradient, torch.float32):
+        return gradient.to(torch.float32).coalesce().to(gradient.dtype)
+    return gradient.coalesce()
 
 
 def multiply_(groups, factor):
@@ -127,8 +144,8 @@ def widened(tensors, models):
     Sparse ones come back coalesced.
     """
     if any(tensor.is_sparse for tensor in tensors) or not features.has_foreach_copy():
-        dense = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in tensors]
-        copies = [tensor.to(model.dtype) for tensor, model in zip(dense, models)]
+        copies = [tensor.to(model.dtype) for tensor, model in zip(tensors, models)]
+        copies = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in copies]
         return copies, grouped(copies)
     # One operation allocates all the copies; their negated values are overwritten.
     copies = torch._foreach_neg(models)

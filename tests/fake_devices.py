@@ -129,6 +129,24 @@ def move(model, device):
     return model
 
 
+@contextlib.contextmanager
+def data_moves():
+    """Let ``param.data = tensor`` move a fake param to the device of the tensor, as it moves a real one."""
+
+    def set_data(self, value):
+        _DATA.__set__(self, value)
+        if isinstance(self, FakeTensor):
+            self.fake_device = value.device
+
+    with PatchStack() as patches:
+        patches.set(torch.Tensor, "data", property(_DATA.__get__, set_data, _DATA.__delete__, _DATA.__doc__))
+        yield
+
+
+#: The descriptor of ``data``, which ``torch.Tensor`` inherits.
+_DATA = torch._C._TensorBase.data if hasattr(torch._C, "_TensorBase") else torch._C.TensorBase.data
+
+
 def _indexed(original, self, indices):
     """Index with integers, slices, None and an ellipsis; leave the rest to the original."""
     index = indices if isinstance(indices, tuple) else (indices,)

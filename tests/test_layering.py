@@ -6,7 +6,6 @@ import sys
 
 import ampcompat
 from ampcompat.casting.base import CastBackend
-from ampcompat.optimizers.session_callbacks import SessionCallbacks
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up. A module imports from its own layer and from those below.
@@ -16,6 +15,8 @@ LAYERS = [
     "torch_compat",
     "nested",
     "patching",
+    "swapped_tensors",
+    "written_memory",
     "weak_list",
     "tensor_lists",
     "notices",
@@ -55,7 +56,6 @@ LAYERS += [
 OVERRIDES = {
     "CastBackend": CastBackend.__abstractmethods__,
     "PatchedBackend": CastBackend.__abstractmethods__,
-    "SessionCallbacks": SessionCallbacks.__abstractmethods__,
 }
 #: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)
@@ -167,7 +167,7 @@ def test_every_public_function_and_class_has_a_docstring():
 def public_definitions(tree):
     """Yield the public functions and classes of a module and their public methods, setters and overrides apart.
 
-    A method that overrides one of ``CastBackend`` or ``SessionCallbacks`` inherits its docstring.
+    A method that overrides one of ``CastBackend`` inherits its docstring.
     """
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):

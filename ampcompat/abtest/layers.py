@@ -104,7 +104,7 @@ class LayerErrors(Observer):
             named = [(name, param) for name, param in reference.named_parameters() if param.requires_grad]
             by = [gradient.float() / float(backward.scale) for gradient in gradients]
             wanted = torch.autograd.grad(outputs, [param for _, param in named], by, allow_unused=True)
-        found = self._gradients_by_name(backward.adapters)
+        found = self._gradients_by_name(backward.records)
         pairs = [(name, expected) for (name, _), expected in zip(named, wanted) if expected is not None]
         pairs = [(name, found[name], expected) for name, expected in pairs if name in found]
         self._has_overflowed = not all(torch.isfinite(gradient).all() for _, gradient, _ in pairs)
@@ -154,9 +154,9 @@ class LayerErrors(Observer):
             errors[name] = max(relative_error(value, expected), errors.get(name, math.nan))
         self._has_news = True
 
-    def _gradients_by_name(self, adapters):
+    def _gradients_by_name(self, records):
         masters = {}
-        for adapter in adapters:
+        for adapter in records:
             pairs = list(adapter.pairs()) + [(param, param) for param in adapter.unpaired_params()]
             masters.update({id(param): master.grad for param, master in pairs if master.grad is not None})
         named = self._model.named_parameters()

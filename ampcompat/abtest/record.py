@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from ..observer import Observer
-from ..optimizers.adapter import SLOT
+from ..optimizers.record import record_of
 from ..torch_compat import features
 from .event_log import apply_event
 from .report_data import Run
@@ -64,7 +64,7 @@ class Recorder(Observer):
     def initialized(self, session, models, optimizers):
         """Record the backend, and register hooks on the models for their batch sizes."""
         self.is_initialized = True
-        self._adapters.update(getattr(optimizer, SLOT) for optimizer in optimizers)
+        self._adapters.update(map(record_of, optimizers))
         self.record({"backend": None if session.choice is None else session.choice.name})
         self._batches.register_hooks(models)
         if self._step_start is None:
@@ -72,9 +72,9 @@ class Recorder(Observer):
 
     def before_backward(self, backward):
         """Keep the loss of this pass without reading it."""
-        if any(adapter in self._stepped for adapter in backward.adapters):
+        if any(adapter in self._stepped for adapter in backward.records):
             self._end_step()
-        self._adapters.update(backward.adapters)
+        self._adapters.update(backward.records)
         self._batches.end_pass()
         # A copy, since training loops are free to change a loss in place afterwards.
         self._passes.append((backward.loss_id, backward.loss.detach().clone(), backward.scale))

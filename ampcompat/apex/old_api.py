@@ -90,7 +90,7 @@ class Handle:
         Models and optimizers stay as they are; a session that has none is closed.
         """
         session = self._session
-        if session.policy is not None:
+        if session.enabled and session.is_initialized():
             session.process_casts.stop()
         elif session.enabled and session in state.sessions:
             session.close()

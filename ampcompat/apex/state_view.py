@@ -10,7 +10,7 @@ import warnings
 
 from ..errors import AmpError
 from ..notices import is_first_rank
-from ..optimizers import plain_backward
+from ..optimizers import held_gradients
 from ..training import state
 from .old_api import handle_of
 from .properties import Properties
@@ -43,7 +43,7 @@ def _state_variable(name, doc):
 
 def _is_initialized(session):
     """Return whether ``initialize`` was called, or ``initialize(enabled=False)``."""
-    return session is not None and not (session.enabled and session.policy is None)
+    return session is not None and not (session.enabled and not session.is_initialized())
 
 
 def _session_variable(name, show, assign, doc, exists=_is_initialized):
@@ -71,7 +71,7 @@ def _session_variable(name, show, assign, doc, exists=_is_initialized):
 
 
 def _assign_scalers(session, scalers):
-    session.scalers = list(scalers)
+    session.scalers = scalers
 
 
 def _refuse(name):
@@ -122,7 +122,7 @@ class AmpStateModule(types.ModuleType):
 
     def master_params(self, optimizer):
         """Iterate over the params in ``optimizer.param_groups``, as ``amp.master_params`` does."""
-        return plain_backward.master_params(optimizer)
+        return held_gradients.master_params(optimizer)
 
     def warn_or_err(self, msg):
         """Raise, or only warn if the script set ``hard_override``."""

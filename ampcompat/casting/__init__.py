@@ -7,8 +7,7 @@ import torch
 
 from ..errors import AmpValueError
 from .base import CastBackend, NoCasts
-from .native import NativeBackend
-from .patched import PatchedBackend
+from .function_casts import NativeBackend, PatchedBackend
 
 __all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
 

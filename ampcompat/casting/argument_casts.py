@@ -65,38 +65,24 @@ class Casts:
         thread: the thread-local object whose ``off`` says whether casts are off in this thread.
         paused: a function that returns a context manager with casts off.
         to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
-        rounded_weight: rounds a tensor to the low dtype and back for a ``half_emulation.EmulatedCall``; the result is
+        rounded: (tensor, ``half_emulation.EmulatedCall``) -> the tensor rounded to the low dtype, in the high one;
             cached for a weight.
     """
 
-    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded_weight):
+    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.thread = thread
         self.paused = paused
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
-        self.rounded_weight = rounded_weight
+        self.rounded = rounded
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""
         if isinstance(value, _Tensor):
             return value.to(self.high) if value.dtype in self.narrow else value
         return map_items(self.to_high, value) if isinstance(value, CONTAINERS) else value
-
-    def rounding(self, call):
-        """Return a function: value -> the value with its floating tensors rounded to the low dtype, in the high one.
-
-        Args:
-            call: the ``half_emulation.EmulatedCall`` that they are for.
-        """
-
-        def rounded(value):
-            if isinstance(value, _Tensor):
-                return self.rounded_weight(value, call) if value.dtype in BYTES else value
-            return map_items(rounded, value) if isinstance(value, CONTAINERS) else value
-
-        return rounded
 
 
 def widest(dtypes):

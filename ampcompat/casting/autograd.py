@@ -6,7 +6,6 @@ are.
 """
 
 import functools
-import inspect
 
 import torch
 from torch.autograd import function as autograd_function
@@ -27,14 +26,26 @@ def pause_backward(backend, patches):
         backend: a ``CastBackend`` with ``paused()`` and ``bind_casts()``.
         patches: the ``PatchStack`` that undoes it.
     """
-    for name in ("backward", "grad"):
-        patches.set(torch.autograd, name, without_casts(getattr(torch.autograd, name), backend))
+    patches.set(
+        torch.autograd.Variable, "_execution_engine", _Engine(torch.autograd.Variable._execution_engine, backend)
+    )
     node = autograd_function.BackwardCFunction
     # torch makes the ``ctx`` of a call before it calls ``forward``, in the same thread.
     patches.set(node, "__init__", _recording_casts(node.__init__, backend))
     for name in ("apply", "apply_boxed"):  # called on the engine's thread of the device, where casts are not paused
         if hasattr(node, name):
             patches.set(node, name, _under_recorded_casts(getattr(node, name), backend))
+
+
+class _Engine:
+    """torch's autograd engine, with casts off while it runs. Every way to call it reads it from ``Variable``."""
+
+    def __init__(self, engine, backend):
+        self._engine = engine
+        self.run_backward = without_casts(engine.run_backward, backend)
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
 
 
 def without_casts(original, backend):
@@ -83,40 +94,32 @@ def _under_recorded_casts(original, backend):
 def checkpoint_under_same_casts(backend, patches):
     """Make both forms of checkpointing recompute under the casts that were on or off at the call.
 
-    The checkpointed function is wrapped. A ``context_fn`` would not do: torch refuses it with ``debug=True`` and in the
-    reentrant form, it would replace the caller's own, and under torch.compile it must be a dispatch mode.
+    What they call again in backward is wrapped where they keep it: no frame of ours stands between a script and
+    ``checkpoint``, whose warnings name the line that called it. A ``context_fn`` would not do: torch refuses it with
+    ``debug=True`` and in the reentrant form, it would replace the caller's own, and under torch.compile it must be a
+    dispatch mode.
 
     Args:
         backend: a ``CastBackend`` with ``bind_casts()``.
         patches: the ``PatchStack`` that undoes it.
     """
-
-    def recomputing(original):
-        def checkpointed(function=None, *args, **kwargs):
-            # Without a function torch returns a decorator. Code that is being traced by torch.compile runs only once.
-            if function is not None and not compile.is_compiling():
-                function = backend.bind_casts(function)
-            return original(function, *args, **kwargs)
-
-        return checkpointed
-
-    patches.redirect(inspect.unwrap(checkpoint.checkpoint), recomputing)
-    # For calls of the class itself, and functions decorated before the session began (torch >= 2.15).
     reentrant = checkpoint.CheckpointFunction
-    patches.set(reentrant, "forward", staticmethod(_first_argument_bound(reentrant.forward, backend)))
-    # The same for the non-reentrant form, which torch.distributed also uses; they share no public name.
+    patches.set(reentrant, "forward", staticmethod(_bound(reentrant.forward, backend, 1)))
     frame = getattr(checkpoint, "_CheckpointFrame", None)
     if frame is not None:
-        patches.set(frame, "__init__", _first_argument_bound(frame.__init__, backend))
+        patches.set(frame, "__init__", _bound(frame.__init__, backend, 1))
+    elif hasattr(checkpoint, "_checkpoint_without_reentrant"):  # torch before 2.1
+        name = "_checkpoint_without_reentrant"
+        patches.set(checkpoint, name, _bound(getattr(checkpoint, name), backend, 0))
 
 
-def _first_argument_bound(original, backend):
-    """Wrap the function that is the first argument after ``self`` or ``ctx``."""
+def _bound(original, backend, position):
+    """Wrap the function that is the argument in this position."""
 
     @functools.wraps(original)
-    def wrapper(context, function, *args, **kwargs):
+    def wrapper(*args, **kwargs):
         if not compile.is_compiling():
-            function = backend.bind_casts(function)
-        return original(context, function, *args, **kwargs)
+            args = args[:position] + (backend.bind_casts(args[position]),) + args[position + 1 :]
+        return original(*args, **kwargs)
 
     return wrapper

@@ -17,6 +17,13 @@ _compiler = getattr(torch, "compiler", None)
 MARK = "_ampcompat_wrapper"
 
 
+def original(function):
+    """Return the function that our wrappers, if it is one, stand around."""
+    while getattr(function, MARK, False):
+        function = function.__wrapped__
+    return function
+
+
 def _never():
     return False
 
@@ -68,16 +75,16 @@ def patch_compile(patches, wrappers=()):
     """
     if not hasattr(torch, "compile"):
         return
-    original = torch.compile
+    before = torch.compile
 
-    @functools.wraps(original)
+    @functools.wraps(before)
     def compile(*args, **kwargs):
         import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
         _use_originals()
         for wrapper in wrappers:
             torch._dynamo.eval_frame.skip_code(wrapper.__code__)
-        return original(*args, **kwargs)
+        return before(*args, **kwargs)
 
     patches.set(torch, "compile", compile)
     patches.defer(_forget_wrappers)
@@ -88,10 +95,7 @@ def _use_originals():
     rules = sys.modules.get("torch._dynamo.trace_rules")
     learned = getattr(rules, "get_torch_obj_rule_map", dict)()
     for known in [known for known in learned if getattr(known, MARK, False)]:
-        original = known
-        while getattr(original, MARK, False):
-            original = original.__wrapped__
-        learned[original] = learned.pop(known)
+        learned[original(known)] = learned.pop(known)
 
 
 def _forget_wrappers():

@@ -1,7 +1,8 @@
 """Emulated float16 and bfloat16 arithmetic on a CPU without fast half kernels, and the setting ``AMPCOMPAT_HALF_MATH``.
 
 Inputs are rounded to half, computed in float32, and the results are rounded to half. A tensor core rounds at the same
-points, since it accumulates in float32 too, so results differ from a GPU's only by the order of additions.
+points, since it accumulates in float32 too, so results differ from a GPU's only by the order of additions. Sums that
+torch makes in half on a CPU, in results and in gradients, are made in float32 likewise.
 """
 
 import os
@@ -9,13 +10,20 @@ import os
 import torch
 
 from ..errors import AmpError, AmpValueError
-from ..nested import METHODS, map_items
+from ..nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ..tensor_lists import is_shard
 from ..torch_compat import cpu, fake_tensors, features, thread_context
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
 SETTINGS = ("auto", "on", "off")
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_HANDLERS = ("__torch_function__", "__torch_dispatch__")
+_DEFAULT_HANDLERS = [
+    getattr(handler, "__func__", handler)
+    for handler in [getattr(kind, name, None) for kind in _PLAIN for name in _HANDLERS]
+]
 
 EMULATED = "emulated (computed in float32, inputs and results rounded)"
 NOT_EMULATED = "torch's own kernels"
@@ -60,13 +68,31 @@ def difference(low, emulates):
 
 
 def is_for(args):
-    """Return whether the first tensor among arguments (nested in tuples and lists) is on the CPU."""
+    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own.
+
+    Args:
+        args: the arguments; tensors may stand in tuples and lists.
+    """
+    first = None
     for arg in args:
-        if isinstance(arg, torch.Tensor):
-            return arg.device.type == "cpu"
-        if isinstance(arg, (tuple, list)) and arg and isinstance(arg[0], torch.Tensor):
-            return arg[0].device.type == "cpu"
-    return False
+        for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
+            if isinstance(tensor, torch.Tensor):
+                first = tensor if first is None else first
+                if not is_plain(type(tensor)) and _has_own_arithmetic(tensor):
+                    return False
+    return first is not None and first.device.type == "cpu"
+
+
+def is_plain(kind):
+    """Return whether a class is that of plain tensors or params; those of fake tensors stand in for them."""
+    return kind in _PLAIN or fake_tensors.is_fake_type(kind)
+
+
+def _has_own_arithmetic(tensor):
+    """Return whether a tensor's class handles functions or operations itself. A DTensor's parts are plain tensors."""
+    kind = type(tensor)
+    handlers = [getattr(getattr(kind, name, None), "__func__", getattr(kind, name, None)) for name in _HANDLERS]
+    return any(handler not in _DEFAULT_HANDLERS for handler in handlers) and not is_shard(tensor)
 
 
 def rounded(tensor, low, high):
@@ -74,8 +100,11 @@ def rounded(tensor, low, high):
     return _cast(_cast(tensor, low), high)
 
 
-class _SparseCast(torch.autograd.Function):
-    """A cast of a sparse tensor. torch's own refuses gradients of another layout, which sparse products return."""
+class _AnyLayoutCast(torch.autograd.Function):
+    """A cast that takes gradients of another layout, as torch's own does not: those of sparse products and embeddings.
+
+    A sparse gradient is added up before it is rounded.
+    """
 
     @staticmethod
     def forward(ctx, tensor, dtype):
@@ -84,13 +113,14 @@ class _SparseCast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient.to(ctx.dtype), None
+        is_narrowed = gradient.layout is torch.sparse_coo and BYTES[ctx.dtype] < BYTES[gradient.dtype]
+        return (gradient.coalesce() if is_narrowed else gradient).to(ctx.dtype), None
 
 
 def _cast(tensor, dtype):
     if tensor.layout is torch.strided:
         return METHODS[dtype](tensor)
-    return tensor if tensor.dtype is dtype else _SparseCast.apply(tensor, dtype)
+    return tensor if tensor.dtype is dtype else _AnyLayoutCast.apply(tensor, dtype)
 
 
 def round_results(value, low):
@@ -124,11 +154,33 @@ class EmulatedCall:
 
     def widened(self, narrow):
         """Cast a tensor of the low dtype to the high one, and record the low one as its source."""
-        wide = _cast(narrow, self.high)
+        return self._recorded(narrow, _cast(narrow, self.high))
+
+    def widened_for_any_gradient(self, narrow):
+        """As ``widened``, for a tensor whose gradient may be sparse although it is dense."""
+        return self._recorded(narrow, _AnyLayoutCast.apply(narrow, self.high))
+
+    def _recorded(self, narrow, wide):
         is_plain = wide.layout is torch.strided and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
             self._sources[fake_tensors.address(wide)] = narrow.detach()
         return wide
+
+    def computed(self, function, args, kwargs, widen):
+        """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
+
+        Args:
+            function: the function.
+            args, kwargs: tensors may stand in tuples, lists and dicts.
+            widen: floating tensor -> tensor of the high dtype.
+        """
+
+        def widened(value):
+            if isinstance(value, torch.Tensor):
+                return widen(value) if value.dtype in BYTES else value
+            return map_items(widened, value) if isinstance(value, CONTAINERS) else value
+
+        return self.run(function, *map_arguments(widened, args, kwargs))
 
     def run(self, function, args, kwargs):
         """Return ``function(*args, **kwargs)`` rounded to the low dtype; autograd saves the low inputs."""

@@ -1,4 +1,4 @@
-"""Emulated products of half tensors on a CPU, for models whose weights are half (O2, O3, O5).
+"""Emulated products and sums of half tensors on a CPU, for models whose weights are half (O2, O3, O5).
 
 ``HalfMode`` is a torch function mode that computes them by ``casting.half_emulation``; these levels patch no function.
 """
@@ -7,20 +7,21 @@ import types
 
 import torch
 
-from ..nested import BYTES, floating_tensors, map_arguments, map_items
-from ..op_table import rules
-from ..torch_compat import fake_tensors, features, thread_context
+from ..nested import METHODS, floating_tensors
+from ..op_table import rows, rules
+from ..torch_compat import features, thread_context
 from . import compile, half_emulation, norms, patch_targets
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
 _WITHOUT_KERNEL = ("avg_pool3d", "local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
-#: Python functions of torch that call products. A function mode is off within the function that it handles, so these
-#: run as copies that do not check for modes, with the mode entered again.
-_WALKED_TYPES = frozenset([torch.nn.functional.multi_head_attention_forward])
+#: Python functions of torch that call products, or write into a weight before. A function mode is off within the
+#: function that it handles, so these run as copies that do not check for modes, with the mode entered again.
+_WALKED_NAMES = ("multi_head_attention_forward", "embedding", "embedding_bag")
+_WALKED_TYPES = frozenset(getattr(torch.nn.functional, name) for name in _WALKED_NAMES)
+#: These may have sparse gradients of a dense weight.
+_LOOKUPS = frozenset([torch.embedding, torch.embedding_bag])
 _MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -43,10 +44,6 @@ def mode_for(dtypes):
     if not features.has_function_modes() or not half_emulation.is_wanted(dtypes.low):
         return None
     return HalfMode(dtypes)
-
-
-def _is_plain(kind):
-    return kind in _PLAIN or fake_tensors.is_fake_type(kind)
 
 
 def _active_modes():
@@ -89,9 +86,10 @@ def bind_casts(function):
 
 
 class HalfMode(thread_context.FunctionMode):
-    """A context manager: products of low tensors on the CPU are computed in the high dtype and rounded.
+    """A context manager: products and sums of low tensors on the CPU are computed in the high dtype and rounded.
 
-    So are functions that torch cannot compute in half there.
+    So are functions that torch cannot compute in half there. Where only the gradient is a sum, the function is computed
+    in the high dtype if it is recorded for a gradient.
 
     Args:
         dtypes: the ``DtypePair``.
@@ -109,7 +107,8 @@ class HalfMode(thread_context.FunctionMode):
         kwargs = kwargs or {}
         if compile.is_compiling():  # checked first: a compiler traces this method too, but cannot trace the rest
             return function(*args, **kwargs)
-        if function in self._emulated and self._is_for(args, kwargs):
+        wanted = self._emulated.get(compile.original(function))
+        if wanted is not None and wanted(args, kwargs) and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
         if function in self._norms and self._is_mixed_norm(*args, **kwargs):
             return function(args[0].to(self.high), *args[1:], **kwargs).to(self.low)
@@ -124,7 +123,8 @@ class HalfMode(thread_context.FunctionMode):
         found = floating_tensors(kwargs, floating_tensors(args, []))
         low = self.low
         return bool(found) and all(
-            tensor.dtype is low and _is_plain(type(tensor)) and tensor.device.type == "cpu" for tensor in found
+            tensor.dtype is low and half_emulation.is_plain(type(tensor)) and tensor.device.type == "cpu"
+            for tensor in found
         )
 
     def _is_mixed_norm(self, input=None, *args, **kwargs):
@@ -132,28 +132,76 @@ class HalfMode(thread_context.FunctionMode):
 
     def _computed(self, function, args, kwargs):
         call = half_emulation.EmulatedCall(self.low, self.high)
+        if _is_in_place(function):
+            return args[0].copy_(call.computed(function, args, kwargs, METHODS[self.high]))
+        if function in _LOOKUPS and thread_context.functorch_level() is None:
+            return call.computed(function, args, kwargs, call.widened_for_any_gradient)
+        return call.computed(function, args, kwargs, call.widened)
 
-        def widened(value):
-            if isinstance(value, torch.Tensor):
-                return call.widened(value) if value.dtype in BYTES else value
-            return map_items(widened, value) if isinstance(value, (tuple, list)) else value
 
-        args, kwargs = map_arguments(widened, args, kwargs)
-        return call.run(function, args, kwargs)
+def _is_in_place(function):
+    name = function.__name__
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _always(args, kwargs):
+    return True
+
+
+def _has_self(args, kwargs):
+    return bool(args)
+
+
+def _is_recorded(args, kwargs):
+    """Return whether a call is recorded for a gradient."""
+    found = floating_tensors(kwargs, floating_tensors(args, [])) if torch.is_grad_enabled() else ()
+    return any(tensor.requires_grad for tensor in found)
+
+
+def _copies(args, kwargs):
+    """Return whether ``t[index]`` copies elements, and is recorded for a gradient."""
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return any(map(_is_array, index)) and _is_recorded(args, kwargs)
+
+
+def _is_array(index):
+    """Return whether an index is a list or an array of numbers; one of shape () selects a view, as a number does."""
+    if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
+        return True
+    return isinstance(index, (list, range)) or getattr(index, "ndim", 0) > 0
+
+
+def _repeats(args, kwargs):
+    """Return whether ``pad`` repeats elements, and is recorded for a gradient."""
+    how = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
+    return how in ("replicate", "reflect") and _is_recorded(args, kwargs)
+
+
+def _is_uncoalesced(args, kwargs):
+    return args[0].layout is torch.sparse_coo and not args[0].is_coalesced()
+
+
+#: Conditions on which a function that is named in ``rows`` sums.
+_CONDITIONS = {"__getitem__": _copies, "pad": _repeats, "coalesce": _is_uncoalesced, "to_dense": _is_uncoalesced}
 
 
 def _emulated_functions():
-    """Return the functions that are emulated: torch's own, not the wrappers of an O1 or O4 session."""
-    rows = [row for row in rules.rows() if row.rule == rules.HALF or row.source[1] in _PRODUCTS]
-    places = [(owner, row.name) for owner, row in patch_targets.place(rows)]
-    places += [(torch.nn.functional, name) for name in _WITHOUT_KERNEL]
-    found = set()
-    for owner, name in places:
-        function = getattr(owner, name)
-        while getattr(function, compile.MARK, False):
-            function = function.__wrapped__
-        found.add(function)
-    return frozenset(found)
+    """Return {function: condition on (args, kwargs)}: torch's own functions, not the wrappers of O1 or O4."""
+    products = [row for row in rules.rows() if row.rule == rules.HALF or row.source[1] in _PRODUCTS]
+    places = [(owner, row.name, _always) for owner, row in patch_targets.place(products)]
+    places += [(torch.nn.functional, name, _always) for name in _WITHOUT_KERNEL]
+    for names, condition in ((rows.SUMMED, _always), (rows.GRADIENT_SUMMED, _is_recorded)):
+        for name in names.split():
+            for owner in (torch, torch.nn.functional, torch.Tensor):
+                if (owner, name) != (torch.Tensor, "unfold"):  # a view
+                    places.append((owner, name, _CONDITIONS.get(name, condition)))
+                    places.append((owner, name + "_", _has_self))
+    found = {}
+    for owner, name, condition in places:
+        found.setdefault(compile.original(getattr(owner, name, None)), condition)
+    for function in _WALKED_TYPES.union([None]):
+        found.pop(function, None)
+    return found
 
 
 def _without_mode_checks(function):

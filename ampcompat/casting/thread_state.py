@@ -1,4 +1,12 @@
-"""``Switch``: whether casts are on in the calling thread, by the state of the process and the thread's own."""
+"""``Switch``: whether casts are on in the calling thread, by the state of the process and the thread's one record.
+
+The record says whether this thread pauses casts or is in a region, whose autocast flags are set in it, and for which
+thread it computes. Code that must run later as it would now, a recomputed checkpoint for one, gets the whole record.
+
+Autocast's flags belong to a thread, and only that thread can turn them off again. They are set for good in the main
+thread, and in any other thread only while it is in the ``forward`` of an initialized model. Elsewhere the wrappers cast
+without autocast, so that all threads cast alike, whenever they began, and none is left with a flag.
+"""
 
 import os
 import threading
@@ -6,38 +14,49 @@ import weakref
 
 from .compile import end_graph, is_tracing
 
-_with_threads = weakref.WeakSet()
-
-
-def forget_threads_in_forks(owner):
-    """Call ``owner.forget_threads()`` now and in every forked process, which has only the thread that forked it."""
-    _with_threads.add(owner)
-    owner.forget_threads()
+_switches = weakref.WeakSet()
 
 
 def _forget_threads():
-    for owner in list(_with_threads):
-        owner.forget_threads()
+    for switch in list(_switches):
+        switch.forget_threads()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-class Switch:
-    """On or off for the process, and the other way for a while in one thread."""
+def _begin_thread(record):
+    record.token, record.pauses = object(), []
 
-    def __init__(self):
-        # Each switch has its own class, whose attribute ``off`` is the state of the process. A thread shadows it while
-        # it pauses or is in a region. So one attribute read is enough, and closing the backend reaches every thread.
-        # ``uncast``: whether the thread is in the ``forward`` of a model at a level that casts no functions.
-        at_first = {"off": True, "depth": 0, "inside": False, "uncast": False}
-        self._process_state = type("Local", (threading.local,), at_first)
+
+class Switch:
+    """On or off for the process, and the other way for a while in one thread.
+
+    Args:
+        flags: the ``autocast_flags.Flags`` to set where casts are on, or None.
+        low: the dtype for them.
+    """
+
+    def __init__(self, flags=None, low=None):
+        # Each switch has its own class of records, whose attribute ``off`` is the state of the process. A thread
+        # shadows it while it pauses or is in a region. So one attribute read is enough, and closing the backend reaches
+        # every thread. The rest of a thread's record:
+        #   depth: the number of its pauses; ``pauses``: for each, what ``Flags.restore`` takes, and the devices
+        #   inside: whether it is in a region
+        #   uncast: whether it is in the ``forward`` of a model at a level that casts no functions
+        #   entered: the ``CastDevices`` for which its flags are set, or None
+        #   before: in the main thread, its flags before that
+        #   token: the thread for which casts are made; an identifier of threads may be used again by a later one
+        at_first = {"off": True, "depth": 0, "inside": False, "uncast": False, "entered": None, "before": None}
+        self._process_state = type("Record", (threading.local,), dict(at_first, __init__=_begin_thread))
         self.local = self._process_state()
+        self.flags, self._low = flags, low
         #: The ``argument_casts.CastDevices``: on which devices tensors are cast.
         self.devices = None
         self._is_off = True
-        forget_threads_in_forks(self)
+        _switches.add(self)
+        self.forget_threads()
 
     def forget_threads(self):
         """Count only the calling thread, as far as it pauses casts or is in a region."""
@@ -52,13 +71,40 @@ class Switch:
         """
         return bool(self._pausing) or (self._is_off and not self._inside)
 
+    def is_on(self):
+        """Return whether casts are on in this thread."""
+        return not self.local.off and not self.is_disabled()
+
+    def is_disabled(self):
+        """Return whether the user has turned off, in this thread, the autocast that we have turned on in it."""
+        return self.flags is not None and not self.flags.is_enabled() and self.local.entered is not None
+
     def turn_on(self):
-        """Turn casts on in every thread that does not pause them."""
+        """Turn casts on in every thread that does not pause them, and the flags of the main thread if it calls this."""
         self._process_state.off = self._is_off = False
+        if self.flags is not None and threading.current_thread() is threading.main_thread():
+            self.local.before = self.flags.read()
+            self.update_flags()
 
     def turn_off(self):
         """Turn casts off in every thread, except in those that are in a region."""
         self._process_state.off = self._is_off = True
+        local = self.local
+        if local.before is not None:
+            self.flags.write(local.before)
+            local.before = local.entered = None
+            local.pauses[:] = [((), None)] * len(local.pauses)  # those that end later restore nothing
+
+    def update_flags(self):
+        """Set the flags of the main thread, where they stay set, for the devices that are cast now."""
+        local = self.local
+        if local.before is None or local.off or local.entered is self.devices:
+            return
+        for device, state in self.flags.read()[0].items():
+            local.before[0].setdefault(device, state)
+        self.flags.write(local.before)
+        self.flags.enter(self._low)
+        local.entered = self.devices
 
     def change_pauses(self, change):
         """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
@@ -85,6 +131,26 @@ class Switch:
                 self._inside.pop()
         return was
 
+    def record(self):
+        """Return a copy of this thread's record and its flags, for ``exchange``."""
+        return dict(vars(self.local)), self.flags and self.flags.read()
+
+    def exchange(self, record):
+        """Give this thread another record and flags; return its own."""
+        own, mine = self.record(), vars(self.local)
+        self._count(mine, list.pop)
+        mine.clear()
+        mine.update(record[0], pauses=list(record[0]["pauses"]))
+        self._count(mine, lambda threads: threads.append(None))
+        if self.flags is not None:
+            self.flags.write(record[1])
+        return own
+
+    def _count(self, mine, change):
+        for threads, counts in ((self._pausing, mine.get("depth")), (self._inside, mine.get("inside"))):
+            if counts:
+                change(threads)
+
 
 def _restore_state(mine):
     """Make ``off`` what the region of a thread says, or outside a region that of the process."""
@@ -95,7 +161,10 @@ def _restore_state(mine):
 
 
 class Paused:
-    """Context manager: casts off in this thread. A class, for speed: it is entered at every backward."""
+    """Context manager: casts off in this thread. A class, for speed: it is entered at every backward.
+
+    It can be entered again within itself.
+    """
 
     __slots__ = ("_switch",)
 
@@ -105,14 +174,25 @@ class Paused:
     def __enter__(self):
         if is_tracing():
             end_graph()
-        self._switch.change_pauses(1)
+        switch = self._switch
+        switch.change_pauses(1)
+        if switch.flags is not None:
+            switch.local.pauses.append((switch.flags.leave(), switch.devices))
 
     def __exit__(self, *exc_info):
-        self._switch.change_pauses(-1)
+        switch = self._switch
+        if switch.flags is None:
+            switch.change_pauses(-1)
+            return
+        was, devices = switch.local.pauses.pop()
+        switch.flags.restore(was)
+        switch.change_pauses(-1)
+        if switch.devices is not devices:
+            switch.update_flags()
 
 
 class Unpaused:
-    """Context manager: this thread's pauses suspended, for code that must run under the casts of an earlier time."""
+    """Context manager: this thread's pauses suspended."""
 
     __slots__ = ("_switch", "_depth")
 
@@ -127,15 +207,40 @@ class Unpaused:
         self._switch.change_pauses(self._depth)
 
 
+class WithFlags:
+    """Context manager: autocast's flags set in this thread, if the switch has any."""
+
+    __slots__ = ("_switch", "_flags", "_entered")
+
+    def __init__(self, switch):
+        self._switch = switch
+
+    def __enter__(self):
+        switch = self._switch
+        if switch.flags is not None:
+            self._flags, self._entered = switch.flags.read(), switch.local.entered
+            switch.flags.enter(switch._low)
+            switch.local.entered = switch.devices
+
+    def __exit__(self, *exc_info):
+        switch = self._switch
+        if switch.flags is not None:
+            switch.flags.write(self._flags)
+            switch.local.entered = self._entered
+
+
 class InRegion(Unpaused):
     """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
 
-    __slots__ = ("_was",)
+    __slots__ = ("_was", "_with_flags")
 
     def __enter__(self):
         super().__enter__()
         self._was = self._switch.mark_inside(True)
+        self._with_flags = WithFlags(self._switch)
+        self._with_flags.__enter__()
 
     def __exit__(self, *exc_info):
+        self._with_flags.__exit__(*exc_info)
         self._switch.mark_inside(self._was)
         super().__exit__(*exc_info)

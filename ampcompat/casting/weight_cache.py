@@ -1,11 +1,8 @@
 """A cache of the casts of weights, which are made once per iteration.
 
 A cast is valid for one version of a weight. While something may write to the weight's memory without moving the version
-(``memory_aliases``), the weight is cast again at each use.
+(``written_memory``), the weight is cast again at each use.
 """
-
-import threading
-import weakref
 
 import torch
 
@@ -17,7 +14,6 @@ from ..torch_compat.thread_context import (
     jit_tracing_state,
 )
 from .compile import is_compiling
-from .memory_aliases import memory_of
 
 Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor
@@ -43,6 +39,13 @@ def _is_cacheable(weight):
     return not (is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided)
 
 
+def _belongs_to_its_user(weight):
+    """Return whether a cast made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
+    if functorch_level() is not None or jit_tracing_state() is not None:
+        return True
+    return weight.is_cuda and is_capturing_cuda_graph()
+
+
 class _Entry:
     """What is known of one weight.
 
@@ -50,21 +53,10 @@ class _Entry:
     replaced as a whole, because other threads read it.
     """
 
-    __slots__ = ("reference", "address", "memory", "cached")
-
-    def __init__(self, reference):
-        self.reference = reference
-        self.address = self.memory = self.cached = None
-
-
-class CastingThread(threading.local):
-    """The thread for which casts are made: the thread's own ``token``, or that of the thread it recomputes for.
-
-    A thread identifier cannot be used: it may be reused by a later thread.
-    """
+    __slots__ = ("address", "cached")
 
     def __init__(self):
-        self.token = object()
+        self.address = self.cached = None
 
 
 class WeightCache:
@@ -72,15 +64,16 @@ class WeightCache:
 
     Args:
         make: weight -> its cast.
-        aliases: the ``Aliases`` of all tensors.
-        casting_thread: the ``CastingThread`` that identifies threads.
+        written: a ``WrittenMemory`` for its weights.
+        thread: a thread-local object whose ``token`` identifies the thread for which casts are made.
     """
 
-    def __init__(self, make, aliases, casting_thread):
+    def __init__(self, make, written, thread):
         self._make = make
-        self._aliases = aliases
-        self._entries = {}  # id of a weight -> its entry
-        self._casting_thread = casting_thread
+        self.written = written
+        entries = self._entries = {}  # id of a weight that ``written`` watches -> its entry
+        written.forgotten = lambda key: entries.pop(key, None)
+        self._thread = thread
         self.is_empty = True  # no weight has a cast here
 
     def cast(self, weight):
@@ -88,54 +81,40 @@ class WeightCache:
 
         A cast made without gradients is never returned when they are enabled, nor one of inference mode outside it.
         """
-        if functorch_level() is not None or jit_tracing_state() is not None:  # casts made here belong to the transform
-            return self._make(weight)
-        if weight.is_cuda and is_capturing_cuda_graph():  # the graph must make its casts anew at every replay
+        if _belongs_to_its_user(weight):
             return self._make(weight)
         entry = self._entries.get(id(weight))
-        if entry is None or entry.reference() is not weight:
+        if entry is None:
             if not _is_cacheable(weight):
                 return self._make(weight)
-            entry = self._add_entry(weight)
+            self.written.watch([weight])
+            entry = self._entries.setdefault(id(weight), _Entry())
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the cast is made: another thread may change the weight meanwhile.
         where = weight.data_ptr() if type(weight) is Parameter else address(weight)
         state = (weight._version, where, weight.requires_grad)
         cached = entry.cached
         if cached is not None and cached[1] == state and cached[2] in (mode, True):
-            return cached[0]
+            if id(weight) not in self.written.noted:
+                return cached[0]
+        return self._cast_anew(entry, weight, state, mode)
+
+    def _cast_anew(self, entry, weight, state, mode):
+        written = self.written
         if state[1] != entry.address:
-            entry.address, entry.memory = state[1], memory_of(weight)
+            entry.address = state[1]
+            written.watch([weight])
+        if id(weight) in written.noted:
+            written.clear([weight])
+        count = written.count
         cast = self._make(weight)
-        if _is_plain(type(cast)):
-            entry.cached = (cast, state, mode, self._casting_thread.token)
+        entry.cached = None
+        if _is_plain(type(cast)) and id(weight) not in written.noted:
+            entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
-            # Asked last: an alias that is recorded meanwhile drops the cast.
-            if self._aliases.references and self._aliases.has(entry.memory):
+            if written.count != count:  # another thread may have written it while the cast was made
                 entry.cached = None
         return cast
-
-    def _add_entry(self, weight):
-        entry = _Entry(weakref.ref(weight, _Forget(self, id(weight))))
-        with self._aliases.lock:
-            self._entries[id(weight)] = entry
-        return entry
-
-    def forget_dead(self, key, reference):
-        """Drop the entry of a weight that died."""
-        with self._aliases.lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry.reference is reference:
-                del self._entries[key]
-
-    def forget_memory(self, memory):
-        """Drop the casts of the weights in this memory."""
-        with self._aliases.lock:
-            if self.is_empty:
-                return
-            for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
-                if entry.memory == memory:
-                    entry.cached = None
 
     def forget_weight(self, weight):
         """Drop the casts of one weight."""
@@ -144,7 +123,7 @@ class WeightCache:
             entry.cached = None
 
     def forget_all(self):
-        """Drop every cast, whichever thread made it. The recorded aliases stay."""
+        """Drop every cast, whichever thread made it. What may have been written is still known."""
         self.is_empty = True
         for entry in self._entries.copy().values():
             entry.cached = None
@@ -158,34 +137,17 @@ class WeightCache:
         Args:
             weights: () -> the weights; called only if other threads have casts here.
         """
-        is_left, mine = False, self._casting_thread.token
-        with self._aliases.lock:  # so that ``forget_memory`` in another thread does not take the cache for empty
-            self.is_empty = True
-            for entry in self._entries.copy().values():
-                cached = entry.cached
-                if cached is not None and cached[-1] is mine:
-                    entry.cached = None
-                is_left = is_left or entry.cached is not None
-            if is_left:
-                self.is_empty = False
+        is_left, mine = False, self._thread.token
+        self.is_empty = True
+        for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
+            cached = entry.cached
+            if cached is not None and cached[-1] is mine:
+                entry.cached = None
+            is_left = is_left or entry.cached is not None
         if is_left:
+            self.is_empty = False
             for weight in weights():
                 self.forget_weight(weight)
 
     def __len__(self):
         return sum(entry.cached is not None for entry in self._entries.copy().values())
-
-
-class _Forget:
-    """Weak reference callback: drop the entry of a weight that died. Holds the cache weakly itself."""
-
-    __slots__ = ("_cache", "_key")
-
-    def __init__(self, cache, key):
-        self._cache = weakref.ref(cache)
-        self._key = key
-
-    def __call__(self, reference):
-        cache = self._cache()
-        if cache is not None:
-            cache.forget_dead(self._key, reference)

@@ -62,9 +62,8 @@ def half_emulated(function, casts, always=True):
             args, kwargs = map_arguments(casts.to_low, args, kwargs)
             return function(*args, **kwargs)
         call = half_emulation.EmulatedCall(casts.low, casts.high)
-        args, kwargs = map_arguments(casts.rounding(call), args, kwargs)
         with paused():
-            return call.run(function, args, kwargs)
+            return call.computed(function, args, kwargs, lambda tensor: casts.rounded(tensor, call))
 
     return in_half
 

@@ -30,9 +30,9 @@ class ModelNames:
         """Return (model, suffix of the names in it) of all models that are still alive."""
         return list(self._suffixes.items())
 
-    def gradients(self, adapters):
+    def gradients(self, records):
         """Yield (name, unscaled gradient) of the params of optimizers."""
-        for adapter in adapters:
+        for adapter in records:
             params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.unpaired_params()]
             for index, (param, master) in enumerate(params):
                 if master.grad is not None:

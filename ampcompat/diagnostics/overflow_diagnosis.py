@@ -48,7 +48,7 @@ class OverflowDiagnosis(Observer):
     def __init__(self, prints=True, prints_summary=False):
         self._findings = Findings()
         self._is_paused = False
-        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to adapters, calls) of a pass while paused
+        self._unrecorded = {}  # loss_id -> (loss, scale, weak references to records, calls) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
         self._verbosity = 0 if prints_summary else 1  # the verbosity from which on it prints
@@ -102,8 +102,8 @@ class OverflowDiagnosis(Observer):
             return
         self._unrecorded.pop(backward.loss_id, None)
         if self.is_paused:
-            adapters = list(map(weakref.ref, backward.adapters))
-            known = backward.loss.detach(), backward.scale, adapters, self._hooks.calls.take()
+            records = list(map(weakref.ref, backward.records))
+            known = backward.loss.detach(), backward.scale, records, self._hooks.calls.take()
             self._unrecorded[backward.loss_id] = known
             return
         if self._pass is not _none:  # the pass before ended with an error
@@ -131,7 +131,7 @@ class OverflowDiagnosis(Observer):
                 self._read_never_skipped()
         if self._passes % COUNT_EVERY == 0:
             self._is_first_rank = is_first_rank()
-            self._counter.update([gradient for _, gradient in self._names.gradients(backward.adapters)])
+            self._counter.update([gradient for _, gradient in self._names.gradients(backward.records)])
         self._passes += 1
         self._hooks.gradients.clear()
         self._hooks.clear_on_next_forward()
@@ -173,10 +173,10 @@ class OverflowDiagnosis(Observer):
         """Return the ``OverflowFacts`` of the last skipped step of a loss, or None."""
         return self._findings.last_facts(loss_id)
 
-    def facts_without_record(self, session, loss_id, scaler, loss, scale, adapters):
+    def facts_without_record(self, session, loss_id, scaler, loss, scale, records):
         """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and its gradients."""
         self.initialized(session, session.models, ())  # for the names of params
-        return self._without_outputs(self._skipped_record(session, loss_id, scaler, loss, scale, adapters), session)
+        return self._without_outputs(self._skipped_record(session, loss_id, scaler, loss, scale, records), session)
 
     @staticmethod
     def _without_outputs(record, session):
@@ -189,26 +189,26 @@ class OverflowDiagnosis(Observer):
         hooks, high = self._hooks, backward.high
         losses = self._losses.pop(backward.loss_id, [])
         numbers = {"loss_id": backward.loss_id, "scale": backward.scale, "scaler": backward.scaler}
-        return self._record_of(backward.adapters, losses, hooks.outputs, high, **numbers)._replace(
+        return self._record_of(backward.records, losses, hooks.outputs, high, **numbers)._replace(
             output_gradients=NamedScalars([each[:2] for each in hooks.gradients], high, backward.scale),
             weights=NamedScalars([] if backward.scaler.checks_overflow else weight_maxima(self._names.models()), high),
         )
 
-    def _record_of(self, adapters, losses, outputs, high, **numbers):
+    def _record_of(self, records, losses, outputs, high, **numbers):
         """Return a ``PassRecord``; ``outputs``: the ``Entry`` objects that are known."""
         return PassRecord(
-            step=max([self._steps.get(adapter, 0) for adapter in adapters] or [0]),
+            step=max([self._steps.get(adapter, 0) for adapter in records] or [0]),
             losses=NamedScalars(losses, high),
-            param_gradients=NamedScalars(named_maxima(self._names.gradients(adapters)), high),
+            param_gradients=NamedScalars(named_maxima(self._names.gradients(records)), high),
             max_before=self._snapshots(),
             outputs=NamedScalars([each[:2] for each in outputs], high),
             output_dtypes=[each.dtype for each in outputs],
             **numbers,
         )
 
-    def _skipped_record(self, session, loss_id, scaler, loss, scale, adapters, outputs=()):
+    def _skipped_record(self, session, loss_id, scaler, loss, scale, records, outputs=()):
         numbers = {"loss_id": loss_id, "scale": scale, "scaler": scaler}
-        return self._record_of(adapters, named_maxima([("loss", loss)]), outputs, session.policy.dtypes.high, **numbers)
+        return self._record_of(records, named_maxima([("loss", loss)]), outputs, session.policy.dtypes.high, **numbers)
 
     def _snapshots(self):
         return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
@@ -231,9 +231,9 @@ class OverflowDiagnosis(Observer):
 
     def _explain_unrecorded(self, session, loss_id, scaler):
         loss, scale, references, calls = self._unrecorded.pop(loss_id)
-        adapters = [reference() for reference in references if reference() is not None]
+        records = [reference() for reference in references if reference() is not None]
         outputs = self._hooks.replayed(calls)
-        record = self._skipped_record(session, loss_id, scaler, loss, scale, adapters, outputs)
+        record = self._skipped_record(session, loss_id, scaler, loss, scale, records, outputs)
         if outputs:
             self._explain(session, record, skipped=True)
         else:

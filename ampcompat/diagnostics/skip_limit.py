@@ -9,19 +9,21 @@ from .overflow_diagnosis import OverflowDiagnosis, find_diagnosis
 
 
 class SkipLimit(Observer):
-    """Prints or raises once, with the cause, when a limit of skipped steps in a row is reached.
+    """Prints or raises once, with the cause, when a loss of one configuration has so many skipped steps in a row.
 
     The cause comes from the session's ``OverflowDiagnosis``. Without one, hooks are registered only for the last step
     before the limit.
 
     Args:
+        configuration: the ``Configuration``, held weakly.
         limit: the number of skipped steps in a row; a scale at its minimum counts as the limit.
         raises: whether to raise ``GradientOverflowError`` instead of printing.
     """
 
-    def __init__(self, limit, raises):
+    def __init__(self, configuration, limit, raises):
+        self.configuration = weakref.ref(configuration)
         self._diagnosis = OverflowDiagnosis(prints=False)
-        self._last_passes = {}  # loss_id -> (loss, scale, weak references to the adapters)
+        self._last_passes = {}  # loss_id -> (loss, scale, weak references to the records)
         self.set(limit, raises)
 
     def set(self, limit, raises):
@@ -33,14 +35,16 @@ class SkipLimit(Observer):
 
     def before_backward(self, backward):
         """Keep what is needed if the step of this pass reaches the limit."""
-        adapters = list(map(weakref.ref, backward.adapters))
-        self._last_passes[backward.loss_id] = backward.loss.detach(), backward.scale, adapters
+        if backward.configuration is not self.configuration():
+            return
+        records = list(map(weakref.ref, backward.records))
+        self._last_passes[backward.loss_id] = backward.loss.detach(), backward.scale, records
         if self._scaler is not None:
             self._diagnosis.before_backward(backward)
 
     def after_backward(self, backward):
         """Record the pass, or stop recording when a step was not skipped."""
-        if self._scaler is None:
+        if self._scaler is None or backward.configuration is not self.configuration():
             return
         self._diagnosis.after_backward(backward)
         if backward.scaler is self._scaler and not backward.scaler.skips_in_a_row:
@@ -52,6 +56,9 @@ class SkipLimit(Observer):
         Raises:
             GradientOverflowError: the limit is reached, and ``raises`` is set.
         """
+        configuration = self.configuration()
+        if configuration is None or scaler not in configuration.scalers:
+            return
         self._diagnosis.step_skipped(session, loss_id, scaler)
         if self._has_reported:
             return
@@ -69,7 +76,7 @@ class SkipLimit(Observer):
         self._stop()
         if self._raises:
             raise GradientOverflowError(message)
-        session.notices.say(message)
+        configuration.notices.say(message)
 
     def closed(self, session):
         """Remove the hooks."""
@@ -79,8 +86,8 @@ class SkipLimit(Observer):
         facts = (find_diagnosis(session) or self._diagnosis).last_facts(loss_id)
         if facts is None:  # the first skipped step is at the limit: its gradients are there, activations are not
             loss, scale, references = self._last_passes[loss_id]
-            adapters = [reference() for reference in references if reference() is not None]
-            facts = self._diagnosis.facts_without_record(session, loss_id, scaler, loss, scale, adapters)
+            records = [reference() for reference in references if reference() is not None]
+            facts = self._diagnosis.facts_without_record(session, loss_id, scaler, loss, scale, records)
         _, text, advice = explain(facts._replace(is_persistent=True))
         return "{} What to try: {}".format(text, advice)
 
@@ -89,11 +96,18 @@ class SkipLimit(Observer):
         self._diagnosis.stop()
 
 
-def set_skip_limit(session, limit, raises):
-    """Give a session a ``SkipLimit``, or change the one that it has."""
-    for observer in session.observers:
-        if isinstance(observer, SkipLimit):
-            observer.set(limit, raises)
+def set_skip_limit(session, configuration, skip_limit):
+    """Give a session a ``SkipLimit`` for a configuration, or change the one that it has.
+
+    Args:
+        skip_limit: (limit, raises), see there.
+    """
+    limits = [observer for observer in session.observers if isinstance(observer, SkipLimit)]
+    for observer in limits:
+        if observer.configuration() is configuration:
+            observer.set(*skip_limit)
             return
-    if any(scaler.checks_overflow for scaler in session.scalers):
-        session.observers.append(SkipLimit(limit, raises))
+        if observer.configuration() is None:
+            session.observers.remove(observer)
+    if any(scaler.checks_overflow for scaler in configuration.scalers):
+        session.observers.append(SkipLimit(configuration, *skip_limit))

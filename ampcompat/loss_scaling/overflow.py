@@ -6,10 +6,9 @@ An overflow passes five stations:
     OverflowCheck     the flags of one check, all-reduced over ranks; the host reads them at most once
     LossScaler        lowers the scale (``scaler``)
     StepSkips         the checks that decide whether an optimizer's next step is skipped
-    SessionCallbacks  ``step_skipped``: the printed message and the observers (``optimizers.session_callbacks``)
+    OptimizerRecord   ``step_skipped``: the printed message and the observers (``optimizers.record``)
 """
 
-import copy
 import functools
 
 import torch
@@ -59,48 +58,48 @@ class OverflowCheck:
         run_all((callback, ()) for callback in callbacks)
 
 
-def check_overflow(scaler, loss_id, adapters, groups=()):
+def check_overflow(scaler, loss_id, records, groups=()):
     """Check what one or several backward passes of a loss left, and skip the next steps of the optimizers accordingly.
 
     Args:
         scaler: the ``LossScaler`` of the loss.
         loss_id: its number.
-        adapters: of the optimizers whose params the last pass reached. Adapters of deferred checks are added.
+        records: of the optimizers whose params the last pass reached. Records of deferred checks are added.
         groups: process groups whose ranks skip the same steps, besides those over which params are split.
 
     Returns:
         The ``OverflowCheck``.
     """
-    adapters = _with_deferred(scaler, adapters)
-    on_device = all([adapter.skips.takes_found_inf() for adapter in adapters])
+    records = _with_deferred(scaler, records)
+    on_device = all([record.skips.takes_found_inf() for record in records])
     groups = list(groups)
-    for adapter in adapters:
-        groups += [group for group in adapter.process_groups if group not in groups]
+    for record in records:
+        groups += [group for group in record.process_groups if group not in groups]
     if scaler.is_replaced("update_scale"):
         check = scaler.update_by_client()
     else:
         check = scaler.check_overflow(on_device, groups if scaler.checks_overflow else ())
-    for adapter in adapters:
-        adapter.skips.deferred.pop(scaler, None)
+    for record in records:
+        record.skips.deferred.pop(scaler, None)
         if scaler.checks_overflow or check.result:
-            adapter.skips.add(check, scaler, loss_id)
+            record.skips.add(check, scaler, loss_id)
     if check.result:  # only a client's ``update_scale`` reads the result at once
         check.run_callbacks()
     return check
 
 
-def defer_check(scaler, loss_id, adapters):
+def defer_check(scaler, loss_id, records):
     """Leave the check to a later backward pass of this loss, or to the step if no pass comes before it."""
-    adapters = _with_deferred(scaler, adapters)
-    for adapter in adapters:
-        adapter.skips.deferred[scaler] = loss_id, adapters
+    records = _with_deferred(scaler, records)
+    for record in records:
+        record.skips.deferred[scaler] = loss_id, records
 
 
-def _with_deferred(scaler, adapters):
-    found = list(adapters)
-    for adapter in adapters:
-        if scaler in adapter.skips.deferred:
-            _, earlier = adapter.skips.deferred[scaler]
+def _with_deferred(scaler, records):
+    found = list(records)
+    for record in records:
+        if scaler in record.skips.deferred:
+            _, earlier = record.skips.deferred[scaler]
             found += [each for each in earlier if each not in found]
     return found
 
@@ -118,7 +117,7 @@ class StepSkips:
         self._on_skip = on_skip
         self._next = []  # (OverflowCheck, scaler) for the next step
         self._last = []  # the checks that the last step used
-        self.deferred = {}  # scaler -> (loss_id, adapters): see ``defer_check``
+        self.deferred = {}  # scaler -> (loss_id, records): see ``defer_check``
 
     def add(self, check, scaler, loss_id):
         """Skip the next step if ``check`` is an overflow."""
@@ -172,12 +171,12 @@ class StepSkips:
         return False
 
     def _check_deferred(self):
-        for scaler, (loss_id, adapters) in list(self.deferred.items()):
+        for scaler, (loss_id, records) in list(self.deferred.items()):
             if scaler in self.deferred:
-                check_overflow(scaler, loss_id, adapters)
+                check_overflow(scaler, loss_id, records)
 
-    def __deepcopy__(self, memo):
-        # Checks and scalers belong to the session. A copied optimizer shares them.
-        twin = StepSkips(copy.deepcopy(self._optimizer, memo), self._on_skip)
+    def copied_for(self, optimizer, on_skip):
+        """Return the skips of a copied optimizer, which shares the checks: these belong to the session."""
+        twin = StepSkips(optimizer, on_skip)
         twin._next, twin._last = list(self._next), list(self._last)
         return twin

@@ -12,7 +12,7 @@ import torch
 
 from ..casting import half_emulation
 from ..models import weights as model_parts
-from ..optimizers.adapter import SLOT
+from ..optimizers.record import record_of
 from ..tensor_lists import is_shard
 from . import report
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes
@@ -168,8 +168,8 @@ def during_training(models, optimizers, policy=None):
     for model in models:
         casts.update(_cast_sizes(model, policy) if policy is not None else {})
     for optimizer in optimizers:
-        adapter = getattr(optimizer, SLOT, None)
-        model_of = {id(pair.master): pair.model for pair in (adapter.pairs() if adapter is not None else ())}
+        record = record_of(optimizer)
+        model_of = {id(pair.master): pair.model for pair in (record.pairs() if record is not None else ())}
         for group in optimizer.param_groups:
             params = group["params"]
             state = StateSizes(same_optimizer_factory(optimizer, group), params[0].device) if params else None

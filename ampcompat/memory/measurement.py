@@ -3,7 +3,7 @@
 import functools
 from types import MethodType
 
-from ..optimizers.adapter import SLOT
+from ..optimizers.record import record_of
 from ..patching import PatchStack
 from .step_observer import MemoryObserver
 
@@ -30,7 +30,7 @@ def measured_step(session, models, optimizers, step):
             session.observers.append(observer)
             patches.defer(session.observers.remove, observer)
         for each in optimizers:
-            if not hasattr(each, SLOT):
+            if record_of(each) is None:
                 patches.set(each, "step", MethodType(_observed(each.step, observer), each))
         observer.begin_step(0)
         try:
@@ -42,7 +42,7 @@ def measured_step(session, models, optimizers, step):
 
 def was_skipped(optimizers):
     """Return whether the last step of any of the optimizers was skipped because of an overflow."""
-    return any(getattr(each, SLOT).skips.was_last_skipped() for each in optimizers if hasattr(each, SLOT))
+    return any(record.skips.was_last_skipped() for record in map(record_of, optimizers) if record is not None)
 
 
 def _observed(step, observer):

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 import torch
 
 from ..module_hook import ModuleHook
-from ..optimizers.adapter import SLOT
+from ..optimizers.record import record_of
+from ..tensor_lists import stored_gradient
 from ..torch_compat import features, thread_context
 from ..weak_list import WeakList
 from .allocations import AllocationTracker
@@ -126,7 +127,9 @@ class MemoryMeter:
             return
         if self._is_in_step:
             self._find_static_tensors()
-        gradients = sizes_in([param.grad for param in self._params] + [chunk.memory() for chunk in self._chunks])
+        gradients = sizes_in(
+            [stored_gradient(param) for param in self._params] + [chunk.memory() for chunk in self._chunks]
+        )
         kinds, temporaries = self._count(gradients)
         usage, total = self._usage, kinds.total
         usage.peak_by_kind = usage.peak_by_kind.maximum(kinds)
@@ -165,9 +168,9 @@ class MemoryMeter:
     def _static_tensors(self):
         models, optimizers = self.tracked()
         params = [param for model in models for param in model.parameters()]
-        adapters = [getattr(optimizer, SLOT) for optimizer in optimizers if hasattr(optimizer, SLOT)]
-        masters = [pair.master for adapter in adapters for pair in adapter.pairs()]
-        self._chunks = [chunk for adapter in adapters for chunk in adapter._chunks]  # buffers of gradients
+        records = [record for record in map(record_of, optimizers) if record is not None]
+        masters = [pair.master for record in records for pair in record.pairs()]
+        self._chunks = [chunk for record in records for chunk in record.masters.chunks]  # buffers of gradients
         grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
         self._params = list({id(param): param for param in params + masters + grouped}.values())  # may have gradients
         yield "parameters", params

@@ -72,7 +72,7 @@ class MemoryObserver(Observer):
 
     def before_backward(self, backward):
         """Sample: all activations exist."""
-        self._meter.track((), [adapter.optimizer for adapter in backward.adapters])
+        self._meter.track((), [record.optimizer for record in backward.records])
         self._meter.sample()
 
     def after_backward(self, backward):

@@ -11,8 +11,7 @@ import torch
 
 from .. import amp, opt_levels
 from ..errors import AmpError, AmpTypeError
-from ..optimizers.adapter import SLOT
-from ..optimizers.untracked_gradients import leaves_of
+from ..optimizers.record import record_of
 from ..torch_compat.thread_context import world_size
 from ..training import state
 from ..training.backward_pass import WHERE_EQUAL
@@ -70,15 +69,15 @@ class OptimizerHook(Hook):
 
     def _scaled_loss(self, optimizer, loss, position):
         session = state.current()
-        if session is None or not session.enabled or not hasattr(optimizer, SLOT):
+        if session is None or not session.enabled or record_of(optimizer) is None:
             return contextlib.nullcontext(_divide_loss(loss, position))
         return _scale_loss(session, optimizer, loss, 0, position)
 
     def _step(self, runner, optimizer):
-        adapter = getattr(optimizer, SLOT, None)
-        if adapter is None:
+        record = record_of(optimizer)
+        if record is None:
             self._clip(runner, runner.model.parameters())
-        elif not adapter.skips.is_next_skipped():
+        elif not record.skips.is_next_skipped():
             self._clip(runner, amp.master_params(optimizer))
         optimizer.step()
 
@@ -166,7 +165,7 @@ class Fp16OptimizerHook(OptimizerHook):
     def before_run(self, runner):
         """Prepare model and optimizer, and resume the loss scale from ``runner.meta``."""
         optimizer, session = _optimizer_of(runner), session_access.session(self.opt_level)
-        if session.enabled and not hasattr(optimizer, SLOT):
+        if session.enabled and record_of(optimizer) is None:
             self._initialize(session, runner.model, optimizer)
         wrap_fp16_model(runner.model)
         saved = (getattr(runner, "meta", None) or {}).get("fp16", {}).get("loss_scaler")
@@ -189,7 +188,7 @@ class Fp16OptimizerHook(OptimizerHook):
             amp.initialize(inner, optimizer, opt_level=self.opt_level, verbosity=0)
         finally:
             session.verbosity = verbosity
-        session.scalers[:] = [self.loss_scaler.scaler]
+        record_of(optimizer).configuration.scalers[:] = [self.loss_scaler.scaler]
 
     def _zero_grad(self, runner, optimizer):
         runner.model.zero_grad()
@@ -199,23 +198,24 @@ class Fp16OptimizerHook(OptimizerHook):
         session = state.current()
         if session is not None and not session.enabled:
             return contextlib.nullcontext(_divide_loss(loss, position))
-        if session is None or not hasattr(optimizer, SLOT):
+        if session is None or record_of(optimizer) is None:
             raise AmpError(
                 "{} has not prepared this optimizer. Call its before_run(runner) before the first iteration, and after "
                 "ampcompat.reset().".format(type(self).__name__)
             )
         scaler = self.loss_scaler.scaler
-        if scaler not in session.scalers:
-            session.scalers.append(scaler)
-        return _scale_loss(session, optimizer, loss, session.scalers.index(scaler), position)
+        scalers = record_of(optimizer).configuration.scalers
+        if scaler not in scalers:
+            scalers.append(scaler)
+        return _scale_loss(session, optimizer, loss, scalers.index(scaler), position)
 
     def _step(self, runner, optimizer):
-        adapter = getattr(optimizer, SLOT, None)
-        if adapter is not None and self.distributed and world_size() > 1 and not averages_gradients(runner.model):
-            if not adapter.skips.is_next_skipped():
+        record = record_of(optimizer)
+        if record is not None and self.distributed and world_size() > 1 and not averages_gradients(runner.model):
+            if not record.skips.is_next_skipped():
                 allreduce_grads(list(amp.master_params(optimizer)), self.coalesce, self.bucket_size_mb)
         super()._step(runner, optimizer)
-        if adapter is not None:
+        if record is not None:
             runner.meta = {} if getattr(runner, "meta", None) is None else runner.meta
             runner.meta.setdefault("fp16", {})["loss_scaler"] = self.loss_scaler.state_dict()
 
@@ -233,7 +233,7 @@ def _scale_loss(session, optimizer, loss, loss_id, position):
 
     So does unscaling, at the levels where that gives the same gradients.
     """
-    loss = _divide_loss(loss.to(session.policy.dtypes.high), position)
+    loss = _divide_loss(loss.to(record_of(optimizer).configuration.policy.dtypes.high), position)
     return session.scale_loss(loss, optimizer, loss_id, delay_unscale=False if position.is_last else WHERE_EQUAL)
 
 
@@ -256,6 +256,20 @@ def _loss_of(runner):
             "returns it.".format(sorted(outputs) if isinstance(outputs, dict) else type(outputs).__name__)
         )
     return loss
+
+
+def leaves_of(tensor):
+    """Return the ids of the tensors that ``tensor.backward()`` accumulates gradients in."""
+    leaves, nodes, waiting = set(), set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in nodes:
+            continue
+        nodes.add(node)
+        waiting += [parent for parent, _ in node.next_functions]
+        if not node.next_functions:
+            leaves.add(id(getattr(node, "variable", None)))
+    return leaves
 
 
 def _logger(runner):

@@ -20,7 +20,7 @@ def session(opt_level="O1"):
 
 
 def _is_usable(session):
-    return not session.enabled or session.policy is not None or session.choice is not None
+    return not session.enabled or session.is_initialized() or session.choice is not None
 
 
 def _open_session(opt_level):

@@ -121,28 +121,28 @@ class DDPWrappers:
 
     # -- around a pass -------------------------------------------------------------------------------------------------
 
-    def move_to_masters(self, adapters):
+    def move_to_masters(self, records):
         """Record that gradients which ``delay_unscale`` left in place move to their masters before the next pass."""
-        for wrapper in self._of(adapters, IN_PLACE):
+        for wrapper in self._of(records, IN_PLACE):
             self._unreduced[wrapper] = IN_MASTERS
 
-    def have_unreduced_gradients(self, adapters):
+    def have_unreduced_gradients(self, records):
         """Return whether earlier passes have left gradients that were not reduced."""
-        return bool(self._of(adapters, IN_PLACE))
+        return bool(self._of(records, IN_PLACE))
 
-    def record_unreduced(self, adapters, stay):
+    def record_unreduced(self, records, stay):
         """Record and return whether the pass that ends now has left gradients that were not reduced.
 
         Args:
-            adapters: of the pass.
+            records: of the pass.
             stay: whether they stay in ``.grad``, so that the next reduced pass includes them.
         """
-        unreduced = self._of(adapters, NONE, self._is_local)
+        unreduced = self._of(records, NONE, self._is_local)
         for wrapper in unreduced:
             self._unreduced[wrapper] = max(self._unreduced[wrapper], IN_PLACE if stay else IN_MASTERS)
         return bool(unreduced)
 
-    def average(self, adapters):
+    def average(self, records):
         """After a reduced pass, average the gradients in masters of earlier passes; some wrappers do so themselves.
 
         Half gradients leave ``.grad`` when ``scale_loss`` exits, so torch's reduction does not include those passes.
@@ -151,7 +151,7 @@ class DDPWrappers:
             The process groups whose ranks had unreduced gradients in masters, in the same order on every rank.
         """
         groups = []
-        for wrapper in self._of(adapters, IN_PLACE, lambda wrapper: not self._is_local(wrapper)):
+        for wrapper in self._of(records, IN_PLACE, lambda wrapper: not self._is_local(wrapper)):
             group = getattr(wrapper, "process_group", None) or True
             if self._unreduced[wrapper] == IN_MASTERS:
                 groups.append(group)
@@ -161,13 +161,13 @@ class DDPWrappers:
             self._unreduced[wrapper] = NONE
         return groups
 
-    def _of(self, adapters, least, accepts=lambda wrapper: True):
-        """Return the wrappers whose state is at least ``least`` and that share params with adapters."""
+    def _of(self, records, least, accepts=lambda wrapper: True):
+        """Return the wrappers whose state is at least ``least`` and that share params with records."""
         known = [reference() for reference in self._unreduced.keyrefs()]  # another thread may be wrapping a model
         wrappers = [each for each in known if each is not None and self._unreduced[each] >= least and accepts(each)]
         if not wrappers:
             return []
-        leaf_params = {id(param) for adapter in adapters for param in adapter.leaf_params()}
+        leaf_params = {id(param) for record in records for param in record.leaf_params()}
         return [each for each in wrappers if any(id(param) in leaf_params for param in each.module.parameters())]
 
     def _is_local(self, wrapper):

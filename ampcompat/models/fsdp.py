@@ -119,29 +119,29 @@ class ShardedModels:
 
     def __init__(self):
         self._modules = WeakList()
-        self._kept_for = WeakList()  # adapters of passes that were not reduced
+        self._kept_for = WeakList()  # records of the optimizers of passes that were not reduced
 
     def add(self, model):
         """Add the modules of a model that went through ``fully_shard``."""
         for _, module, _ in _sharded(model):
             self._modules.add(module)
 
-    def keep_gradients(self, adapters):
-        """Return whether torch keeps gradients of the pass of these adapters that ends now."""
+    def keep_gradients(self, records):
+        """Return whether torch keeps gradients of the pass of these records that ends now."""
         if not self._modules:
             return False
         groups = [group for module in self._modules for group in _groups(module._get_fsdp_state())]
         unreduced = [group for group in groups if not (group.reduce_grads and group.all_reduce_grads)]
         ids = {id(param.sharded_param) for group in unreduced for param in group.fsdp_params}
-        kept_for = [each for each in adapters if ids and any(id(param) in ids for param in each.leaf_params())]
-        for adapter in adapters:
-            (self._kept_for.add if adapter in kept_for else self._kept_for.discard)(adapter)
+        kept_for = [each for each in records if ids and any(id(param) in ids for param in each.leaf_params())]
+        for record in records:
+            (self._kept_for.add if record in kept_for else self._kept_for.discard)(record)
         return bool(kept_for)
 
-    def scales(self, adapters):
-        """Return the loss scales of gradients that torch keeps since earlier passes of these adapters."""
+    def scales(self, records):
+        """Return the loss scales of gradients that torch keeps since earlier passes of these records."""
         kept_for = self._kept_for if self._kept_for else ()
-        return [adapter.pending_scale for adapter in kept_for if adapter in adapters]
+        return [record.gradients.state.scale for record in kept_for if record in records]
 
 
 def check_shards(model, policy):

@@ -11,35 +11,8 @@ import weakref
 import torch
 
 from .. import tensor_lists
-from ..optimizers.masters import kept_where_equal
-
-
-class MasterTable:
-    """Finds the master of a half param. A master lives as long as its param, whether or not an optimizer still has it.
-
-    So the float32 values that a checkpoint, or a new optimizer, takes do not depend on when an old one is freed.
-    """
-
-    def __init__(self):
-        self._masters = {}  # id(param) -> (weak param, master)
-
-    def add(self, pairs):
-        """Add (model, master) pairs; a pair is removed when the model's param dies."""
-        for model, master in pairs:
-            forget = functools.partial(self._masters.pop, id(model))  # ``pop`` gets the reference as default
-            self._masters[id(model)] = (weakref.ref(model, forget), master)
-
-    def find(self, param):
-        """Return the master of ``param``, or None."""
-        model, master = self._masters.get(id(param), (None, None))
-        return master if model is not None and model() is param else None
-
-    def clear(self):
-        """Forget all pairs."""
-        self._masters.clear()
-
-    def __reduce__(self):  # copies and pickles are empty
-        return MasterTable, ()
+from ..optimizers.masters import MasterStore
+from ..swapped_tensors import holders
 
 
 class O2StateDictHook:
@@ -47,7 +20,7 @@ class O2StateDictHook:
 
     Args:
         dtype: the dtype of floating entries.
-        masters: a ``MasterTable``.
+        masters: the session's ``MasterStore``.
     """
 
     def __init__(self, dtype, masters):
@@ -55,6 +28,13 @@ class O2StateDictHook:
         self.masters = masters
         self.params = weakref.WeakValueDictionary()  # id -> each param that the hooked modules had at the time
         self._names = {}  # id(param or buffer) -> the key of its last cast
+        holders.add(self)
+
+    def release(self, param):
+        """Forget a param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        if self.params.pop(id(param), None) is None:
+            return None
+        return functools.partial(self.params.__setitem__, id(param), param)
 
     def __call__(self, module, state_dict, prefix, local_metadata):
         """Replace the module's own entries in ``state_dict`` that are tensors."""
@@ -64,7 +44,7 @@ class O2StateDictHook:
             value = state_dict.get(key)
             if isinstance(value, torch.Tensor) and tensor_lists.is_narrower(value, self.dtype):
                 tied = self._tied(state_dict, owned, value)
-                state_dict[key] = self._widen(value, self.masters.find(owned)) if tied is None else tied
+                state_dict[key] = self._widened(owned, value) if tied is None else tied
                 self._names[id(owned)] = key
         return state_dict
 
@@ -75,13 +55,13 @@ class O2StateDictHook:
             return other if torch.equal(other.to(value.dtype), value) else None
         return None
 
-    def _widen(self, value, master):
-        if master is None or value.requires_grad:
-            return value.to(self.dtype)
-        return kept_where_equal(master.detach(), value)
+    def _widened(self, owned, value):
+        # ``keep_vars=True`` asks for what is connected to the param.
+        wide = None if value.requires_grad else self.masters.widened(owned, value)
+        return value.to(self.dtype) if wide is None else wide
 
     def __reduce__(self):
-        return O2StateDictHook, (self.dtype, MasterTable())
+        return O2StateDictHook, (self.dtype, MasterStore())
 
 
 class RefreshMasters:
@@ -89,7 +69,7 @@ class RefreshMasters:
 
     Args:
         module: whose params; None in copies of a model, whose params have no masters.
-        masters: a ``MasterTable``.
+        masters: the session's ``MasterStore``.
     """
 
     def __init__(self, module, masters):
@@ -99,13 +79,10 @@ class RefreshMasters:
     def __call__(self, state_dict, prefix, *rest):
         """Run as a pre-hook of ``_load_from_state_dict``."""
         for name, param in self._params.items():
-            value, master = state_dict.get(prefix + name), self._masters.find(param)
-            if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
-                with torch.no_grad():
-                    master.copy_(value)
+            self._masters.load(param, state_dict.get(prefix + name))
 
     def __reduce__(self):
-        return RefreshMasters, (None, MasterTable())
+        return RefreshMasters, (None, MasterStore())
 
 
 def new_modules(model, masters):

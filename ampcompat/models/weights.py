@@ -60,7 +60,7 @@ class ModelCast:
         self.dtype = dtype
         self.high = high
         self.originals = {}  # id(param) -> (its data, its gradient) before the cast
-        self._tensors = []  # (weak reference, dtype before) of the params and buffers
+        self._before = {}  # module -> [(whether it is a param, its name, its dtype before)] of params and buffers
         self._seen = set()
 
     def cast(self, modules, kept):
@@ -68,24 +68,20 @@ class ModelCast:
 
         DTensors stay as they are (see ``models.fsdp``).
         """
-        protected = {id(tensor) for module in kept for tensor in _own_tensors(module)}
+        protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
         for module in modules:
-            own = [tensor for tensor in _own_tensors(module) if not tensor_lists.is_shard(tensor)]
-            for tensor in own:
-                if id(tensor) not in protected:
-                    self._cast_tensor(tensor, self.dtype)
-                elif tensor_lists.is_narrower(tensor, self.high):
-                    self._cast_tensor(tensor, self.high)
+            own = [each for each in _own_tensors(module) if not tensor_lists.is_shard(each[2])]
+            for is_param, name, tensor in own:
+                dtype = self.high if id(tensor) in protected else self.dtype
+                if id(tensor) not in protected or tensor_lists.is_narrower(tensor, self.high):
+                    if tensor.is_floating_point() and tensor.dtype is not dtype and id(tensor) not in self._seen:
+                        self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
+                        self._cast_tensor(tensor, dtype)
             if own and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
     def _cast_tensor(self, tensor, dtype):
-        if not tensor.is_floating_point() or id(tensor) in self._seen:
-            return
         self._seen.add(id(tensor))
-        self._tensors.append((weakref.ref(tensor), tensor.dtype))
-        if tensor.dtype is dtype:
-            return
         self.originals[id(tensor)] = tensor.data, tensor.grad
         _set_data(tensor, dtype, tensor.data, tensor.grad)
 
@@ -96,18 +92,25 @@ class ModelCast:
             patches: the ``PatchStack`` that casts every tensor, with its data at that time, back to its dtype.
         """
         self.originals = {}
-        for reference, dtype in self._tensors:
-            patches.defer_for(reference(), _restore_dtype, reference, dtype, {})
+        for module, tensors in self._before.items():
+            patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})
 
     def release(self):
         """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
-        run_all([(_restore_dtype, (reference, dtype, self.originals)) for reference, dtype in self._tensors])
+        run_all(
+            [
+                (_restore_dtypes, (weakref.ref(module), tensors, self.originals))
+                for module, tensors in self._before.items()
+            ]
+        )
 
 
-def _restore_dtype(reference, dtype, originals):
-    tensor = reference()
-    if tensor is not None and tensor.dtype is not dtype:
-        _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
+def _restore_dtypes(reference, tensors, originals):
+    module = reference()
+    for is_param, name, dtype in tensors:
+        tensor = (module._parameters if is_param else module._buffers).get(name)
+        if tensor is not None and tensor.dtype is not dtype:
+            _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
 
 
 def _set_data(tensor, dtype, data, grad):
@@ -118,8 +121,10 @@ def _set_data(tensor, dtype, data, grad):
 
 
 def _own_tensors(module):
-    owned = list(module._parameters.values()) + list(module._buffers.values())
-    return [tensor for tensor in owned if tensor is not None]
+    """Return (whether it is a param, its name, the tensor) of the params and buffers that are the module's own."""
+    owned = [(True, name, tensor) for name, tensor in module._parameters.items()]
+    owned += [(False, name, tensor) for name, tensor in module._buffers.items()]
+    return [each for each in owned if each[2] is not None]
 
 
 def needs_wide_input(norm, low, high):

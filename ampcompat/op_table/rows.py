@@ -126,6 +126,20 @@ WRITTEN = (
 #: Products that take sparse matrices, beside those of ``torch.sparse``.
 TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())
 
+#: Functions whose result torch (2.13) adds up in half on a CPU; their in-place forms too.
+SUMMED = (
+    "embedding_bag index_put put index_add index_reduce scatter_add scatter_reduce segment_reduce fold coalesce "
+    "to_dense _sparse_sum"
+)
+#: Functions whose gradient it adds up in half, at least in one of the half dtypes.
+GRADIENT_SUMMED = (
+    "embedding __getitem__ take index_select gather take_along_dim layer_norm native_layer_norm grid_sample "
+    "grid_sampler pad unfold max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
+    "max_pool3d_with_indices avg_pool1d avg_pool2d lp_pool1d lp_pool2d lp_pool3d adaptive_avg_pool1d "
+    "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
+    "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"
+)
+
 #: Functions that call other rows inside (a matrix product, a reciprocal), where a cast would undo their own rule.
 NO_NESTED_CASTS = frozenset(
     "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split()

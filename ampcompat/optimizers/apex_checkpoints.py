@@ -17,7 +17,7 @@ def inner_state(state_dict):
     return state_dict[INNER] if isinstance(state_dict, dict) and INNER in state_dict else state_dict
 
 
-def targets(adapter, state_dict):
+def targets(record, state_dict):
     """Return (param, saved master) pairs for the master weights that ``state_dict`` holds.
 
     Raises:
@@ -30,7 +30,7 @@ def targets(adapter, state_dict):
         )
     found = []
     groups = state_dict.get(MASTERS, ()) if inner_state(state_dict) is not state_dict else ()
-    for saved, group, pairs in zip(groups, adapter.optimizer.param_groups, adapter.pairs_by_group()):
+    for saved, group, pairs in zip(groups, record.optimizer.param_groups, record.masters.pairs_by_group()):
         masters = [pair.master for pair in pairs]
         choices = [each for each in (masters, list(group["params"])) if _shapes(each) == _shapes(saved)]
         if not choices:
@@ -44,14 +44,14 @@ def targets(adapter, state_dict):
     return found
 
 
-def copy_masters(adapter, found):
+def copy_masters(record, found):
     """Copy saved masters (see ``targets``) into params, and copy the masters to the model, rounded."""
     if found:
-        adapter.refresh_masters()
+        record.masters.refresh()
         with torch.no_grad():
             for param, saved in found:
                 param.copy_(saved)
-        adapter.masters_to_models()
+        record.masters.round_into_models()
 
 
 def _shapes(params):

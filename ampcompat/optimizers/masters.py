@@ -1,128 +1,353 @@
-"""Functions that make float32 masters of half params and copy values and gradients to them.
+"""The float32 master weights of half params.
 
-``Snapshot`` restores an optimizer, ``recast`` casts its state.
+``MasterStore``, one per session, knows which half param has which master, and what scripts write to either.
+``OptimizerMasters`` are those of one optimizer: it makes them, puts them into ``param_groups``, gives them gradients,
+and rounds them into the half params, in the chunks of ``master_chunks``.
 """
+
+import copy
+import functools
+import weakref
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import tensor_lists
-from ..torch_compat import features
+from ..errors import AmpError, AmpValueError
+from ..swapped_tensors import holders
+from ..tensor_lists import set_stored_gradient
+from ..written_memory import WrittenMemory
+from . import pickled, zero_redundancy
+from .half_gradients import GradientsOnRead
+from .master_chunks import chunks_of
+from .master_values import Snapshot, kept_where_equal, make_master, recast
 
 
-class Snapshot:
-    """An optimizer's params, their gradients and their state before its params are replaced by masters."""
+class Pair(NamedTuple):
+    """A half param of the model and its float32 master."""
 
-    def __init__(self, optimizer):
-        self.groups = [list(group["params"]) for group in optimizer.param_groups]
-        self.grads = [(param, param.grad) for params in self.groups for param in params]
-        # Besides the state of params there may be entries of the whole optimizer, such as a count of its steps.
-        entries = optimizer.state.items()
-        self.state = [(key, dict(entry) if isinstance(entry, dict) else entry) for key, entry in entries]
-
-    def restore(self, optimizer):
-        """Restore the optimizer's params, gradients and state."""
-        for group, params in zip(optimizer.param_groups, self.groups):
-            group["params"][:] = params
-        for param, grad in self.grads:
-            param.grad = grad
-        optimizer.state.clear()
-        for key, entry in self.state:
-            optimizer.state[key] = entry
+    model: torch.nn.Parameter
+    master: torch.Tensor
 
 
-def kept_where_equal(master, value):
-    """Return, elementwise, the master where it rounds to ``value``, elsewhere ``value`` in the master's dtype."""
-    value_dtype, value = value.dtype, value.to(master.dtype)  # exact, and old torch compares no halves on a CPU
-    return torch.where(master.to(value_dtype).to(master.dtype) == value, master, value)
+class MasterEntry(NamedTuple):
+    """A half param, its master, and its ``HeldGradients`` (``_none`` where ``.grad`` does not show them).
 
-
-def take_values(models, masters, wholly=False):
-    """Copy the values of half params to their masters (pairwise).
-
-    Elements that round to the half param's value are kept, except if ``wholly``. Does not synchronize with a device.
+    The half param and its gradients are weak references.
     """
-    with torch.no_grad():
-        if wholly:
-            tensor_lists.copy_([master.detach() for master in masters], [model.detach() for model in models])
+
+    model: Any
+    master: torch.Tensor
+    gradients: Any
+
+
+def _none():
+    return None
+
+
+class MasterStore:
+    """The masters of a session. A master lives as long as its half param, whether or not an optimizer still has it.
+
+    So the float32 values that a checkpoint, or a new optimizer, takes do not depend on when an old one is freed.
+
+    Args:
+        are_weights_shared_by_hand: returns whether ranks may share weights without a data-parallel wrapper.
+    """
+
+    def __init__(self, are_weights_shared_by_hand=bool):
+        self.writes = WrittenMemory()
+        self.are_weights_shared_by_hand = are_weights_shared_by_hand
+        self._entries = {}  # id(half param) -> ``MasterEntry``
+        self._gradients = GradientsOnRead(self._entries)
+        holders.add(self)
+
+    def add(self, pairs, gradients, patches, shows_gradients=True):
+        """Add the pairs of an optimizer.
+
+        Args:
+            pairs: (model, master) pairs; one is removed when the half param dies.
+            gradients: the ``HeldGradients`` of the optimizer.
+            patches: the ``PatchStack`` that ends what is watched.
+            shows_gradients: whether ``.grad`` of the half params shows the gradients of the masters.
+        """
+        if not pairs:
             return
-        for halves, wides in _batches(models, masters):
-            if len(halves) == 1:
-                wides[0].copy_(kept_where_equal(wides[0], halves[0]))
-                continue
-            tensor_lists.copy_(wides, _pieces_of(kept_where_equal(_flat(wides), _flat(halves)), wides))
+        for model, master in pairs:
+            self._set_entry(model, master, weakref.ref(gradients) if shows_gradients else _none)
+        self.writes.open(patches)
+        if shows_gradients:
+            self._gradients.open(patches)
+
+    def _set_entry(self, model, master, gradients):
+        forget = functools.partial(self._entries.pop, id(model))  # ``pop`` gets the reference as default
+        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, gradients)
+
+    def find(self, param):
+        """Return the master of ``param``, or None."""
+        entry = self._entries.get(id(param))
+        return entry.master if entry is not None and entry.model() is param else None
+
+    def release(self, param):
+        """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        entry = self._entries.pop(id(param), None)
+        if entry is None:
+            return None
+        return functools.partial(self._set_entry, param, entry.master, entry.gradients)
+
+    def widened(self, param, value):
+        """Return ``value``, that of a half param, as its master has it.
+
+        Elements that the script has written to the half param are those of the half param.
+        """
+        master = self.find(param)
+        if master is None:
+            return None
+        return kept_where_equal(master.detach().to(value.device), value)
+
+    def load(self, param, value):
+        """Give the master of ``param``, if it has one of this shape, the value that is loaded into the half param."""
+        master = self.find(param)
+        if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
+            with torch.no_grad():
+                master.copy_(value)
+
+    def clear(self):
+        """Forget all pairs."""
+        self._entries.clear()
+
+    def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
+        return MasterStore, ()
 
 
-def _flat(tensors):
-    """Return the elements of tensors of one device and dtype in one vector. ``torch.cat`` could be cast by autocast."""
-    vector = tensors[0].new_empty(sum([tensor.numel() for tensor in tensors]))
-    tensor_lists.copy_(_pieces_of(vector, tensors), tensors)
-    return vector
+class OptimizerMasters:
+    """The masters of one optimizer; none at levels without master weights.
 
+    Args:
+        optimizer: the optimizer.
+        policy: the ``opt_levels.Policy`` of its configuration.
+        store: the session's ``MasterStore``.
+    """
 
-def _pieces_of(vector, tensors):
-    """Return views of parts of a vector, one after another, in the shapes of ``tensors``."""
-    pieces = vector.split([tensor.numel() for tensor in tensors])
-    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors)]
+    def __init__(self, optimizer, policy, store):
+        self.dtype = policy.dtypes.high
+        self._optimizer = optimizer
+        self._makes_masters = bool(policy.master_weights)
+        self._store = store
+        self._pairs = OrderedDict()  # id(master) -> Pair
+        self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
+        self._has_begun = False  # the first backward pass
+        self._before = None  # what ``rollback`` restores
 
+    def __bool__(self):
+        return bool(self._pairs)
 
-def _batches(models, masters):
-    """Yield lists of half and of wide tensors, pairwise, that share a device and a dtype, of a bounded size."""
-    elements_left, key = 0, None
-    halves, wides = [], []
-    for model, master in zip(models, masters):
-        moved = model.detach().to(master.device)  # a model may have been moved, masters are not
-        for half, wide in zip(_pieces(moved), _pieces(master.detach())):
-            is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= elements_left
-            if not (is_alike and features.has_foreach_copy()):
-                if halves:
-                    yield halves, wides
-                halves, wides, elements_left = [], [], tensor_lists.CHUNK
-                key = (half.dtype, wide.dtype, wide.device)
-            halves.append(half)
-            wides.append(wide)
-            elements_left -= wide.numel()
-    if halves:
-        yield halves, wides
+    # -- which params --------------------------------------------------------------------------------------------------
 
+    def pairs(self):
+        """Return the (model, master) pairs."""
+        return list(self._pairs.values())
 
-def _pieces(tensor):
-    """Split a tensor along its first dimension into pieces of a bounded size."""
-    if tensor.numel() <= tensor_lists.CHUNK:
-        return [tensor]
-    return tensor.split(max(tensor_lists.CHUNK * tensor.shape[0] // tensor.numel(), 1))
+    def pairs_by_group(self):
+        """Return the pairs, a list per param group."""
+        groups = self._optimizer.param_groups
+        return [[self._pairs[id(param)] for param in group["params"] if id(param) in self._pairs] for group in groups]
 
+    def unpaired_params(self):
+        """Return the params that are their own masters."""
+        params = [param for group in self._optimizer.param_groups for param in group["params"]]
+        if not self._pairs:
+            return params
+        if all(map(self._pairs.__contains__, map(id, params))):  # the common case, faster than the loop below
+            return []
+        return [param for param in params if id(param) not in self._pairs]
 
-def make_master(param, originals, dtype):
-    """Return a master of a half param, with its gradient and Python attributes, and its original values if known."""
-    value, grad = originals[id(param)] if id(param) in originals else (param.detach(), param.grad)
-    master = torch.nn.Parameter(value.to(dtype), requires_grad=True)
-    vars(master).update(vars(param))  # attributes that optimizers read, such as "no weight decay"
-    if grad is not None:
-        master.grad = grad.to(dtype)
-        param.grad = None
-    return master
+    # -- making and releasing ------------------------------------------------------------------------------------------
 
+    def make_of_groups(self, groups):
+        """Replace the half params of new param groups by masters; return the new pairs.
 
-def recast(state, shape, dtype):
-    """Cast the floating tensors of a param's state that have the param's shape, but not its count of steps."""
-    for name, value in (state or {}).items():
-        if name == "step" or not isinstance(value, torch.Tensor):
-            continue
-        if value.is_floating_point() and value.shape == shape:
-            state[name] = value.to(dtype)
+        Raises:
+            AmpValueError: a param is in the optimizer already.
+        """
+        present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        known = {id(pair.model) for pair in self._pairs.values() if id(pair.master) in present}
+        if any(id(param) in known for group in groups for param in group["params"]):
+            raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
+        return self._replace_params(groups, {})
 
+    def make_new(self, originals):
+        """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
 
-def add_gradients(masters, grads):
-    """Add gradients to those of the masters; a master without one gets the given tensor itself."""
-    sums, terms = [], []
-    for master, grad in zip(masters, grads):
-        held = master.grad
-        if held is None:
-            master.grad = grad
-        elif held.is_sparse or grad.is_sparse:
-            master.grad = grad + held if held.is_sparse else held + grad  # torch wants a dense one first
-        else:
-            sums.append(held)
-            terms.append(grad)
-    if sums:
-        tensor_lists.add_(sums, terms)
+        ``rollback`` undoes it.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+        """
+        self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
+        unpickled = [Pair(*pair) for pair in pickled.take_pairs(self._optimizer)]
+        if unpickled and not self._makes_masters:
+            raise AmpError(
+                "An optimizer was pickled with float32 master weights, which this opt_level has not. Call "
+                "amp.initialize at O2 or O5 before amp.scale_loss gets it."
+            )
+        self._add(unpickled)
+        self._replace_params(self._optimizer.param_groups, originals)
+
+    def _replace_params(self, groups, originals):
+        """Replace half params by masters; move their optimizer state to the masters, in float32."""
+        self._drop_removed()
+        state, pairs = self._optimizer.state, []
+        for params in [group["params"] for group in groups]:
+            for index, param in enumerate(params):
+                if self._makes_masters and tensor_lists.is_narrower(param, self.dtype):
+                    other = self._store.find(param)
+                    if other is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
+                        originals[id(param)] = (self._store.widened(param, param.detach()), param.grad)
+                    master = make_master(param, originals, self.dtype)
+                    pairs.append(Pair(param, master))
+                    params[index] = master
+                    if param in state:
+                        state[master] = state.pop(param)
+                    recast(state.get(master), master.shape, master.dtype)
+                elif id(param) in originals:
+                    recast(state.get(param), param.shape, param.dtype)
+        zero_redundancy.replace_params(self._optimizer, dict(pairs))
+        self._add(pairs)
+        return pairs
+
+    def _add(self, pairs):
+        self._pairs.update((id(pair.master), pair) for pair in pairs)
+        self.chunks += chunks_of(pairs)
+        self._store.writes.watch([param for pair in pairs for param in pair])
+
+    def _drop_removed(self):
+        """Forget the pairs whose masters a script has taken out of ``param_groups``."""
+        present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        removed = [key for key in self._pairs if key not in present]
+        if removed:
+            for key in removed:
+                del self._pairs[key]
+            self.chunks = chunks_of(self.pairs())
+
+    def commit(self):
+        """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
+        self._before = None
+
+    def rollback(self):
+        """Restore the optimizer as it was: ``initialize`` has failed."""
+        made = {pair.master: pair.model for pair in self._pairs.values()}
+        snapshot, self._pairs, self.chunks = self._before
+        for pair in self._pairs.values():
+            del made[pair.master]
+        snapshot.restore(self._optimizer)
+        zero_redundancy.replace_params(self._optimizer, made)
+
+    def release(self):
+        """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32."""
+        self.refresh()
+        state = self._optimizer.state
+        for group in self._optimizer.param_groups:
+            for index, param in enumerate(group["params"]):
+                recast(state.get(param), param.shape, self.dtype)
+                pair = self._pairs.get(id(param))
+                if pair is not None:
+                    group["params"][index] = pair.model
+                    if param in state:
+                        state[pair.model] = state.pop(param)
+        zero_redundancy.replace_params(self._optimizer, {master: model for model, master in self._pairs.values()})
+        for model, master in self._pairs.values():
+            set_stored_gradient(model, None)
+            model.data = master.data.to(model.device)
+            set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
+        self._pairs.clear()
+        self.chunks = []
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def refresh(self, new_only=False):
+        """Copy to the masters what a script has written to their half params: see ``MasterChunk.refresh``.
+
+        Args:
+            new_only: only masters that have not been stepped on. Others are refreshed in ``step``: weights that are
+                replaced temporarily and restored before it (an EMA for evaluation, a perturbation for one backward
+                pass) leave the low bits of the masters alone.
+        """
+        self._has_begun = True
+        writes = self._store.writes
+        may_have_moved = bool(writes)
+        for chunk in self.chunks:
+            if chunk.is_new or not new_only:
+                chunk.refresh(writes, chunk.is_new and self._store.are_weights_shared_by_hand())
+        if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
+            self._follow_models()
+
+    def _follow_models(self):
+        """Move the masters to the devices of their half params, which a script has moved."""
+        for model, master in self._pairs.values():
+            if model.device != master.device:
+                grad, master.grad = master.grad, None
+                master.data = master.data.to(model.device)
+                master.grad = None if grad is None else grad.to(model.device)
+        is_new = any([chunk.is_new for chunk in self.chunks])
+        self.chunks = chunks_of(self.pairs())
+        for chunk in self.chunks:
+            chunk.is_new = is_new
+
+    def begin(self):
+        """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
+        if not self._has_begun:
+            self.refresh()
+
+    def round_into_models(self):
+        """Copy the masters to the model's half params, rounded."""
+        if self.chunks:
+            with torch.no_grad():
+                for chunk in self.chunks:
+                    chunk.round_into_models(self._store.writes)
+
+    def finish_step(self):
+        """Round the masters into the model. Before the first step every half param is compared with its master."""
+        for chunk in self.chunks:
+            chunk.is_new = False
+        self.round_into_models()
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def have_half_gradients(self):
+        """Return whether any half param has a gradient that was not moved to its master."""
+        for chunk in self.chunks:
+            if tensor_lists.have_gradients(chunk.models):
+                return True
+        return False
+
+    def move_gradients(self, scaler, scale):
+        """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved.
+
+        Args:
+            scaler: the ``LossScaler`` that divides and checks; None to move them as they are.
+            scale: a float, or a tensor of shape ().
+        """
+        for chunk in self.chunks:
+            chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale))
+
+    def drop_gradients(self):
+        """Set the masters' gradients to None; return ``(half params, what they were)`` of each chunk."""
+        return [(chunk.models, chunk.drop_gradients()) for chunk in self.chunks]
+
+    def clear_half_gradients(self, set_to_none):
+        """Set gradients of the half params to None, or to 0."""
+        for chunk in self.chunks:
+            chunk.clear_half_gradients(set_to_none)
+
+    def copied_to(self, optimizer, memo):
+        """Return the masters of ``optimizer``, the deep copy that ``memo`` belongs to."""
+        twin = OptimizerMasters.__new__(OptimizerMasters)
+        vars(twin).update(vars(self), _optimizer=optimizer, _before=None)
+        pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
+        twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
+        twin.chunks = copy.deepcopy(self.chunks, memo)
+        for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
+            master.grad = None
+        self._store.writes.watch([param for pair in pairs for param in pair])
+        return twin

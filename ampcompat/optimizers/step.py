@@ -12,9 +12,9 @@ import torch
 
 from ..errors import AmpError, GradientOverflowError
 from ..patching import PatchStack
-from . import apex_checkpoints
-from .adapter import SLOT
-from .plain_backward import catch_up
+from . import apex_checkpoints, pickled
+from .amp_stash import STASH, AmpStash
+from .record import record_of
 
 
 class _Skip(Exception):
@@ -25,24 +25,36 @@ class _Skip(Exception):
         self.loss = loss
 
 
-def attach(adapter, patches):
-    """Set ``adapter`` as ``_amp_stash`` of its optimizer and replace the optimizer's methods.
+class ReplacedMethods:
+    """The methods that an optimizer had before ``attach``.
 
     Args:
-        adapter: an ``OptimizerAdapter``.
+        optimizer: the optimizer.
+    """
+
+    def __init__(self, optimizer):
+        self.patches = PatchStack()  # restores them
+        self.sets_to_none = _default_of_set_to_none(optimizer.zero_grad)  # what ``zero_grad`` does by default
+        self._originals = {name: getattr(optimizer, name, None) for name in _REPLACEMENTS}
+
+    def __getitem__(self, name):
+        return self._originals[name]
+
+
+def attach(record, patches):
+    """Set the ``AmpStash`` of an optimizer and replace the optimizer's methods.
+
+    Args:
+        record: an ``OptimizerRecord``.
         patches: the ``PatchStack`` that undoes it.
     """
-    optimizer = adapter.optimizer
-    # Kept by the adapter, and so by the optimizer itself: the original methods refer to the optimizer.
-    patches.defer_weakly(adapter.methods.undo)
-    patches = adapter.methods
-    patches.set(optimizer, SLOT, adapter)
-    adapter.sets_to_none = _default_of_set_to_none(optimizer.zero_grad)
+    optimizer = record.optimizer
+    record.methods = methods = ReplacedMethods(optimizer)
+    # Kept by the record, and so by the optimizer itself: the original methods refer to the optimizer.
+    patches.defer_weakly(methods.patches.undo)
+    methods.patches.set(optimizer, STASH, AmpStash(record))
     for name, replacement in _REPLACEMENTS.items():
-        original = getattr(optimizer, name, None)
-        if original is not None:
-            adapter.replaced[name] = original
-        patches.set(optimizer, name, _bound(optimizer, replacement, original))
+        methods.patches.set(optimizer, name, _bound(optimizer, replacement, methods[name]))
 
 
 def _bound(optimizer, replacement, original):
@@ -71,33 +83,33 @@ def _copy_signature(original, method):
 
 
 def _step(self, *args, **kwargs):
-    adapter = self._amp_stash
-    observers = adapter.callbacks.observers
-    if not (args or kwargs or observers or adapter.has_state_to_update()):
-        return adapter.callbacks.run_step(adapter.replaced["step"], adapter.leaf_params)
-    catch_up(adapter)
-    for observer in observers:
-        observer.before_step(adapter)
-    adapter.check_unscaled()
-    flag = adapter.skips.take_found_inf()
-    if flag is None and adapter.skips.take():
+    record = self._amp_stash.record
+    session = record.session
+    if not (args or kwargs or session.observers or record.has_state_to_update()):
+        return session.process_casts.run_step(record.methods["step"], record.leaf_params)
+    record.gradients.prepare_step()
+    for observer in session.observers:
+        observer.before_step(record)
+    record.gradients.check_unscaled()
+    flag = record.skips.take_found_inf()
+    if flag is None and record.skips.take():
         _mark_step_called(self)
-        adapter.finish_step(stepped=False)
+        record.finish_step(stepped=False)
         return None
-    args, kwargs = _watch_closure(adapter, args, kwargs)
+    args, kwargs = _watch_closure(record, args, kwargs)
     try:
-        step = adapter.replaced["step"]
+        step = record.methods["step"]
         if flag is not None:
             step = functools.partial(_step_with, self, flag, step)
-        with adapter.callbacks.writes.paused():
-            result = adapter.callbacks.run_step(functools.partial(step, *args, **kwargs), adapter.leaf_params)
+        with session.masters.writes.paused():
+            result = session.process_casts.run_step(functools.partial(step, *args, **kwargs), record.leaf_params)
     except _Skip as skip:
-        adapter.finish_step(stepped=False)
+        record.finish_step(stepped=False)
         return skip.loss
     except BaseException:
-        adapter.masters_to_models()  # the optimizer may have changed masters before it raised
+        record.masters.round_into_models()  # the optimizer may have changed masters before it raised
         raise
-    adapter.finish_step(stepped=True)
+    record.finish_step(stepped=True)
     return result
 
 
@@ -118,15 +130,15 @@ def _mark_step_called(optimizer):
         optimizer._step_count += 1
 
 
-def _watch_closure(adapter, args, kwargs):
+def _watch_closure(record, args, kwargs):
     if callable(kwargs.get("closure")):
-        return args, dict(kwargs, closure=_watched(adapter, kwargs["closure"]))
+        return args, dict(kwargs, closure=_watched(record, kwargs["closure"]))
     if args and callable(args[0]):
-        return (_watched(adapter, args[0]),) + args[1:], kwargs
+        return (_watched(record, args[0]),) + args[1:], kwargs
     return args, kwargs
 
 
-def _watched(adapter, closure):
+def _watched(record, closure):
     """Return a closure for the optimizer to call, which leaves the step if the gradients overflow.
 
     The step can be skipped as long as the optimizer has changed nothing. Optimizers that change weights and evaluate
@@ -134,28 +146,28 @@ def _watched(adapter, closure):
     show whether weights changed before the first evaluation. Before later ones they count as changed, since
     ``param.data.add_`` changes no version counter.
     """
-    params = [param for group in adapter.optimizer.param_groups for param in group["params"]]
+    params = [param for group in record.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
-    closure = adapter.callbacks.bind_casts(closure)
+    closure = record.session.casts.bind_casts(closure)
     has_run = False
 
     def watched():
         nonlocal has_run
         moved = has_run or [param._version for param in params] != versions
         if moved:
-            adapter.masters_to_models()
-        with torch.enable_grad(), adapter.callbacks.writes.resumed():
+            record.masters.round_into_models()
+        with torch.enable_grad(), record.session.masters.writes.resumed():
             loss = closure()
         has_run = True
-        catch_up(adapter)
-        adapter.check_unscaled()
-        if adapter.skips.take():
+        record.gradients.prepare_step()
+        record.gradients.check_unscaled()
+        if record.skips.take():
             if moved:
                 raise GradientOverflowError(
                     "the gradients overflowed when {} evaluated its closure again, after it had moved the weights: "
                     "this step can neither be finished nor skipped. Optimizers of this kind need a loss scale that "
                     "does not overflow: initialize with a static loss_scale, or use O0, O4 or O5.".format(
-                        type(adapter.optimizer).__name__
+                        type(record.optimizer).__name__
                     )
                 )
             raise _Skip(loss)
@@ -165,17 +177,17 @@ def _watched(adapter, closure):
 
 
 def _zero_grad(self, *args, **kwargs):
-    adapter = self._amp_stash
-    zero_grad = adapter.replaced["zero_grad"]
-    if adapter.sets_to_none is not None:
+    record = self._amp_stash.record
+    zero_grad, default = record.methods["zero_grad"], record.methods.sets_to_none
+    if default is not None:
         result = zero_grad(*args, **kwargs)
-        stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else adapter.sets_to_none
+        stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else default
     else:  # torch before 1.7, and wrappers: no such argument, so it is implemented here
         stated = kwargs.pop("set_to_none", args[0] if args else False)
         result = zero_grad(**kwargs)
         for param in [param for group in self.param_groups for param in group["params"]] if stated else ():
             param.grad = None
-    adapter.forget_gradients(stated)
+    record.gradients.clear(stated)
     return result
 
 
@@ -190,67 +202,75 @@ def _default_of_set_to_none(zero_grad):
 
 def _add_param_group(self, *args, **kwargs):
     before = len(self.param_groups)
-    adapter = self._amp_stash
-    result = adapter.replaced["add_param_group"](*args, **kwargs)
+    record = self._amp_stash.record
+    result = record.methods["add_param_group"](*args, **kwargs)
     try:
-        adapter.make_masters_of_groups(self.param_groups[before:])
+        pairs = record.masters.make_of_groups(self.param_groups[before:])
     except AmpError:
         del self.param_groups[before:]
         raise
-    adapter.callbacks.group_added(adapter)
+    record.find_process_groups()
+    record.session.add_masters(record, pairs)
     return result
 
 
 def _load_state_dict(self, state_dict, *args, **kwargs):
-    adapter = self._amp_stash
-    masters = apex_checkpoints.targets(adapter, state_dict)
-    result = adapter.replaced["load_state_dict"](apex_checkpoints.inner_state(state_dict), *args, **kwargs)
-    apex_checkpoints.copy_masters(adapter, masters)
+    record = self._amp_stash.record
+    masters = apex_checkpoints.targets(record, state_dict)
+    result = record.methods["load_state_dict"](apex_checkpoints.inner_state(state_dict), *args, **kwargs)
+    apex_checkpoints.copy_masters(record, masters)
     return result
 
 
 def _deepcopy(self, memo):
-    """Copy the adapter with the optimizer; torch would leave it out. The copy trains independently."""
-    self._amp_stash.refresh_masters()
+    """Copy the record with the optimizer; torch would leave it out. The copy trains independently."""
+    record = self._amp_stash.record
+    record.masters.refresh()
+    record.gradients.take_changes()
     with PatchStack() as patches:
-        patches.set(self, "__deepcopy__", self._amp_stash.replaced.get("__deepcopy__"))
+        for name in ("__deepcopy__", "__getstate__"):
+            patches.set(self, name, record.methods[name])
         twin = copy.deepcopy(self, memo)
-    if SLOT not in vars(twin):
-        self._amp_stash.callbacks.optimizer_copied(copy.deepcopy(self._amp_stash, memo))
+    if record_of(twin) is None:
+        record.session.add_copy(record.copied_to(twin, memo))
     return twin
+
+
+def _getstate(self):
+    record = self._amp_stash.record
+    return pickled.state_of(record, record.methods["__getstate__"]())
 
 
 # Apex's names for the parts of an iteration. Clients with loops of their own call them (fairseq, NVIDIA's BERT).
 
 
-def client_method(adapter, name):
+def client_method(record, name):
     """Return what a client has put in place of a method that ``attach`` has set on an optimizer, or None."""
-    method = getattr(adapter.optimizer, name)
+    method = getattr(record.optimizer, name)
     return None if getattr(method, "__wrapped__", None) is _REPLACEMENTS[name] else method
 
 
 def _amp_lazy_init(self):
     """Refresh the masters, which ``initialize`` has made and which follow the half params until the first step."""
-    self._amp_stash.refresh_masters(new_only=True)
+    self._amp_stash.record.masters.refresh(new_only=True)
 
 
 def _prepare_amp_backward(self):
-    adapter = self._amp_stash
-    scaler = adapter.callbacks.first_scaler()
-    adapter.begin()
+    record = self._amp_stash.record
+    scaler = record.configuration.scalers[0]
+    record.gradients.begin()
     with torch.no_grad():
-        adapter.unscale_delayed(scaler, scaler.loss_scale(), set(), set())
-        adapter.before_backward(scaler, scaler.loss_scale(), set())
+        record.gradients.unscale_delayed(scaler, scaler.loss_scale(), set(), set())
+        record.gradients.enter(scaler, scaler.loss_scale(), set())
 
 
 def _post_amp_backward(self, scaler):
     with torch.no_grad():
-        self._amp_stash.after_backward(scaler, scaler.loss_scale(), set())
+        self._amp_stash.record.gradients.leave(scaler, scaler.loss_scale(), set())
 
 
 def _master_params_to_model_params(self):
-    self._amp_stash.mark_masters_synced()
-    self._amp_stash.masters_to_models()
+    self._amp_stash.record.masters.finish_step()
 
 
 _REPLACEMENTS = {
@@ -259,6 +279,7 @@ _REPLACEMENTS = {
     "add_param_group": _add_param_group,
     "load_state_dict": _load_state_dict,
     "__deepcopy__": _deepcopy,
+    "__getstate__": _getstate,
     "_amp_lazy_init": _amp_lazy_init,
     "_lazy_init_maybe_master_weights": _amp_lazy_init,
     "_prepare_amp_backward": _prepare_amp_backward,

@@ -4,7 +4,7 @@ It and the list that the params are divided by hold params of their own, so mast
 """
 
 from ..errors import AmpError
-from .masters import recast
+from .master_values import recast
 
 
 def _is_partitioned(optimizer):

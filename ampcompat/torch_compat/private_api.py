@@ -43,6 +43,7 @@ _TENSORS = (
     _rows("torch.Tensor", "_version", "a cast of a weight is made anew when the weight was written to", BROKEN)
     + _rows("torch.Tensor", "_base _is_view", "what shares the memory of a weight or gradient", BROKEN)
     + _rows("torch.Tensor", "_values _indices", "sparse gradients: their values and their bytes", BROKEN)
+    + _rows("torch", "_sparse_sum", "torch.sparse.sum adds up in float32 where half is emulated", "it adds up in half")
     + _rows("torch.UntypedStorage", "_cdata", "each memory is counted once", "no memory report", "2.13.0")
     + _rows("torch._C", "_storage_Use_Count", "memory of gradients is used again", "it is allocated anew", "2.13.0")
     + _rows("torch.ops.aten", "_to_copy", "the memory report knows casts", "no list of allocations", "1.12.1")
@@ -69,11 +70,17 @@ _AUTOGRAD = (
     + _rows(
         "torch.utils.checkpoint",
         "_CheckpointFrame",
-        "checkpoints by a decorator made before the session, or by torch.distributed, recompute as they computed",
-        "these end in CheckpointError at O1 and O4; plain calls of torch.utils.checkpoint.checkpoint do not",
+        "checkpoints recompute as they computed",
+        "those without reentrant autograd end in CheckpointError at O1 and O4",
         "2.13.0",
     )
-    + _rows("torch.autograd.Variable", "_execution_engine", "gradient buckets are flushed after backward", BROKEN)
+    + _rows("torch.utils.checkpoint", "_checkpoint_without_reentrant", "the same", "the same", "1.12.1", "1.12.1")
+    + _rows(
+        "torch.autograd.Variable",
+        "_execution_engine",
+        "backward runs without casts; buckets are flushed after it",
+        BROKEN,
+    )
     + _rows(
         "torch._C._autograd",
         "_top_saved_tensors_default_hooks _saved_tensors_hooks_is_enabled",

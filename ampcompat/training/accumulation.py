@@ -109,9 +109,10 @@ class Accumulation:
         """
         check_loss(loss)
         session = state.initialized_session("amp.accumulate")
-        share = loss.to(session.policy.dtypes.high) if session.enabled else loss
+        configuration = session.configuration_of(self.optimizers)
+        share = loss.to(configuration.policy.dtypes.high) if session.enabled else loss
         # With several scalers each pass is checked by itself: in the sum one could not see which loss overflowed.
-        delays = len(session.scalers) == 1 and not self.is_due()
+        delays = session.enabled and len(configuration.scalers) == 1 and not self.is_due()
         options = {"delay_unscale": WHERE_EQUAL} if delays else {}
         with session.scale_loss(share / self.size, self.optimizers, loss_id, **options) as scaled_loss:
             yield scaled_loss

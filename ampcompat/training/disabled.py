@@ -6,18 +6,21 @@ It has the methods of ``Session`` that ``amp`` calls, ``state_dict`` too, where 
 from contextlib import contextmanager
 
 from ..casting.base import NoCasts
+from ..weak_list import WeakList
 from . import state
 
 
-def disable(verbosity):
-    """Make a ``DisabledSession`` the current one, unless a session is open."""
+def disable(verbosity, models=(), optimizers=()):
+    """Leave models and optimizers as they are. Without an open session, make a ``DisabledSession`` the current one."""
     session = state.current()
     if session is None:
-        state.sessions.append(DisabledSession(verbosity))
+        session = DisabledSession(verbosity)
+        state.sessions.append(session)
     elif session.enabled:
         session.notices.say(
             "ampcompat: initialize(enabled=False) leaves its models alone; what was initialized before stays enabled."
         )
+    session.disable(models, optimizers)
 
 
 class DisabledSession:
@@ -31,6 +34,20 @@ class DisabledSession:
     def __init__(self, verbosity=1):
         self.verbosity = verbosity
         self.casts = NoCasts()
+        self._models, self._optimizers = WeakList(), WeakList()
+
+    def disable(self, models, optimizers):
+        """Remember models and optimizers for the session of a later ``initialize`` that is enabled."""
+        for known, new in ((self._models, models), (self._optimizers, optimizers)):
+            for each in new:
+                known.add(each)
+
+    def hand_over(self, session):
+        """Disable in a ``Session`` what is disabled here."""
+        session.disable(list(self._models), list(self._optimizers))
+
+    def configuration_of(self, optimizers):
+        """Return None: nothing is configured."""
 
     @contextmanager
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):

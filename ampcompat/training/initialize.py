@@ -11,7 +11,8 @@ import torch
 from ..errors import AmpError, AmpValueError
 from ..models import forward, fsdp, state_dict, weights
 from ..optimizers import step, zero_redundancy
-from ..optimizers.adapter import SLOT, OptimizerAdapter
+from ..optimizers.amp_stash import STASH
+from ..optimizers.record import OptimizerRecord, record_of
 from ..patching import PatchStack
 from . import state
 
@@ -41,14 +42,14 @@ def make_plan(request, session):
     Raises:
         AmpError: a model or an optimizer cannot be initialized, or not again with another policy.
     """
-    policy, policies, masters = request.policy, session.policies, session.masters
-    models = [model for model in request.models if policies.get(model) != policy]
+    policy, masters = request.policy, session.masters
+    models = [model for model in request.models if session.policy_of(model) != policy]
     again = [model for model in request.models if model not in models] if policy.casts_model else []
     grown = [model for model in again if state_dict.new_modules(model, masters)]
-    known = _params([model for model in (request.models if models else policies) if model not in models])
+    known = _params([model for model in (request.models if models else session.models) if model not in models])
     new = _params(models)
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
-    _check_models(models, policies, policy)
+    _check_models(models, session, policy)
     _check_optimizers(optimizers, policy)
     return Plan(models, grown, optimizers)
 
@@ -58,20 +59,20 @@ def _params(models):
 
 
 def _is_initialized(optimizer, session, policy, known, new):
-    """Return whether an optimizer has an adapter with these dtypes, and params of known models but of no new one.
+    """Return whether an optimizer has a record with these dtypes, and params of known models but of no new one.
 
     Params that belong to no model are allowed: they may be of a replaced head, or of a loss.
     """
-    adapter = getattr(optimizer, SLOT, None)
-    if getattr(adapter, "callbacks", None) is not session.callbacks or adapter.dtypes != policy.dtypes:
+    record = record_of(optimizer)
+    if record is None or record.session is not session or record.configuration.policy.dtypes != policy.dtypes:
         return False
-    params = {id(param) for param in adapter.leaf_params()}
+    params = {id(param) for param in record.leaf_params()}
     return bool(params & known) and not params & new
 
 
-def _check_models(models, policies, policy):
+def _check_models(models, session, policy):
     for model in models:
-        before = policies.get(model)
+        before = session.policy_of(model)
         if before is not None and before.casts_model:  # only the masters are float32 now
             raise AmpError(
                 "A model went through amp.initialize before, at {} with other options (now {}). Close that session "
@@ -98,7 +99,7 @@ def _check_optimizers(optimizers, policy):
                 "An optimizer is wrapped in FP16_Optimizer, which does by itself what amp.initialize does. Pass the "
                 "plain optimizer."
             )
-        if hasattr(optimizer, SLOT):
+        if hasattr(optimizer, STASH):
             raise AmpError(
                 "An optimizer went through amp.initialize before, with another model or policy. Make a new optimizer "
                 "for this model, or close the earlier session with ampcompat.reset() first."
@@ -120,8 +121,8 @@ class Preparation:
         self._rollback = ExitStack()  # what a failure undoes
         self._rollback.push(self._patches)
         self._cast = None
-        self._adapters = []
-        self._grown = []
+        self._records = []
+        self._grown = []  # records of optimizers that got masters of new modules
 
     def __enter__(self):
         return self
@@ -129,8 +130,8 @@ class Preparation:
     def __exit__(self, *exc_info):
         self._rollback.__exit__(*exc_info)
 
-    def apply(self, plan, request):
-        """Open the casts, cast the models' weights, mark their ``forward``, and adapt the optimizers."""
+    def apply(self, plan, request, configuration):
+        """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
         if policy.patch_torch_functions:
             self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models, plan.optimizers))
@@ -139,12 +140,12 @@ class Preparation:
         contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)
         for model in plan.models + plan.grown_models:
             self._prepare_model(model, request, *contexts)
-        for adapter in list(session.adapters) if plan.grown_models else ():
-            self._rollback.callback(adapter.rollback)
-            adapter.make_new_masters(self._cast.originals)
-            self._grown.append(adapter)
+        for record in list(session.records) if plan.grown_models else ():
+            self._rollback.callback(record.masters.rollback)
+            record.masters.make_new(self._cast.originals)
+            self._grown.append(record)
         for optimizer in plan.optimizers:
-            self.adapt(optimizer, policy, self._cast.originals)
+            self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
 
     def _prepare_model(self, model, request, paused, entered):
@@ -171,22 +172,21 @@ class Preparation:
         casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, context, self._session.forward_token)
         forward.mark(module, casts, self._patches)
 
-    def adapt(self, optimizer, policy, originals):
-        """Give an optimizer masters and its replaced methods; return its adapter.
+    def add_optimizer(self, optimizer, configuration, originals):
+        """Give an optimizer masters and its replaced methods; return its record.
 
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
-        has_masters = bool(policy.master_weights)
-        adapter = OptimizerAdapter(optimizer, policy.dtypes, has_masters, originals, self._session.callbacks)
-        self._rollback.callback(adapter.rollback)
-        self.attach(adapter)
-        return adapter
+        record = OptimizerRecord(optimizer, configuration, self._session, originals)
+        self._rollback.callback(record.masters.rollback)
+        self.attach(record)
+        return record
 
-    def attach(self, adapter):
-        """Replace the methods of an adapter's optimizer."""
-        step.attach(adapter, self._patches)
-        self._adapters.append(adapter)
+    def attach(self, record):
+        """Replace the methods of a record's optimizer."""
+        step.attach(record, self._patches)
+        self._records.append(record)
 
     def commit(self):
         """Keep what was done: the session undoes it when it is closed."""
@@ -194,10 +194,11 @@ class Preparation:
         session = self._session
         if self._cast is not None:
             self._cast.commit(self._patches)
-        for adapter in self._adapters + self._grown:
-            adapter.commit()
-            session.add_masters(adapter)
-        for adapter in self._adapters:
-            session.adapters.add(adapter)
-            self._patches.defer_weakly(adapter.release)
+        for record in self._records + self._grown:
+            record.masters.commit()
+            session.add_masters(record, record.pairs())
+        for record in self._records:
+            session.records.add(record)
+            record.configuration.records.add(record)
+            self._patches.defer_weakly(record.masters.release)
         session.patches.absorb(self._patches)

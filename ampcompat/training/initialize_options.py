@@ -37,3 +37,4 @@ if TYPE_CHECKING:
         raise_on_max_skips: bool
         process_group: Any
         diagnose: bool
+        free_half_grads: bool

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from .. import casting
 from ..casting import autograd, half_emulation_mode
 from ..casting.base import NoCasts
+from ..casting.several import SeveralCasts
 from ..op_table import rules
 from ..patching import PatchStack
 from ..torch_compat import features
@@ -18,7 +19,7 @@ from .model_devices import ModelDevices, watch_moves
 
 
 class ProcessCasts:
-    """No casts at first, then those of one backend at a time.
+    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralCasts`` of O1 and O4.
 
     Args:
         wanted: "auto", "native" or "patched".
@@ -51,23 +52,33 @@ class ProcessCasts:
         Returns:
             A function that restores the backend and devices from before.
         """
-        choice = casting.choose(features.read(), self._wanted, dtypes)
+        pairs = self._dtypes if dtypes in self._dtypes else self._dtypes + (dtypes,)
+        choices = [casting.choose(features.read(), self._wanted, each) for each in pairs]
         lists = state.lists.as_data()
         rows = rules.merge(rules.rows(), lists, state.registrations)
         messages = rules.banned_messages(lists)
-        wanted = (choice.name, dtypes, rows, messages, self.allow_banned, self.is_regional)
+        names = [choice.name for choice in choices]
+        wanted = (names, pairs, rows, messages, self.allow_banned, self.is_regional)
         before = (self.backend, self.choice, self._opened_as, self._devices)
         self._devices = self._devices.joined_by(models, optimizers)
         try:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
             else:
-                backend = choice.backend_class(dtypes, rows, self.allow_banned, messages)
-                self._replace(backend, choice, wanted)
+                backends = [
+                    choice.backend_class(each, rows, self.allow_banned, messages)
+                    for choice, each in zip(choices, pairs)
+                ]
+                self._replace(backends[0] if len(backends) == 1 else SeveralCasts(backends), choices[-1], wanted)
         except BaseException:
             self._restore(*before)
             raise
         return lambda: self._restore(*before)
+
+    @property
+    def _dtypes(self):
+        """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
+        return () if self._opened_as is None else self._opened_as[1]
 
     def _restore(self, backend, choice, opened_as, devices):
         self._devices = devices
@@ -123,22 +134,26 @@ class ProcessCasts:
         mode = half_emulation_mode.context_of(self._half_mode)
         return self.backend.region() if mode is None else mode
 
-    def context_of_forward(self):
+    def context_of_forward(self, dtypes):
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        return self.backend.entered()
+        return self.backend.of(dtypes) if isinstance(self.backend, SeveralCasts) else self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
         if policy.patch_torch_functions:
-            kept, whole = self.paused, self.context_of_forward
+            kept, whole = self.paused, functools.partial(self.context_of_forward, policy.dtypes)
         else:
             mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
             self._half_mode = mode or self._half_mode
             kept, whole = None, functools.partial(self._context_without_casts, mode)
         with self.paused():  # kernels are tried out
             return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
+
+    def context_of_uncast_forward(self):
+        """Return a function that returns the context of ``forward`` of a model that computes as without amp."""
+        return functools.partial(self._context_without_casts, None)
 
     def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""

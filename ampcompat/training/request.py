@@ -24,6 +24,7 @@ class Request(NamedTuple):
     num_losses: int
     skip_limit: tuple
     diagnose: bool
+    free_half_grads: bool
 
     def make_scalers(self):
         """Return the loss scalers, one per loss."""
@@ -36,7 +37,8 @@ class Request(NamedTuple):
         """
         options = {_KEYWORDS.get(name, name): value for name, value in self.scaler_options.items()}
         layers = [layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32]
-        return dict(options, keep_fp32=layers, cast_model_outputs=self.cast_model_outputs)
+        kept = dict(keep_fp32=layers, cast_model_outputs=self.cast_model_outputs, free_half_grads=self.free_half_grads)
+        return dict(options, **kept)
 
     @property
     def output_dtype(self):
@@ -80,6 +82,7 @@ def make_request(stated, command_line, dtypes=None):
         num_losses=checked_count("num_losses must be", stated["num_losses"], least=1 if optimizer_list else 0),
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
+        free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
     )
 
 
@@ -96,10 +99,17 @@ def is_module(candidate):
     return isinstance(candidate, torch.nn.Module)
 
 
+def listed(given):
+    """Return an argument that is one object, a list of them or None, as a list."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
 def checked_list(given, caller, name, expected, accepts):
     """Return one object, or a list of them, as a list; raise ``AmpTypeError`` for one that is not accepted."""
-    listed = list(given) if isinstance(given, (list, tuple)) else [given]
-    for index, item in enumerate(listed):
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    for index, item in enumerate(items):
         if not accepts(item):
             place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
             is_swapped = (is_optimizer if accepts is is_module else is_module)(item)
@@ -108,7 +118,13 @@ def checked_list(given, caller, name, expected, accepts):
                     caller, name, expected, place, type(item).__name__, _ORDER if is_swapped else ""
                 )
             )
-    return listed
+    return items
+
+
+def _checked_switch(name, value):
+    if not isinstance(value, bool):
+        raise AmpTypeError("{} must be True or False, not {!r}.".format(name, value))
+    return value
 
 
 def _output_dtype(dtype):

@@ -66,12 +66,17 @@ def initialized_session(caller):
         AmpError: ``amp.initialize`` was not called.
     """
     session = sessions[-1] if sessions else None
-    if session is None or (session.enabled and session.policy is None):
-        raise AmpError(
-            "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
-            "opt_level=...) first.".format(caller)
-        )
+    if session is None or (session.enabled and not session.is_initialized()):
+        raise not_initialized(caller)
     return session
+
+
+def not_initialized(caller):
+    """Return the ``AmpError`` that the public function ``caller`` was called before ``amp.initialize``."""
+    return AmpError(
+        "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
+        "opt_level=...) first.".format(caller)
+    )
 
 
 def enter(session):

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from opened import PAIRS, each_setting, opened
-from torch.utils.checkpoint import checkpoint  # by name and before any backend: as user code does
+from torch.autograd import backward, grad  # by name and before any backend: as user code does
+from torch.utils.checkpoint import checkpoint
 
 # torch 1.12's checkpoint queries CUDA's autocast on any machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available")
@@ -63,6 +64,20 @@ def test_gradients_of_a_region_without_casts_equal_the_plain_run_bit_for_bit(set
             loss = net(x).pow(2).sum()
         found = torch.autograd.grad(loss, list(net.parameters()))
         assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+@each_setting
+def test_gradients_are_the_same_through_functions_that_were_imported_before(setting):
+    high = PAIRS[setting[1]].high
+    net, x = make_net(high), torch.randn(16, 6, dtype=high)
+    expected = grad(net(x).pow(2).sum(), list(net.parameters()))
+    with opened(setting) as backend:
+        with backend.paused():
+            loss = net(x).pow(2).sum()
+        found = grad(loss, list(net.parameters()), retain_graph=True)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected))
+        backward(loss)
+        assert all(torch.equal(a, b) for a, b in zip(grads_of(net), expected))
 
 
 @each_setting

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import logging
+import warnings
 
 import pytest
 import torch
@@ -125,6 +126,22 @@ def test_checkpoint_is_as_it_was_after_the_backend_is_closed(setting):
     loss.backward()
     checkpoint(block, x, use_reentrant=False).pow(2).sum().backward()
     assert block.dtypes == [high] * 4
+
+
+def places_of_warnings(x):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checkpoint(torch.tanh, x)
+    return [(str(warning.message)[:40], warning.filename, warning.lineno) for warning in caught]
+
+
+@each_setting
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_warnings_of_checkpoint_name_the_line_that_they_name_without_a_backend(setting, requires_grad):
+    x = torch.ones(2, dtype=PAIRS[setting[1]].high, requires_grad=requires_grad)
+    expected = places_of_warnings(x)
+    with opened(setting):
+        assert places_of_warnings(x) == expected
 
 
 @each_setting

@@ -10,7 +10,7 @@ from precision import HIGH, IS_STAND_IN, LOW, PAIR
 from processes import python
 
 import ampcompat
-from ampcompat import amp
+from ampcompat import amp, written_memory
 
 FAR = 1e5  # a coordinate that float16 does not have
 
@@ -117,11 +117,10 @@ def test_forked_workers_are_not_cast_and_neither_are_their_threads(in_session):
 
 @needs_fork
 def test_worker_forked_while_another_thread_holds_the_lock_does_not_hang(in_session):
-    backend = ampcompat.current().casts
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with backend._aliases.lock:
+        with written_memory._lock:
             held.set()
             done.wait(60)
 

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from opened import PAIRS, SETTINGS, each_setting, opened
 from pairing import paired
 
-from ampcompat.casting.memory_aliases import Aliases
-from ampcompat.casting.weight_cache import CastingThread, WeightCache
+from ampcompat import written_memory
+from ampcompat.casting.thread_state import Switch
+from ampcompat.casting.weight_cache import WeightCache
+from ampcompat.written_memory import WrittenMemory
 
 try:
     import torch._dynamo  # noqa: F401  A dispatch mode imports it, and its import changes torch.
@@ -225,14 +227,14 @@ def test_cast_is_fresh_after_a_write_through_numpy(setting, view):
 @each_setting
 def test_arrays_of_other_tensors_do_not_keep_weights_from_being_cached(setting):
     model, x = make_linear(setting), make_input(setting)
-    with opened(setting) as backend, torch.no_grad():
+    with opened(setting), torch.no_grad():
         kept = [model(x).to(model.weight.dtype).numpy() for _ in range(3)]
         with CastCounter(model.weight.shape, PAIRS[setting[1]].low) as counter:
             model(x)
-        assert counter.count == 0 and len(kept) == 3 and len(backend._aliases.references) == 3
+        assert counter.count == 0 and len(kept) == 3 and len(written_memory._living) == 3
         del kept
         assert torch.ones(1).data is not None  # reading it drops the aliases that have died
-        assert len(backend._aliases.references) <= 1
+        assert len(written_memory._living) <= 1
 
 
 @each_setting
@@ -253,6 +255,18 @@ def test_weight_is_cached_again_once_nobody_holds_its_alias(setting):
         del alias
         model(x)
         assert len(backend._cache) + len(backend._rounded_cache) == 2
+
+
+@each_setting
+@pytest.mark.skipif(not hasattr(torch.utils, "swap_tensors"), reason="this torch swaps no tensors")
+def test_weights_can_be_swapped_and_are_cast_anew(setting):
+    model, x = make_linear(setting), make_input(setting)
+    with opened(setting) as backend, torch.no_grad():
+        model(x)
+        other = torch.nn.Parameter(torch.ones_like(model.weight))
+        torch.utils.swap_tensors(model.weight, other)
+        assert model.weight.eq(1).all()
+        assert torch.equal(model(x), fresh(model, x, backend))
 
 
 @each_setting
@@ -464,7 +478,7 @@ def test_change_by_another_thread_while_a_cast_is_made_is_seen(setting):
             return weight.zero_()
 
     changes = []
-    cache = WeightCache(make, Aliases(), CastingThread())
+    cache = WeightCache(make, WrittenMemory(), Switch().local)
     cache.cast(weight)
     assert cache.cast(weight).abs().sum() == 0
 

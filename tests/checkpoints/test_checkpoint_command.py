@@ -37,16 +37,16 @@ def failing(path, capsys, *options):
 
 def half_and_masters(run):
     """Return what a script with FP16_Optimizer saved for a run at O2: a half model, masters in the optimizer."""
-    pairs = run.optimizer._amp_stash.pairs()
+    stash = run.optimizer._amp_stash
     model = dict(run.model.state_dict())
     names = {id(param): name for name, param in run.model.named_parameters()}
-    for pair in pairs:
-        model[names[id(pair.model)]] = pair.model.detach().clone()
+    for param in stash.all_fp16_params:
+        model[names[id(param)]] = param.detach().clone()
     optimizer = {
         "loss_scaler": None,
         "dynamic_loss_scale": True,
         "optimizer_state_dict": run.optimizer.state_dict(),
-        "fp32_from_fp16": [[pair.master.detach().clone() for pair in pairs]],
+        "fp32_from_fp16": [[master.detach().clone() for master in stash.all_fp32_from_fp16_params]],
     }
     return {"epoch": 3, "model": model, "optimizer": optimizer}
 

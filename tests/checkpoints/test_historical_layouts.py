@@ -101,7 +101,7 @@ def test_the_layout_of_bert_goes_on_to_the_bit(level, half_model):
     run = Run(level, "Adam").initialize()
     run.train(0, SAVED_AT)
     checkpoint = read(written(bert_checkpoint(run)))
-    if half_model and run.optimizer._amp_stash.pairs():
+    if half_model and run.optimizer._amp_stash.all_fp16_params:
         for name, param in run.model.named_parameters():
             checkpoint["model"][name] = param.detach().clone()
     scalers = amp.state_dict()

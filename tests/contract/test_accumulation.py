@@ -235,7 +235,7 @@ def test_gradients_wait_scaled_where_that_is_equal_and_in_float32_masters_otherw
     amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=SCALE)
     accumulation = amp.accumulate(optimizer, 2)
     accumulate_all(model, optimizer, [make_batch()], accumulation)
-    assert optimizer._amp_stash.holds_scaled_gradients() == (level in ("O0", "O1", "O4"))
+    assert optimizer._amp_stash.params_have_scaled_gradients == (level in ("O0", "O1", "O4"))
 
 
 # -- counting ----------------------------------------------------------------------------------------------------------

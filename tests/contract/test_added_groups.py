@@ -85,3 +85,49 @@ def test_a_param_put_in_the_place_of_another_is_unscaled_and_checked(setting, sc
         assert new.grad.tolist() == [3.0, 3.0]
         optimizer.step()
         assert new.tolist() == [0.25, 0.25]
+
+
+@settings_at("O0", "O1", "O2", "O3", "O5")
+@pytest.mark.parametrize("replace", ["clear", "assign", "pop"])
+def test_groups_that_are_taken_out_can_be_added_again(setting, replace):
+    def trained(rebuilds):
+        model = torch.nn.ModuleList([Product(1.0), Product(1.5)]).to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        step(setting, model, optimizer)
+        if rebuilds:
+            take_out(optimizer, replace)
+            for each in model:
+                optimizer.add_param_group({"params": list(each.parameters()), "lr": 0.25})
+        masters = []
+        for _ in range(2):
+            step(setting, model, optimizer)
+            masters.append([param.detach().clone() for param in amp.master_params(optimizer)])
+        return masters, [param.detach().clone() for param in model.parameters()]
+
+    with session_of(setting):
+        (masters, weights), (found_masters, found) = trained(False), trained(True)
+        assert all(map(torch.equal, found, weights))
+        for some, others in zip(masters, found_masters):
+            assert len(some) == len(others) == 4 and all(map(torch.equal, some, others))
+
+
+def take_out(optimizer, how):
+    """Take all groups out of an optimizer."""
+    if how == "clear":
+        optimizer.param_groups.clear()
+    elif how == "assign":
+        optimizer.param_groups = []
+    else:
+        while optimizer.param_groups:
+            optimizer.param_groups.pop()
+
+
+@settings_at("O2", "O5")
+def test_a_param_that_is_in_the_optimizer_is_still_refused_as_torch_does(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        for param in (model[0].a, next(iter(amp.master_params(optimizer)))):
+            with pytest.raises((ValueError, RuntimeError), match="more than one parameter group|in the optimizer"):
+                optimizer.add_param_group({"params": [param]})
+        step(setting, model, optimizer)

@@ -483,13 +483,15 @@ def deepest_wrapping():
     return deepest
 
 
-def test_a_second_initialize_replaces_the_scalers():
+def test_a_second_initialize_adds_its_scalers():
     first, second = make_network(), make_network()
-    quiet(first, sgd(first), num_losses=2)
+    optimizers = sgd(first), sgd(second)
+    quiet(first, optimizers[0], num_losses=2)
     amp._amp_state.loss_scalers[0].update_scale()
-    quiet(second, sgd(second), num_losses=3, max_loss_scale=2.0**8)
-    expected = {"loss_scaler{}".format(i): {"loss_scale": 2.0**8, "unskipped": 0} for i in range(3)}
-    assert amp.state_dict() == expected
+    quiet(second, optimizers[1], num_losses=3, max_loss_scale=2.0**8)
+    scales, unskipped = [2.0**16] * 2 + [2.0**8] * 3, [1, 0, 0, 0, 0]
+    states = [{"loss_scale": scale, "unskipped": count} for scale, count in zip(scales, unskipped)]
+    assert list(amp.state_dict().items()) == [("loss_scaler%d" % index, state) for index, state in enumerate(states)]
 
 
 @each_setting

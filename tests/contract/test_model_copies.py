@@ -326,3 +326,67 @@ def test_a_pair_that_has_stepped_can_be_copied(setting):
             steps.zero_grad()
             train_step(each, steps, make_batch(setting, seed=2))
         assert all(map(torch.equal, twin.parameters(), model.parameters()))
+
+
+# -- a model and its optimizer, pickled together -----------------------------------------------------------------------
+
+
+def saved_and_loaded(pair):
+    """Return what ``torch.save`` and ``torch.load`` make of a model and its optimizer."""
+    file = io.BytesIO()
+    torch.save(pair, file)
+    file.seek(0)
+    weights_only = "weights_only" in inspect.signature(torch.load).parameters
+    return torch.load(file, **({"weights_only": False} if weights_only else {}))
+
+
+def pickled_pair(pair):
+    return pickle.loads(pickle.dumps(pair))
+
+
+@each_setting
+@pytest.mark.parametrize("duplicate", [pickled_pair, saved_and_loaded])
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setting, duplicate, steps_before):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        for _ in range(steps_before):
+            train_step(model, optimizer, batch)
+        try:
+            twin, twin_optimizer = duplicate((model, optimizer))
+        except RuntimeError as error:  # an error of ours, before anything is half done
+            assert "pickle" in str(error) and "state_dict" in str(error)
+        else:
+            before = [param.detach().clone() for param in twin.parameters()]
+            losses = [train_step(twin, twin_optimizer, batch) for _ in range(3)]
+            assert not any(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
+            assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
+            assert all(map(torch.equal, twin.parameters(), model.parameters()))
+            assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
+
+
+@each_setting
+def test_a_model_and_its_optimizer_pickled_in_a_session_train_plainly_without_one_or_say_why_not(setting):
+    batch = make_batch(setting)
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        train_step(model, optimizer, batch)
+        try:
+            pickled = pickle.dumps((model, optimizer))
+        except RuntimeError as error:
+            assert "pickle" in str(error) and "state_dict" in str(error)
+            return
+    twin, twin_optimizer = pickle.loads(pickled)
+    before = [param.detach().clone() for param in twin.parameters()]
+    twin_optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(twin(batch[0]), batch[1]).backward()
+    try:
+        twin_optimizer.step()
+    except RuntimeError as error:  # of masters, which have no gradients without a session
+        assert "pickle" in str(error) and "state_dict" in str(error)
+        return
+    assert not any(map(torch.equal, before, [param.detach() for param in twin.parameters()]))

@@ -256,6 +256,24 @@ def test_a_plain_pass_once_in_a_while_counts_beside_other_optimizers(setting):
             pair.step(1)
 
 
+@each_setting
+@pytest.mark.parametrize("blocks", [9, 10, 30])
+def test_plain_gradients_count_however_many_blocks_another_optimizer_had_meanwhile(setting, blocks):
+    with session_of(setting):
+        pair = Pair(setting)
+        pair.scaled(1)
+        pair.step(1)
+        pair.zero_grad()
+        for _ in range(blocks):
+            pair.scaled(0)
+            pair.step(0)
+            pair.zero_grad(0)
+        for _ in range(2):
+            pair.plain(1)
+            pair.step(1)
+            pair.zero_grad()
+
+
 @with_masters
 def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_stepped_on(setting, capsys):
     with session_of(setting, verbosity=1):

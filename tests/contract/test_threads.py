@@ -23,6 +23,7 @@ from processes import ROOT, environment
 from ampcompat import amp
 from ampcompat.casting import autocast_flags
 from ampcompat.models import forward as forwards
+from ampcompat.optimizers import held_gradients, master_chunks
 from ampcompat.patching import PatchStack
 from ampcompat.weak_list import WeakList
 
@@ -98,15 +99,15 @@ def test_a_session_is_closed_while_another_thread_is_in_forward(setting):
 
 
 @settings_at("O0", "O1", "O2")
-def test_a_pass_reads_no_gradient_of_an_optimizer_that_it_was_not_given(setting):
-    # Another thread may be writing it, without the GIL.
+def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setting):
+    # Its own thread may be writing it, without the GIL.
     def backward(model, optimizer):
         with amp.scale_loss(model(INPUT.to(setting.high)).sum(), optimizer) as scaled_loss:
             scaled_loss.backward()
 
     read, original = [], torch.Tensor.grad
 
-    def get(param):
+    def get(param, *owner):
         read.append(id(param))
         return original.__get__(param, type(param))
 
@@ -114,10 +115,14 @@ def test_a_pass_reads_no_gradient_of_an_optimizer_that_it_was_not_given(setting)
         models = [Product(1.0).to(setting.high) for _ in range(2)]
         mine, other = optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for model in models]
         initialize(setting, models, optimizers, loss_scale=128.0)
-        backward(models[1], other)
+        thread = threading.Thread(target=backward, args=(models[1], other))  # which trains the other model
+        thread.start()
+        thread.join(60)
         theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
         with PatchStack() as patches:
             patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
+            for module in (held_gradients, master_chunks.tensor_lists):
+                patches.set(module, "stored_gradient", get)
             backward(models[0], mine)
         assert read and not set(read) & set(theirs)
 

@@ -120,6 +120,33 @@ def test_weights_written_later_on_are_stepped_on(setting, write):
                     assert torch.equal(master.detach(), old), "unwritten masters keep their bits"
 
 
+@cast_weights
+@pytest.mark.parametrize("before", ["forward", "step"])
+@pytest.mark.parametrize("alias", ["detach", "data", "kept"])
+def test_weights_written_through_numpy_later_on_are_stepped_on(setting, alias, before):
+    if setting.low is torch.bfloat16:
+        pytest.skip("numpy has no bfloat16")
+    with session_of(setting):
+        model, optimizer = begin(setting, rate=0.0)
+        weight, batch = model[3].weight, make_batch(setting)
+        kept = weight.detach().numpy() if alias == "kept" else None
+        for value in (0.25, 0.5):
+            for _ in range(2):
+                train_step(model, optimizer, batch)
+            if before == "step":
+                with amp.scale_loss(model(batch[0]).sum(), optimizer) as scaled_loss:
+                    scaled_loss.backward()
+            array_of = {"detach": lambda: weight.detach().numpy(), "data": lambda: weight.data.numpy()}
+            array_of.get(alias, lambda: kept)()[...] = value
+            if before == "forward":
+                train_step(model, optimizer, batch)
+            optimizer.step()
+            optimizer.zero_grad()
+            masters = [each for each in masters_of(model, optimizer) if each.shape == weight.shape]
+            assert bool((weight == value).all()) and [bool((each == value).all()) for each in masters] == [True]
+            assert bool((model.state_dict()["3.weight"] == value).all())
+
+
 def by_data_exchanged(first, second):
     first.data, second.data = second.data, first.data
 
@@ -335,10 +362,10 @@ def test_groups_added_later_are_compared_before_their_first_step(setting):
 
 @with_masters
 def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch):
-    from ampcompat.optimizers import gradient_buffers
+    from ampcompat.optimizers import master_chunks
 
     compared = []
-    monkeypatch.setattr(gradient_buffers, "take_values", lambda *lists: compared.append(lists))
+    monkeypatch.setattr(master_chunks, "take_values", lambda *lists: compared.append(lists))
     with session_of(setting):
         model, optimizer = begin(setting)
         for _ in range(3):

@@ -88,8 +88,9 @@ def test_bounds_do_not_apply_to_a_static_scale():
 
 @each_automaton
 def test_an_overflow_in_a_nested_block_of_another_optimizer_lowers_the_next_scale(make_optimizer):
-    model, optimizer = initialized(make_optimizer)
-    other_model, other = initialized(on_host)
+    model, other_model = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    optimizer, other = make_optimizer(model.parameters()), on_host(other_model.parameters())
+    amp.initialize([model, other_model], [optimizer, other], opt_level="O1", verbosity=0)
     with amp.scale_loss(model(torch.ones(1, 3)).float().sum() * 2.0**-24, optimizer) as outer:
         with amp.scale_loss(other_model(torch.ones(1, 3)).float().sum() * float("inf"), other) as inner:
             inner.backward()

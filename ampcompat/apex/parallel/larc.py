@@ -7,12 +7,12 @@ hooks and amp's adapter are those of the wrapped optimizer.
 
 import torch
 
-from ...optimizers.adapter import SLOT
+from ...optimizers.amp_stash import STASH
 from ..multi_tensor import foreach_ops
 from ..optimizers.fused import evaluate_closure
 
 #: Other attributes that schedulers, hooks and amp read on an optimizer; they are those of the wrapped one.
-_OPTIMIZER_ATTRIBUTES = ("defaults", "state", SLOT)
+_OPTIMIZER_ATTRIBUTES = ("defaults", "state", STASH)
 
 
 class LARC(torch.optim.Optimizer):

@@ -1,9 +1,11 @@
-"""The patched backend: wrappers around the functions of the op table, weight caches, backward without casts.
+"""The backends that cast: wrappers around the functions of the op table, and in one of them torch's autocast beside.
 
-It works on any torch. As in Apex, it casts only what Python calls, not what C++ calls inside a function. A backend can
-be opened and undone many times; cached casts do not outlive one opening.
+Wrappers work on any torch. As in Apex, they cast only what Python calls, not what C++ calls inside a function; autocast
+does that. Its own cache of weights is off, because it can return stale casts; ``weight_cache`` replaces it. A backend
+can be opened and undone many times; cached casts do not outlive one opening.
 """
 
+import copy
 from contextlib import contextmanager, nullcontext
 from types import FunctionType
 
@@ -13,17 +15,28 @@ from ..nested import BYTES, CONTAINERS, METHODS, map_items
 from ..op_table import rules as op_rules
 from ..op_table.rows import TAKES_SPARSE
 from ..torch_compat import features
-from . import autograd, compile, data_loading, half_emulation, jit_script, norms, patch_targets, rnn, wrappers
+from ..written_memory import WrittenMemory
+from . import (
+    autocast_flags,
+    autograd,
+    compile,
+    data_loading,
+    half_emulation,
+    jit_script,
+    norms,
+    patch_targets,
+    rnn,
+    wrappers,
+)
 from .argument_casts import CastDevices, Casts
 from .base import CastBackend, do_nothing
-from .memory_aliases import Aliases, watch_aliases
-from .thread_state import InRegion, Paused, Switch, Unpaused
-from .weight_cache import CastingThread, Parameter, WeightCache, is_weight
+from .thread_state import InRegion, Paused, Switch, WithFlags
+from .weight_cache import Parameter, WeightCache, is_weight
 
 _Tensor = torch.Tensor
 
 
-class PatchedBackend(CastBackend):
+class FunctionCasts(CastBackend):
     """Casts by wrappers around the functions of the op table.
 
     Args:
@@ -33,36 +46,47 @@ class PatchedBackend(CastBackend):
         messages: {name: message} for banned functions; None means the table's.
     """
 
-    name = "patched"
+    #: Whether torch's autocast casts too, on the devices that are cast.
+    has_autocast = False
 
     def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
         self.dtypes = dtypes
         self.rows = op_rules.rows() if rows is None else tuple(rows)
         self.allow_banned = allow_banned
         self.messages = op_rules.banned_messages() if messages is None else messages
-        self._switch = Switch()
+        low, high = dtypes
+        self._available = tuple(features.read().autocast_devices)
+        self._flags = autocast_flags.Flags(self._available) if self.has_autocast else None
+        self._switch = Switch(self._flags, low)
         self._switch.devices = CastDevices()
         self._paused = Paused(self._switch)
         self._is_limited_to_regions = False
-        low, high = dtypes
-        self._aliases, self._casting_thread = Aliases(), CastingThread()
-        shared = (self._aliases, self._casting_thread)
-        self._cache = WeightCache(METHODS[low], *shared)
-        self._rounded_cache = WeightCache(lambda weight: half_emulation.rounded(weight, low, high), *shared)
+        thread = self._switch.local
+        self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
+        self._rounded_cache = WeightCache(
+            lambda weight: half_emulation.rounded(weight, low, high), WrittenMemory(), thread
+        )
         self._emulate = half_emulation.is_wanted(low)
-        self._casts = self._make_casts()
+        self._casts = Casts(
+            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_of()
+        )
+        self._autocast_casts = copy.copy(self._casts)  # of the functions that autocast casts as the table does
+        self._autocast_casts.is_exempt = self._make_exemption(is_autocast=True)
 
-    def _make_casts(self):
-        exemption, thread = self._make_exemption(), self._switch.local
-        return Casts(self.dtypes, exemption, thread, self._paused_inside, self._make_to_low(), self._rounded_of())
+    def _make_exemption(self, is_autocast=False):
+        switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
 
-    def _make_exemption(self):
-        switch, local, is_tracing = self._switch, self._switch.local, compile.is_tracing
+        def is_off_traced():
+            if flags is None:
+                return switch.is_off_somewhere
+            # A compiler cannot follow thread-locals, and it guards on autocast's flags.
+            return is_autocast or not compile.is_autocast_enabled(flags.devices)
 
         def is_exempt(args, kwargs):
             if is_tracing():
-                return switch.is_off_somewhere or switch.devices.is_exempt_traced(args)
-            if local.off:
+                return is_off_traced() or switch.devices.is_exempt_traced(args)
+            # as ``Switch.is_on``
+            if local.off or (flags is not None and not flags.is_enabled() and local.entered is not None):
                 return True
             devices, first = switch.devices, args[0] if args else None
             # The most common case first: this runs at every call of every function of the table.
@@ -73,9 +97,9 @@ class PatchedBackend(CastBackend):
         return is_exempt
 
     def _paused_inside(self):
-        # A compiler traces such a function down to kernels, which no wrapper casts, so it needs no pause. It cannot
-        # trace thread-locals either.
-        return nullcontext() if compile.is_compiling() else self._paused
+        # A compiler traces such a function down to kernels, which no wrapper casts, so without autocast it needs no
+        # pause. It cannot trace thread-locals either.
+        return nullcontext() if self._flags is None and compile.is_compiling() else self.paused()
 
     def _make_to_low(self):
         low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
@@ -110,17 +134,21 @@ class PatchedBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
-        watch_aliases((self._cache, self._rounded_cache), self._aliases, patches, on_move)
+        self._cache.written.open(patches, on_move)
+        self._rounded_cache.written.open(patches)
         compile.patch_compile(patches, _one_of_each_code(originals))
         _turn_off_fast_paths(patches)
-        if not self._is_limited_to_regions:
-            self._switch.turn_on()
         patches.defer(self._cache.forget_all)
         patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
+        if not self._is_limited_to_regions:
+            self._switch.turn_on()
 
     def _casts_for(self, row):
-        return self._casts
+        # What autocast of older torch casts has not been tested.
+        if self._flags is None or row.no_nested_casts or not autocast_flags.IS_BY_DEVICE:
+            return self._casts
+        return self._autocast_casts if all(device in row.native for device in self._flags.devices) else self._casts
 
     def _wrapper_of(self, row):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
@@ -132,13 +160,27 @@ class PatchedBackend(CastBackend):
         )
 
     def active(self):
-        return not self._switch.local.off
+        return self._switch.is_on()
 
     def paused(self):
+        if self._flags is not None and compile.is_tracing():
+            return compile.autocast_off(self._flags.devices or self._available)
         return self._paused
 
+    def is_paused(self):
+        """Return whether this thread pauses casts, other than in the ``forward`` of a model at another level."""
+        return self._switch.local.off and not self._switch.local.uncast
+
     def entered(self):
-        return self.region() if self._switch.local.uncast else None  # the wrappers apply in every thread
+        switch, local = self._switch, self._switch.local
+        if local.uncast:
+            return self.region()
+        if self._flags is None or local.off or local.entered is switch.devices:
+            return None  # the wrappers apply in every thread
+        if local.before is not None:  # the main thread, after another thread has moved a model to another device
+            switch.update_flags()
+            return None
+        return WithFlags(switch)
 
     def uncast_forward(self):
         # A compiler guards on what traced code reads of a thread, so that code must not change it.
@@ -157,6 +199,9 @@ class PatchedBackend(CastBackend):
     def set_devices(self, types):
         if types is None or self._switch.devices.types != frozenset(types):
             self._switch.devices = CastDevices(types)
+        if self._flags is not None:
+            self._flags.choose(self._available if types is None else sorted(types))
+            self._switch.update_flags()
 
     def stop(self):
         self._switch.turn_off()
@@ -168,18 +213,14 @@ class PatchedBackend(CastBackend):
         return InRegion(self._switch)
 
     def bind_casts(self, function):
-        local = self._switch.local
-        context, uncast = Paused if local.off else InRegion if local.inside else Unpaused, local.uncast
-        thread, token = self._casting_thread, self._casting_thread.token
+        switch, record = self._switch, self._switch.record()
 
         def call_with_casts(*args, **kwargs):
-            own, thread.token = thread.token, token  # a thread of the autograd engine recomputes for this thread
-            was, local.uncast = local.uncast, uncast
+            own = switch.exchange(record)  # a thread of the autograd engine recomputes for this thread
             try:
-                with context(self._switch):
-                    return function(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
-                thread.token, local.uncast = own, was
+                switch.exchange(own)
 
         return call_with_casts
 
@@ -190,6 +231,19 @@ class PatchedBackend(CastBackend):
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, rule, self._casts)
+
+
+class PatchedBackend(FunctionCasts):
+    """Wrappers alone, which work with any torch."""
+
+    name = "patched"
+
+
+class NativeBackend(FunctionCasts):
+    """Wrappers, and autocast on the devices that are cast, made to agree with the op table."""
+
+    name = "native"
+    has_autocast = True
 
 
 def _one_of_each_code(originals):

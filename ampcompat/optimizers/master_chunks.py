@@ -15,7 +15,7 @@ import torch
 
 from .. import tensor_lists
 from ..torch_compat import fake_tensors, features
-from .masters import add_gradients, take_values
+from .master_values import add_gradients, take_values
 
 #: The largest number of elements in one pool: 4 MiB of float32 that stay allocated between steps.
 LARGEST_POOL = 1 << 20
@@ -24,10 +24,10 @@ LARGEST_POOL = 1 << 20
 ALIGNMENT = 16
 
 
-_GRAD, _VERSION = map(operator.attrgetter, ("grad", "_version"))
+_VERSION = operator.attrgetter("_version")
 
 
-class Chunk:
+class MasterChunk:
     """Half params of a model, their masters (pairwise), and optionally a pool for the masters' gradients.
 
     Where params are many and small, a pass that reads one attribute of each takes 1 to 2 % of a step.
@@ -105,7 +105,7 @@ class Chunk:
                 are added.
         """
         models, masters, pool = self.models, self.masters, self._pool
-        grads = list(map(_GRAD, models))
+        grads = list(map(tensor_lists.stored_gradient, models))
         if any(map(operator.is_, grads, itertools.repeat(None))):
             kept = [index for index, grad in enumerate(grads) if grad is not None]
             models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
@@ -120,7 +120,7 @@ class Chunk:
             groups = [[pool.flat]]
         del grads
         for model in models:
-            model.grad = None
+            tensor_lists.set_stored_gradient(model, None)
         unscale_(groups)
         if is_added:
             add_gradients(masters, copies)
@@ -128,13 +128,29 @@ class Chunk:
             for master, copied in zip(masters, copies):
                 master.grad = copied
 
+    def drop_gradients(self):
+        """Set the gradients of the masters to None; return them."""
+        gradients = [master.grad for master in self.masters]
+        for master in self.masters:
+            master.grad = None
+        return gradients
+
+    def clear_half_gradients(self, set_to_none):
+        """Set the gradients of the half params to None, or to 0."""
+        for model in self.models:
+            grad = None if set_to_none else tensor_lists.stored_gradient(model)
+            if grad is not None:
+                grad.detach_().zero_()
+            else:
+                tensor_lists.set_stored_gradient(model, None)
+
     def memory(self):
         """Return the pool's tensor, which stays allocated between steps, or None. Memory measurement uses it."""
         return None if self._pool is None else self._pool.flat
 
     def __deepcopy__(self, memo):
         pairs = copy.deepcopy(list(zip(self.models, self.masters)), memo)
-        twin = Chunk(pairs, self._pool and GradientPool([master for _, master in pairs]))
+        twin = MasterChunk(pairs, self._pool and GradientPool([master for _, master in pairs]))
         twin.is_new = self.is_new
         return twin
 
@@ -144,14 +160,14 @@ def _versions(params):
 
 
 def chunks_of(pairs):
-    """Return the ``Chunk`` lists of (model, master) pairs, those with a pool first.
+    """Return the ``MasterChunk`` lists of (model, master) pairs, those with a pool first.
 
     A pool's memory is allocated already, so moving its gradients first only frees half gradients. Moved last, they
     would still be allocated beside all float32 gradients, and the peak would be higher.
     """
     small, rest = _set_apart(pairs)
-    pooled = [Chunk(each, GradientPool([master for _, master in each])) for each in small]
-    return pooled + [Chunk(each) for each in tensor_lists.chunked(rest)]
+    pooled = [MasterChunk(each, GradientPool([master for _, master in each])) for each in small]
+    return pooled + [MasterChunk(each) for each in tensor_lists.chunked(rest)]
 
 
 class GradientPool:
@@ -214,9 +230,10 @@ def _set_apart(pairs):
 
 
 def _is_plain(master):
-    is_parameter = type(master) is torch.nn.Parameter or fake_tensors.is_fake_type(type(master))
-    is_parameter = is_parameter and master.layout is torch.strided
-    return is_parameter and features.counts_storage_uses() and master.is_contiguous()
+    kind = type(master)
+    is_plain = kind in (torch.Tensor, torch.nn.Parameter) or fake_tensors.is_fake_type(kind)
+    is_plain = is_plain and master.layout is torch.strided
+    return is_plain and features.counts_storage_uses() and master.is_contiguous()
 
 
 def _padded(master):

@@ -1,0 +1,283 @@
+"""``WrittenMemory``: which tensors may have been written without moving their version counter.
+
+``weight.data.clamp_()`` does not move ``weight._version``, because ``.data`` has a version counter of its own, and
+writing into ``weight.detach().numpy()`` moves none at all. So ``Tensor.data`` and ``Tensor.numpy`` are replaced by
+functions that note what they return: an alias, which may write as long as it lives.
+"""
+
+import functools
+import os
+import threading
+import weakref
+from collections import deque
+from contextlib import nullcontext
+from threading import get_ident
+
+import torch
+
+from . import swapped_tensors
+from .patching import PatchStack
+
+_Tensor = torch.Tensor
+_PLAIN = (_Tensor, torch.nn.Parameter)
+
+_open = []  # every open ``WrittenMemory``
+_living = {}  # address -> weak references to aliases, made while one was open
+_dead = deque()  # addresses whose alias died. A weakref callback may run at any time, so it takes no lock.
+_patches = PatchStack()  # what is replaced while one is open
+
+
+def _make_lock():
+    global _lock
+    _lock = threading.RLock()  # reentrant: garbage collection may run any code while it is held
+
+
+_make_lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_make_lock)  # one that another thread held would never be released
+
+
+def memory_of(tensor):
+    """Return the address of a tensor's memory, the same for all views of it; None where it has none of its own."""
+    if type(tensor) not in _PLAIN:  # fake and wrapped tensors among others
+        return None
+    try:
+        return (tensor.untyped_storage if hasattr(tensor, "untyped_storage") else tensor.storage)().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse
+        return None
+
+
+class WrittenMemory:
+    """Answers for the tensors that it watches: may this have been written, other than its version counter tells?
+
+    ``tensor in written``: since ``watch``, or the last ``clear`` of this tensor, an alias of its memory was made, by
+    ``.data`` or ``.numpy()`` of this tensor or of any that shares its memory, or its ``.data`` was assigned; or such an
+    alias still lives. ``bool(written)``: so may one of the watched tensors. ``count`` grows with every note.
+
+    What moves the version counter is not noted, nor what is written by DLPack, through a storage, or by kernels that
+    are given an address. Any thread may call the methods. Tensors are referenced weakly, except while
+    ``torch.utils.swap_tensors`` runs, which refuses such tensors; both count as written after it.
+
+    Args:
+        forgotten: called with the id of a tensor that is watched no more, since it died or is being swapped.
+    """
+
+    def __init__(self, forgotten=None):
+        self.forgotten = forgotten
+        self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
+        self._ids = {}  # address -> ids of watched tensors
+        #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
+        self.noted = {}
+        self._moved = None
+        self._paused_threads = set()
+        self.count = 0
+        swapped_tensors.holders.add(self)
+
+    def open(self, patches, moved=None):
+        """Note aliases from now on; undone by ``patches``. Opening it twice is opening it once.
+
+        Args:
+            patches: a ``PatchStack``.
+            moved: called without arguments when the new data of any tensor is on another device.
+        """
+        with _lock:
+            if self not in _open:
+                if not _open:
+                    watch_data(_Tensor, _alias_made, _data_assigned, _patches)
+                    _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
+                    swapped_tensors.allow(_patches)
+                self._moved = moved
+                _open.append(self)
+                patches.defer(self._close)
+
+    def _close(self):
+        with _lock:
+            _open.remove(self)
+            if not _open:
+                _patches.undo()
+                _living.clear()
+
+    def watch(self, tensors, are_written=False):
+        """Watch these tensors, where their memory is now. One that has an alias already counts as written."""
+        for tensor in tensors:
+            key, memory = id(tensor), memory_of(tensor)
+            with _lock:
+                known, before = self._watched.get(key, (None, None))
+                if known is None or known() is not tensor:
+                    known = weakref.ref(tensor, functools.partial(self._forget, key))
+                self._leave(key, before)
+                self._watched[key] = (known, memory)
+                if memory:
+                    self._ids.setdefault(memory, set()).add(key)
+                if get_ident() not in self._paused_threads:
+                    self._add(key, _living_aliases(memory), are_written)
+
+    def _add(self, key, aliases, is_written):
+        alive = [each for each in self.noted.get(key, ()) if each() is not None]
+        if alive or aliases or is_written:
+            known = set(map(id, alive))  # by identity: weak references are equal if their objects are
+            self.noted[key] = alive + [each for each in aliases if id(each) not in known]
+            self.count += 1
+
+    def _leave(self, key, memory):
+        sharing = self._ids.get(memory, set())
+        sharing.discard(key)
+        if not sharing:
+            self._ids.pop(memory, None)
+
+    def _forget(self, key, reference):
+        with _lock:
+            known, memory = self._watched.get(key, (None, None))
+            if known is reference:
+                del self._watched[key]
+                self._leave(key, memory)
+                self.noted.pop(key, None)
+                if self.forgotten is not None:
+                    self.forgotten(key)
+
+    def release(self, tensor):
+        """Watch a tensor no more that gets another one in it (``swapped_tensors``); return what watches it again."""
+        with _lock:  # it is no alias of its memory any more
+            for aliases in list(_living.values()) + list(self.noted.values()):
+                aliases[:] = [each for each in aliases if each() is not tensor]
+        if not self._is_watched(tensor):
+            return None
+        self._forget(id(tensor), self._watched[id(tensor)][0])
+        return functools.partial(self.watch, [tensor], are_written=True)
+
+    def _is_watched(self, tensor):
+        known, _ = self._watched.get(id(tensor), (None, None))
+        return known is not None and known() is tensor
+
+    def note(self, tensor, memory, aliases):
+        """Note that this memory, that of ``tensor``, may be written, by ``aliases`` as long as they live.
+
+        Args:
+            aliases: weak references.
+        """
+        if not (self._ids.get(memory) or self._is_watched(tensor)) or get_ident() in self._paused_threads:
+            return
+        with _lock:
+            keys = set(self._ids.get(memory, ()))
+            for key in keys.union([id(tensor)] if self._is_watched(tensor) else ()):
+                self._add(key, aliases, is_written=True)
+
+    def note_assigned(self, tensor, memory, aliases, is_moved):
+        """As ``note``, for a tensor whose data was assigned."""
+        if self._is_watched(tensor):
+            self.watch([tensor])
+        self.note(tensor, memory, aliases)
+        if is_moved and self._moved is not None:
+            self._moved()
+
+    def __bool__(self):
+        return bool(self.noted)
+
+    def __contains__(self, tensor):
+        return id(tensor) in self.noted
+
+    def clear(self, tensors):
+        """Take these tensors for unwritten from now on, except those with an alias that still lives."""
+        for tensor in tensors if self.noted else ():
+            with _lock:
+                aliases = self.noted.get(id(tensor))
+                if aliases is not None and all(alias() is None for alias in aliases):
+                    del self.noted[id(tensor)]
+
+    def paused(self):
+        """Return a context manager that notes nothing in this thread: an optimizer's own step writes its weights."""
+        threads = self._paused_threads
+        return _Switched(threads.add, threads.discard) if self in _open else nullcontext()
+
+    def resumed(self):
+        """Return a context manager that notes again within ``paused``, in a closure called by a step."""
+        threads = self._paused_threads
+        return _Switched(threads.discard, threads.add) if self in _open else nullcontext()
+
+
+class _Switched:
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, enter, leave):
+        self._enter, self._leave = enter, leave
+
+    def __enter__(self):
+        self._enter(get_ident())
+
+    def __exit__(self, *exc_info):
+        self._leave(get_ident())
+
+
+def _living_aliases(memory):
+    """Return weak references to the aliases of this memory, also of tensors that nobody watched yet."""
+    with _lock:
+        while _dead:
+            address = _dead.popleft()
+            alive = [reference for reference in _living.pop(address, ()) if reference() is not None]
+            if alive:
+                _living[address] = alive
+        return list(_living.get(memory, ()))
+
+
+def _references(memory, aliases):
+    references = [weakref.ref(alias, lambda reference: _dead.append(memory)) for alias in aliases]
+    if memory:  # 0: an empty tensor, or one on "meta"
+        with _lock:
+            _living.setdefault(memory, []).extend(references)
+            _living_aliases(memory)
+    return references
+
+
+def _alias_made(tensor, alias):
+    memory = memory_of(tensor)
+    references = _references(memory, (alias,))
+    for written in list(_open):
+        written.note(tensor, memory, references)
+
+
+def _data_assigned(tensor, value, device):
+    memory = memory_of(tensor)
+    aliases = [each for each in (value, value._base) if each is not None and memory_of(each) == memory]
+    references = _references(memory, aliases)
+    for written in list(_open):
+        written.note_assigned(tensor, memory, references, tensor.device != device)
+
+
+def _noting_numpy(numpy):
+    @functools.wraps(numpy)
+    def numpy_and_note(self, *args, **kwargs):
+        array = numpy(self, *args, **kwargs)
+        _alias_made(self, array)
+        return array
+
+    return numpy_and_note
+
+
+def watch_data(kind, read, assigned, patches):
+    """Watch the property ``data`` of a class.
+
+    Args:
+        kind: ``torch.Tensor`` or a subclass.
+        read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
+        assigned: called as ``assigned(tensor, value, device)`` when it was set; ``device`` is the one before.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    own = vars(kind).get("data")
+
+    def original():  # looked up at each call: another library may set it on the base class, and remove it again
+        return own or super(kind, kind).data
+
+    def get_data(self):
+        alias = original().__get__(self, type(self))
+        read(self, alias)
+        return alias
+
+    def set_data(self, value):
+        before = self.device
+        original().__set__(self, value)
+        assigned(self, value, before)
+
+    def delete_data(self):
+        original().__delete__(self)
+
+    patches.set(kind, "data", property(get_data, set_data, delete_data, original().__doc__))

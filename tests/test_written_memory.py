@@ -1,0 +1,209 @@
+"""``WrittenMemory`` notes every way to write a tensor that moves no version counter, and nothing else."""
+
+import gc
+import sys
+import threading
+
+import numpy
+import pytest
+import torch
+
+from ampcompat.patching import PatchStack
+from ampcompat.written_memory import WrittenMemory
+
+
+@pytest.fixture
+def patches():
+    with PatchStack() as patches:
+        yield patches
+
+
+@pytest.fixture
+def written(patches):
+    written = WrittenMemory()
+    written.open(patches)
+    return written
+
+
+@pytest.fixture
+def param(written):
+    param = torch.nn.Parameter(torch.ones(2, 3))
+    written.watch([param])
+    assert param not in written and not written
+    return param
+
+
+def by_data(param):
+    param.data.fill_(2)
+
+
+def by_data_of_a_view(param):
+    param.detach()[0].data.fill_(2)
+
+
+def by_numpy(param):
+    param.detach().numpy()[...] = 2
+
+
+def by_numpy_of_a_view(param):
+    numpy.asarray(param.detach().view(-1))[1:] = 2
+
+
+def by_assigning(param):
+    param.data = torch.full((2, 3), 2.0)
+
+
+def by_assigning_a_slice(param):
+    flat = torch.zeros(12)
+    param.data = flat[6:].view(2, 3)
+    flat.fill_(2)
+
+
+@pytest.mark.parametrize(
+    "write", [by_data, by_data_of_a_view, by_numpy, by_numpy_of_a_view, by_assigning, by_assigning_a_slice]
+)
+def test_a_write_that_moves_no_version_counter_is_noted_until_it_is_cleared(written, param, write):
+    version, count = param._version, written.count
+    write(param)
+    assert param._version == version
+    assert written and param in written and written.count > count
+    written.clear([param])
+    assert param not in written and not written
+
+
+def in_place(param):
+    with torch.no_grad():
+        param.fill_(2)
+
+
+def by_another_tensor(param):
+    torch.ones(2, 3).data.fill_(2)
+
+
+@pytest.mark.parametrize("act", [in_place, by_another_tensor, torch.Tensor.detach, torch.Tensor.tolist])
+def test_what_moves_the_version_counter_or_writes_elsewhere_is_not_noted(written, param, act):
+    act(param)
+    assert param not in written and not written
+
+
+@pytest.mark.parametrize("alias_of", [lambda param: param.data, lambda param: param.detach().numpy()])
+def test_an_alias_counts_as_long_as_it_lives(written, param, alias_of):
+    alias = alias_of(param)
+    written.clear([param])
+    assert param in written
+    del alias
+    written.clear([param])
+    assert param not in written
+
+
+def test_an_alias_from_before_the_tensor_was_watched_counts(written):
+    param = torch.nn.Parameter(torch.ones(2))
+    array = param.detach().numpy()
+    written.watch([param])
+    assert param in written and array.tolist() == [1.0, 1.0]
+
+
+def test_a_tensor_is_followed_to_its_new_memory(written, param):
+    flat = torch.zeros(6)
+    param.data = flat.view(2, 3)
+    written.clear([param])
+    assert param in written  # ``flat`` lives
+    del flat
+    written.clear([param])
+    param.detach().numpy()[...] = 2
+    assert param in written
+
+
+def test_two_watchers_are_independent(patches, written, param):
+    other = WrittenMemory()
+    other.open(patches)
+    other.watch([param])
+    param.data.fill_(2)
+    written.clear([param])
+    assert param not in written and param in other
+
+
+def test_a_watcher_that_is_closed_notes_nothing_and_the_other_goes_on(written, param):
+    with PatchStack() as patches:
+        closed = WrittenMemory()
+        closed.open(patches)
+        closed.open(patches)
+        closed.watch([param])
+    param.data.fill_(2)
+    assert param not in closed and param in written
+
+
+def test_torch_is_as_it_was_after_the_last_one_is_closed():
+    before = vars(torch.Tensor).get("data"), vars(torch.Tensor).get("numpy")
+    with PatchStack() as patches, PatchStack() as others:
+        WrittenMemory().open(patches)
+        WrittenMemory().open(others)
+        patches.undo()
+        assert "data" in vars(torch.Tensor)
+    assert (vars(torch.Tensor).get("data"), vars(torch.Tensor).get("numpy")) == before
+
+
+def test_writes_of_a_paused_thread_are_not_noted(written, param):
+    other = torch.nn.Parameter(torch.ones(2))
+    written.watch([other])
+    with written.paused():
+        param.data.fill_(2)
+        param.data = torch.zeros(2, 3)
+        with written.resumed():
+            by_numpy(other)
+        thread = threading.Thread(target=by_numpy, args=(param,))
+        assert param not in written and other in written
+        thread.start()
+        thread.join()
+    assert param in written
+
+
+@pytest.mark.skipif(not hasattr(torch.utils, "swap_tensors"), reason="this torch swaps no tensors")
+def test_tensors_can_be_swapped_and_count_as_written(written, param):
+    other = torch.nn.Parameter(param.data)
+    torch.utils.swap_tensors(param, other)
+    assert param in written
+    written.clear([param])
+    assert param not in written
+    by_data(param)
+    assert param in written
+
+
+def test_tensors_that_died_leave_no_notes(written, param):
+    alias = torch.nn.Parameter(torch.ones(2))
+    written.watch([alias])
+    kept = alias.data
+    assert written
+    del alias
+    gc.collect()
+    assert not written and kept.tolist() == [1.0, 1.0]
+
+
+def test_threads_that_write_and_clear_lose_no_alias(written):
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(50)]
+    written.watch(params)
+    errors, kept = [], []
+
+    def work():
+        try:
+            for _ in range(20):
+                for param in params:
+                    kept.append(param.data)
+                    written.clear([param])
+                    assert param in written
+        except BaseException as error:
+            errors.append(error)
+
+    threads, interval = [threading.Thread(target=work) for _ in range(3)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    del kept[:]
+    written.clear(params)
+    assert not written
