@@ -188,6 +188,12 @@ def test_an_operation_that_needs_values_is_named_and_the_rest_is_predicted(loss,
 
 
 @needs_fakes
+def test_an_optimizer_that_needs_a_closure_is_named():
+    (sentence,) = ampcompat.estimate(networks.make_network(), torch.optim.LBFGS, "O0", loss=loss_of).notes
+    assert "LBFGS.step needs a closure" in sentence
+
+
+@needs_fakes
 def test_a_custom_operation_without_a_fake_kernel_is_named():
     @torch.library.custom_op("ampcompat_tests::doubled", mutates_args=())
     def doubled(x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from ...errors import AmpError
 from ...loss_scaling.overflow import OverflowCheck
 from ...memory import storages
 from ...memory.measurement import measured_step
+from ...memory.optimizer_state import needs_closure
 from ...patching import PatchStack
 from ...torch_compat import fake_tensors, features
 from ...training import state
@@ -74,7 +75,7 @@ def measure(training):
         try:
             return _measured(training, session, mode), assumptions(values)
         except Exception as error:
-            sentence = why_unsupported(error, values)
+            sentence = None if isinstance(error, UnsupportedStep) else why_unsupported(error, values)
             if sentence is None:
                 raise
             raise UnsupportedStep(sentence) from error
@@ -112,6 +113,12 @@ def _measured(training, session, mode):
     for model, make in zip(copies, training.make_optimizers):
         training.ranks.spread(model, copied, training.policy)
         optimizer = training.ranks.optimizer(make, list(model.parameters()))
+        if needs_closure(optimizer):
+            raise UnsupportedStep(
+                "Activations and temporaries are not predicted, since {}.step needs a closure.".format(
+                    type(optimizer).__name__
+                )
+            )
         if training.counted_as == "cuda":
             choose_foreach(optimizer)
         optimizers.append(optimizer)
