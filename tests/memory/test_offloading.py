@@ -40,7 +40,9 @@ class Blocks(torch.nn.Module):
         torch.manual_seed(0)
         self.run = run
         self.blocks = torch.nn.ModuleList(
-            torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.LayerNorm(width), torch.nn.GELU())
+            torch.nn.Sequential(
+                torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width, track_running_stats=False), torch.nn.GELU()
+            )
             for _ in range(count)
         )
 
