@@ -39,9 +39,11 @@ LAYERS += [
     "cuda_redirect",
     "amp",
     "sessions",
+    "tools.estimate",
     "memory_tools",
     "mmcv",
     "abtest",
+    "tools.script_estimate",
     "selftest",
     "check",
     "migrate",
@@ -61,8 +63,13 @@ IDS = [str(path.relative_to(ROOT)) for path in MODULES]
 
 
 def layer_of(dotted):
-    """Return the height of a module; names of the package itself (its version) may be imported anywhere."""
-    return LAYERS.index(dotted.split(".")[0]) if dotted.split(".")[0] in LAYERS else -1
+    """Return the height of a module; names of the package itself (its version) may be imported anywhere.
+
+    Each tool has a layer of its own.
+    """
+    parts = dotted.split(".")
+    layer = ".".join(parts[:2]) if parts[0] == "tools" else parts[0]
+    return LAYERS.index(layer) if layer in LAYERS else -1
 
 
 def dotted_name(path):

@@ -12,8 +12,6 @@ from ..op_table import rows, rules
 from ..torch_compat import features, thread_context
 from . import compile, half_emulation, norms, patch_targets
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
@@ -125,7 +123,8 @@ class HalfMode(thread_context.FunctionMode):
         found = floating_tensors(kwargs, floating_tensors(args, []))
         low = self.low
         return bool(found) and all(
-            tensor.dtype is low and type(tensor) in _PLAIN and tensor.device.type == "cpu" for tensor in found
+            tensor.dtype is low and half_emulation.is_plain(type(tensor)) and tensor.device.type == "cpu"
+            for tensor in found
         )
 
     def _is_mixed_norm(self, input=None, *args, **kwargs):

@@ -21,6 +21,7 @@ COMMANDS = {
     "check": ("check", "say whether a code base written for Apex runs unchanged"),
     "migrate": ("migrate", "rewrite a script for Apex into torch.autocast and GradScaler"),
     "checkpoint": ("checkpoint", "say what a checkpoint file holds, and convert it"),
+    "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
     "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),

@@ -24,6 +24,7 @@ import torch
 from ampcompat.abtest import child_process, subprocess_run
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import redirect_device, startup
+from ampcompat.tools.script_estimate import child as script_estimate
 from ampcompat.training import state
 from helpers import processes
 
@@ -164,6 +165,12 @@ def child_run(task, parent, folder):
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [folder] + os.environ["PYTHONPATH"].split(os.pathsep) + installed
     sys.exit(child_process.main([task]))
+
+
+def estimated_run(task):
+    """Do what ``python start_child.py TASK`` does for ``ampcompat estimate``."""
+    sys.path[:] = [os.getcwd()] + os.environ["PYTHONPATH"].split(os.pathsep) + sys.path
+    sys.exit(script_estimate.main([task]))
 
 
 def _is_alive(process):

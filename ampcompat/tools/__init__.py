@@ -1,0 +1,1 @@
+"""Tools around training: each is a package of its own."""
