@@ -257,7 +257,7 @@ def main(arguments=None):
             worst = max(worst, ratio, 1 / ratio)
             row = (name, level, expected / 1e6, found / 1e6, ratio, between - began, ended - between)
             print("| {} | {} | {:.2f} | {:.2f} | {:.4f} | {:.2f} | {:.2f} |".format(*row), flush=True)
-    print("worst: off by {:.2%}".format(worst - 1))
+    print(f"worst: off by {worst - 1:.2%}")
 
 
 if __name__ == "__main__":

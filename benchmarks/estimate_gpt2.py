@@ -144,7 +144,7 @@ def main(arguments=None):
     stated = parser.parse_args(arguments)
     with torch.device("meta"):
         count = sum(param.numel() for param in Gpt(layers=stated.layers).parameters())
-    print("torch {}, {:,} params, batch {}, length {}".format(torch.__version__, count, BATCH, LENGTH))
+    print(f"torch {torch.__version__}, {count:,} params, batch {BATCH}, length {LENGTH}")
     print("| row | the paper | predicted GB | bytes per param | CPU seconds |")
     print("|---|---|---|---|---|")
     for name in stated.rows:
@@ -152,11 +152,11 @@ def main(arguments=None):
         began = time.process_time()
         found = predict(stated.layers)
         seconds = time.process_time() - began
-        share = "" if name.startswith("100") else "{:.2f}".format(found / count)
-        print("| {} | {} | {:.2f} | {} | {:.1f} |".format(name, said, found / 1e9, share, seconds), flush=True)
+        share = "" if name.startswith("100") else f"{found / count:.2f}"
+        print(f"| {name} | {said} | {found / 1e9:.2f} | {share} | {seconds:.1f} |", flush=True)
     memory = most_memory()
     if memory is not None:
-        print("the most memory of this process: {:.2f} GB".format(memory / 1e9))
+        print(f"the most memory of this process: {memory / 1e9:.2f} GB")
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ def report(rows, peaks):
         figures = " | ".join("{:.1f} | {:.2f}".format(*pair) for pair in (values[:2], values[2:]))
         milliseconds = 1000 * statistics.median(row.times)
         on_gpu = row.on_gpu()
-        predicted = "{:.1f} | {:.1f}".format(on_gpu.peak_total / 1e6, (on_gpu.offloaded or 0) / 1e6)
+        predicted = f"{on_gpu.peak_total / 1e6:.1f} | {(on_gpu.offloaded or 0) / 1e6:.1f}"
         lines.append(
             "| {} | {} | {:.1f} | {:.2f} | {} |".format(row.name or "base", figures, milliseconds, ratio, predicted)
         )

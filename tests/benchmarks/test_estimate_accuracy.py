@@ -4,9 +4,9 @@ import importlib.util
 import pathlib
 import sys
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 from ampcompat.torch_compat import fake_tensors, features
 

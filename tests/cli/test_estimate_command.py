@@ -1,8 +1,7 @@
 """``python -m ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures."""
 
-import forked
-import processes
 import pytest
+from helpers import forked, processes
 
 from ampcompat import cli
 from ampcompat.cli import estimate

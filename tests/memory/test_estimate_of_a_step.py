@@ -1,10 +1,10 @@
 """``estimate`` with ``loss``: a step on fake tensors, against what ``memory_report`` measures of a real one."""
 
-import networks
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import each_setting, initialize, session_of
+from helpers import networks
+from helpers.networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat

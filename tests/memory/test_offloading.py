@@ -1,9 +1,9 @@
 """Saved tensors and checkpoints on the CPU (``save_on_cpu``): the same weights at every level, a kind of their own."""
 
-import networks
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
+from helpers import networks
+from helpers.networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat

@@ -1,9 +1,8 @@
 """What ``estimate`` predicts of a step on one of several ranks, against what ``memory_report`` measures there."""
 
 import pytest
-import ranks
-import sharding
 import torch
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)
