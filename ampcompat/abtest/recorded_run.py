@@ -15,7 +15,7 @@ from ..training import state
 from . import metrics
 from .checkpoints import Checkpoints
 from .event_sources import add_observers
-from .plain_torch import NumberedLosses, PlainTraining
+from .plain_torch import NumberedLosses, PlainTraining, limit_steps
 from .planned_run import PLACEHOLDER
 from .record import StepLimitReached
 from .report_data import DISABLED, NEVER_INITIALIZED
@@ -94,6 +94,8 @@ def recorded_at(level, recorder, options, checkpoints=()):
             Checkpoints(recorder, checkpoints).watch(patches)
             if plain is not None:
                 plain.watch(patches)
+            elif recorder.limit is not None:
+                limit_steps(recorder, patches)
             yield
     finally:
         try:

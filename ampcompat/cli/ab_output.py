@@ -6,11 +6,12 @@ import shutil
 import textwrap
 
 from ..abtest import export
-from ..abtest.planned_run import PLACEHOLDER
+from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report.html import to_html
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
+from ..check.conditions import conditional_calls_in
 from ..cuda_redirect import missing_cuda
 from .find_keep_fp32 import find_in_processes
 from .series import write_json
@@ -33,15 +34,28 @@ def print_report(options, report, outputs):
     width = min(100, max(80, shutil.get_terminal_size((100, 24)).columns))
     print(to_text(report, width, options.details))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
-        print(
-            "The other levels were not run: all of them are the same training. Scripts without amp are compared by\n"
-            "    ampcompat ab --against OTHER.py SCRIPT.py"
-        )
+        print("\n" + _nothing_to_record(options, width))
     shared = _shared_files(report, outputs)
     if shared:
         files = ", ".join("{} (now of {})".format(os.path.relpath(path), label) for path, label in shared.items())
         told = "Several runs saved the same file: {}. To keep them apart: --output 'runs/{}' in the script's arguments."
         print("\n" + textwrap.fill(told.format(files, PLACEHOLDER), width, break_long_words=False))
+
+
+def _nothing_to_record(options, width):
+    """Return what to do about a series in which there was nothing to record."""
+    path = script_file(options.command, os.getcwd())
+    found = conditional_calls_in(path) if path.endswith(".py") else []
+    told = ["{} calls amp.initialize in line {} under a condition only: {}.".format(*each) for each in _places(found)]
+    if told:
+        told.append("Give the script the option that makes it true.")
+    told.append("The other levels were not run: all of them are the same training. Scripts without amp are compared by")
+    lines = textwrap.fill(" ".join(told), width, break_long_words=False)
+    return lines + "\n    ampcompat ab --against OTHER.py SCRIPT.py"
+
+
+def _places(found):
+    return [(os.path.relpath(place.path), place.line, condition) for place, condition in found]
 
 
 def _shared_files(report, ended):

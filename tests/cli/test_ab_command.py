@@ -9,6 +9,7 @@ import forked
 import half_kernels
 import precision
 import pytest
+import torch
 from processes import ROOT, environment, python
 
 from ampcompat.abtest import Report, child_process, export
@@ -18,6 +19,8 @@ from ampcompat.cli import main
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
+
+HAS_STEP_HOOKS = hasattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_post_hook")
 
 TRAINING = """
 import os, random, sys, time
@@ -200,6 +203,37 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
     assert failed in printed and says in printed and printed.count("failed: ") == 1
     assert ("The other levels were not run" in printed) == never == ("--against OTHER.py" in printed)
     assert "No advice" in printed
+
+
+UNUSED_AMP = """
+import argparse, torch
+from apex import amp
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fp16", action="store_true")
+args = parser.parse_args()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if args.fp16 or {0}:
+    model, optimizer = amp.initialize(model, optimizer, enabled=not {0}, verbosity=0)
+for step in range(50):
+    optimizer.zero_grad()
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    print("made step", step)
+"""
+
+
+@pytest.mark.skipif(not HAS_STEP_HOOKS, reason="torch before 2.0 has no hooks of all optimizers")
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_steps_end_a_training_without_amp_and_the_condition_is_told(script, capsys, is_disabled):
+    path = script(UNUSED_AMP.format(is_disabled))
+    assert in_process("--levels", "O1", "--steps", "4", "--no-control", path) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "made step 2" in printed and "made step 4" not in printed
+    assert ("enabled=False" if is_disabled else "amp.initialize was never called") in printed
+    told = "calls amp.initialize in line 11 under a condition only: `if args.fp16 or {}`".format(is_disabled)
+    assert "training.py " + told in printed and "The other levels were not run" in printed
 
 
 def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsys, tmp_path, monkeypatch):
