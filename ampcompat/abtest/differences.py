@@ -11,8 +11,14 @@ from typing import Optional
 
 from . import curves
 
+#: What is compared of a series: its last window, and the mean of all.
+END, AREA = "ends", "is on average"
+
 #: The difference that is allowed where seeds differ by less.
 END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
+
+#: Standard errors of a difference within which it is not known from 0; the largest of that for which it is accepted.
+NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 
 #: Standard deviations of a difference that is known from fewer than three seeds.
 DEVIATIONS = 3.0
@@ -25,9 +31,12 @@ T_QUANTILES = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``gap``: the difference in the last window as such, not as a share. ``is_rejected``, ``is_steady``: see ``verdict``.
+    ``name``: of the series, ``series`` the same for people. ``gap``: the difference in the last window as such, not as a
+    share. ``noise``: what the scatter of losses within a window gives to it. ``is_rejected``, ``is_accepted``: see
+    ``verdict``.
     """
 
+    name: tuple
     series: str
     what: str
     gap: float
@@ -36,8 +45,9 @@ class Difference:
     uncertainty: float
     variation: Optional[float]
     allowed: float
+    noise: float
     is_rejected: bool
-    is_steady: bool
+    is_accepted: bool
 
     @property
     def excess(self):
@@ -46,12 +56,21 @@ class Difference:
 
 
 def is_alone(run):
-    """Return whether a run has one loss and no metric, so that lower is better."""
+    """Return whether a run has one loss and no metric."""
     return len(curves.series_names(run)) == 1
 
 
+def shows_progress(run):
+    """Return whether lower is better: a run has one loss and no metric, and the loss does not rise by design."""
+    first, last = curves.begin_and_end(run) or (0.0, 0.0)
+    return is_alone(run) and not last > first
+
+
 def find_differences(run, baseline):
-    """Return the ``Difference`` objects of a level: end and area of each series that both have."""
+    """Return the ``Difference`` objects of a level: end and area of each series that both have.
+
+    Runs that were interrupted do not count: where they stopped is not where they would have ended.
+    """
     found = []
     for name in curves.series_names(baseline):
         if name not in curves.series_names(run):
@@ -59,20 +78,22 @@ def find_differences(run, baseline):
         pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
         control = _compare(combinations([baseline] + baseline.repeats, 2), name)
         if pairs:
-            one_sided, label = is_alone(baseline), curves.describe(name, baseline)
-            for what, tolerance, start in (("ends", END_TOLERANCE, 0.5), ("is on average", AREA_TOLERANCE, 0.0)):
+            one_sided, label = shows_progress(baseline), curves.describe(name, baseline)
+            for what, tolerance, start in ((END, END_TOLERANCE, 0.5), (AREA, AREA_TOLERANCE, 0.0)):
                 parts = [[windows[int(start * len(windows)) :] for windows in each] for each in (pairs, control)]
-                found.append(_difference(label, what, parts[0], parts[1], tolerance, one_sided))
+                found.append(_difference(name, label, what, parts[0], parts[1], tolerance, one_sided))
     return found
 
 
 def _compare(pairs, name):
-    found = [curves.compare(one, other, name) for one, other in pairs]
+    whole = [pair for pair in pairs if all(each.status != "interrupted" for each in pair)]
+    found = [curves.compare(one, other, name) for one, other in whole]
     return [windows for windows in found if windows]
 
 
-def _difference(series, what, pairs, control, tolerance, one_sided):
-    values = [windows[-1].delta if what == "ends" else mean(window.delta for window in windows) for windows in pairs]
+def _difference(name, series, what, pairs, control, tolerance, one_sided):
+    is_end = what == END
+    values = [windows[-1].delta if is_end else mean(window.delta for window in windows) for windows in pairs]
     squares = [window.delta**2 - window.error**2 for windows in control for window in windows]
     variation = math.sqrt(max(0.0, mean(squares))) if squares else None
     error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
@@ -86,8 +107,24 @@ def _difference(series, what, pairs, control, tolerance, one_sided):
         is_rejected = value - uncertainty > allowed
     late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
     steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
+    noise = _noise([windows[-1:] if is_end else windows for windows in pairs])
+    unknown = min(NOISE_ERRORS * noise, _apart(control))
+    is_accepted = not steady and (value <= allowed or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
-    return Difference(series, what, gap, value, signed, uncertainty, variation, allowed, is_rejected, steady)
+    rest = (noise, is_rejected, is_accepted)
+    return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
+
+
+def _noise(pairs):
+    """Return the standard error of the mean of all windows, from the scatter within them."""
+    errors = [window.error for windows in pairs for window in windows]
+    return math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
+
+
+def _apart(control):
+    """Return how far baseline runs are apart, whether by their seeds or by the scatter of their batches."""
+    deltas = [window.delta for windows in control for window in windows]
+    return math.sqrt(mean(delta**2 for delta in deltas)) if deltas else 0.0
 
 
 def half_width(values):

@@ -1,12 +1,12 @@
 """What a report says of each level in one row: verdict, end of the loss, speed, memory, skips. Each number once."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 from . import curves, target
-from .verdict import Verdict, judge, nonfinite_from
+from .verdict import Verdict, judge, nonfinite_starts
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
 SETTLING = 5
@@ -16,12 +16,24 @@ MIN_TIMED = 10
 
 
 @dataclass
+class LossEnd:
+    """Where a loss ends; None is unknown.
+
+    ``end``: the mean over the seeds that all levels share; of a level that was compared with the baseline, the
+    baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the range over all of
+    its seeds that ended.
+    """
+
+    end: Optional[float] = None
+    difference: Optional[float] = None
+    spread: Optional[float] = None
+
+
+@dataclass
 class LevelSummary:
     """One level's row; None is unknown.
 
-    ``end``: where the loss ends, the mean over the seeds that all levels share; of a level that was compared with the
-    baseline, the baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the
-    range over all of its seeds that ended. ``seconds``: median step time; ``middle_half``: the quartiles below and
+    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``: median step time; ``middle_half``: the quartiles below and
     above it; ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes
     less than the baseline.
     """
@@ -30,9 +42,7 @@ class LevelSummary:
     verdict: Verdict
     steps: int = 0
     skipped: int = 0
-    end: Optional[float] = None
-    difference: Optional[float] = None
-    spread: Optional[float] = None
+    losses: Dict[int, LossEnd] = field(default_factory=dict)
     seconds: Optional[float] = None
     middle_half: Optional[Tuple[float, float]] = None
     speed: Optional[float] = None
@@ -41,6 +51,25 @@ class LevelSummary:
     saved: Optional[int] = None
     to_target: Optional[target.TimeToTarget] = None
     status: str = "ok"
+
+    @property
+    def end(self):
+        """Where the first loss ends."""
+        return self._first.end
+
+    @property
+    def difference(self):
+        """The difference of that from the baseline's, as a share."""
+        return self._first.difference
+
+    @property
+    def spread(self):
+        """Half the range over seeds."""
+        return self._first.spread
+
+    @property
+    def _first(self):
+        return next(iter(self.losses.values()), LossEnd())
 
     @property
     def kind(self):
@@ -62,23 +91,24 @@ def summarize(report):
         if baseline is not None:
             runs, references = ([each] + each.repeats for each in (run, baseline))
             row.to_target = target.measure(runs[:shared], references, report.environment.get("target"), row.seconds)
-        if row.verdict.end is not None:
-            row.difference, gap = row.verdict.end.signed, row.verdict.end.gap
-            row.end = _mean(_ends(baseline)[: 1 + len(run.repeats)]) + gap if math.isfinite(gap) else row.end
+        for loss_id, ending in row.losses.items():
+            difference = row.verdict.ends.get(("loss", loss_id))
+            if difference is not None:
+                ending.difference = difference.signed
+                whole = _mean(_ends(baseline, loss_id)[: 1 + len(run.repeats)])
+                ending.end = whole + difference.gap if math.isfinite(difference.gap) else ending.end
         found[level] = row
     return found
 
 
 def _row(level, run, verdict, shared):
-    ends, times = _ends(run), quartiles(steady_seconds(run))
-    whole = _ends(run, but="interrupted")
+    times = quartiles(steady_seconds(run))
     return LevelSummary(
         level,
         verdict,
         steps=len(run.step_seconds),
         skipped=len(run.skipped),
-        end=_mean(ends[:shared]),
-        spread=(max(whole) - min(whole)) / 2 if len(whole) > 1 and all(map(math.isfinite, whole)) else None,
+        losses={loss_id: _loss_end(run, loss_id, shared) for loss_id in sorted(run.loss_ids())},
         seconds=times and times[1],
         middle_half=times and (times[0], times[2]),
         rate=_rate(run),
@@ -87,13 +117,20 @@ def _row(level, run, verdict, shared):
     )
 
 
-def _ends(run, but=None):
-    """Return where the first loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
+def _loss_end(run, loss_id, shared):
+    ends, whole = _ends(run, loss_id), _ends(run, loss_id, but="interrupted")
+    is_known = len(whole) > 1 and all(map(math.isfinite, whole))
+    return LossEnd(_mean(ends[:shared]), spread=(max(whole) - min(whole)) / 2 if is_known else None)
+
+
+def _ends(run, loss_id, but=None):
+    """Return where a loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
 
     ``but``: a status; runs that ended so are left out.
     """
+    name = ("loss", loss_id)
     runs = [each for each in [run] + run.repeats if each.status != but]
-    ends = [math.nan if nonfinite_from(each) is not None else curves.end_value(each) for each in runs]
+    ends = [math.nan if loss_id in nonfinite_starts(each) else curves.end_value(each, name) for each in runs]
     return [each for each in ends if each is not None]
 
 

@@ -29,14 +29,21 @@ or more than 100 % apart between its own seeds.
 
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import Tuple
 
 from . import curves
-from .differences import Difference, find_differences, is_alone
+from .differences import END, MAX_NOISE, NOISE_ERRORS, Difference, find_differences, is_alone, shows_progress
 from .number_format import number, percent
 
 ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
 
+
+#: How many times its first value a baseline's loss must reach to have diverged. Others rise by design: those of a
+#: curriculum, of a generator, of a policy.
+DIVERGED = 50.0
+
+#: What is said where a lower loss is no better.
+ALIKE = "the baseline's own loss rises, so what was judged is whether it trains alike, not its progress"
 
 #: The variation between the baseline's seeds from which on it is no measure.
 MAX_VARIATION = 1.0
@@ -67,12 +74,24 @@ class Verdict:
     """How a level compares with the baseline.
 
     ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``end``: the ``Difference`` at
-    the end of the first loss, or None where it is unknown.
+    the end of the first loss, or None where it is unknown. ``differences``: those of all series. ``progress``: whether
+    a lower loss was no fault, or else only whether the level trains as the baseline does was judged.
     """
 
     kind: str
     text: str
-    end: Optional[Difference] = None
+    differences: Tuple[Difference, ...] = ()
+    progress: bool = True
+
+    @property
+    def end(self):
+        """The ``Difference`` at the end of the first loss."""
+        return self.differences[0] if self.differences else None
+
+    @property
+    def ends(self):
+        """``{name of a series: the Difference at its end}``."""
+        return {each.name: each for each in self.differences if each.what == END}
 
 
 def judge(report):
@@ -101,9 +120,9 @@ def failure(run):
 def _failure_of_one(run):
     if run.status == "failed":
         return "failed: {}".format(run.error or "it raised an error")
-    start = nonfinite_from(run)
-    if start is not None:
-        return "its {} {} from step {} on".format(*_nonfinite_losses(run, start), start)
+    starts = nonfinite_starts(run)
+    if starts:
+        return "its {} {} from step {} on".format(*_nonfinite_losses(run, starts), min(starts.values()))
     steps, skipped = len(run.step_seconds), len(run.skipped)
     if steps and skipped == steps:
         return "every one of its {} steps was skipped".format(skipped)
@@ -113,12 +132,19 @@ def _failure_of_one(run):
     return None
 
 
-def nonfinite_from(run):
-    """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
-    by_step = {}
-    for step, _, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
+def nonfinite_starts(run):
+    """Return ``{loss_id: step}``: from where on a loss is not finite, ``MAX_NONFINITE_STEPS`` in a row or to the end."""
+    by_loss = {}
+    for step, loss_id, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
+        by_step = by_loss.setdefault(loss_id, {})
         by_step[step] = by_step.get(step, True) and math.isfinite(value)
-    start, skipped = None, set(run.skipped)
+    found = {loss_id: _nonfinite_start(by_step, set(run.skipped)) for loss_id, by_step in by_loss.items()}
+    return {loss_id: start for loss_id, start in found.items() if start is not None}
+
+
+def _nonfinite_start(by_step, skipped):
+    """Return that step of a loss from ``{step: whether it is finite}``, or None."""
+    start = None
     for step, is_finite in sorted(by_step.items()):
         start = None if is_finite else step if start is None else start
         if start is not None and step - start + 1 >= MAX_NONFINITE_STEPS:
@@ -128,14 +154,11 @@ def nonfinite_from(run):
     return start if taken or len(to_the_end) >= NONFINITE_END else None
 
 
-def _nonfinite_losses(run, start):
-    """Return which losses are not finite from a step on, and what they are: ("loss 1", "is nan")."""
-    values = {}
-    for step, loss_id, value in run.loss:
-        if step >= start and not math.isfinite(value):
-            values.setdefault(loss_id, []).append(value)
-    names = [curves.describe(("loss", loss_id), run) for loss_id in sorted(values)]
-    kind = "nan" if any(math.isnan(value) for each in values.values() for value in each) else "inf"
+def _nonfinite_losses(run, starts):
+    """Return which losses are not finite from their steps on, and what they are: ("loss 1", "is nan")."""
+    names = [curves.describe(("loss", loss_id), run) for loss_id in sorted(starts)]
+    values = [value for step, loss_id, value in run.loss if step >= starts.get(loss_id, step + 1)]
+    kind = "nan" if any(map(math.isnan, values)) else "inf"
     return " and ".join(names), "{} {}".format("is" if len(names) == 1 else "are", kind)
 
 
@@ -145,9 +168,9 @@ def _broken(baseline):
     if fault:
         return fault
     for name in curves.series_names(baseline):
-        medians = [value for value in curves.window_medians(curves.curve(baseline, name)) if math.isfinite(value)]
-        if name[0] == "loss" and is_alone(baseline) and medians and medians[-1] > 2 * max(medians[0], 0.0) > 0:
-            return "its own loss rises, from {} to {}".format(number(medians[0]), number(medians[-1]))
+        first, last = curves.begin_and_end(baseline, name) or (0.0, 0.0)
+        if name[0] == "loss" and is_alone(baseline) and last > DIVERGED * max(first, 0.0) > 0:
+            return "its own loss diverges, from {} to {}".format(number(first), number(last))
     return None
 
 
@@ -166,6 +189,8 @@ def _of_level(run, baseline, broken, data_agree):
         return Verdict(NOT_JUDGED, "there is no baseline")
     if broken is not None:
         return Verdict(NOT_JUDGED, "the baseline is no measure: {}".format(broken))
+    if baseline.status == "interrupted":
+        return Verdict(NOT_JUDGED, "the baseline was interrupted after {} steps".format(len(baseline.step_seconds)))
     updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
     if run.status == "interrupted":
         return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
@@ -174,7 +199,7 @@ def _of_level(run, baseline, broken, data_agree):
     differing = None if data_agree else _different_data(run, baseline)
     if differing:
         return Verdict(NOT_JUDGED, differing)
-    return _compared(find_differences(run, baseline))
+    return _compared(find_differences(run, baseline), shows_progress(baseline) or not is_alone(baseline))
 
 
 def _different_data(run, baseline):
@@ -225,10 +250,11 @@ def _are_unrelated(run, baseline, gap):
     return any(_relative_gap(pair) > min(SIMILAR_FIRST_LOSS, EQUAL_SHARE * scatter) for pair in begin)
 
 
-def _compared(differences):
+def _compared(differences, progress):
     if not differences:
         return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
-    return Verdict(*_kind_and_text(differences), end=differences[0])
+    kind, text = _kind_and_text(differences)
+    return Verdict(kind, text if progress else "{}; {}".format(text, ALIKE), tuple(differences), progress)
 
 
 def _kind_and_text(differences):
@@ -243,9 +269,18 @@ def _kind_and_text(differences):
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
         return REJECTED, "{}, {}".format(_told(worst), _seeds(worst))
-    if all(each.value <= each.allowed and not each.is_steady for each in differences):
+    if all(each.is_accepted for each in differences):
         return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
-    return NOT_JUDGED, "{}, {}: use more --repeats".format(_told(worst), _seeds(worst))
+    worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
+    return NOT_JUDGED, "{}, {}: {}".format(_told(worst), _seeds(worst), _missing(worst))
+
+
+def _missing(difference):
+    """Return what is missing to judge by a difference."""
+    if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
+        text = "it is known to \u00b1 {} only, so much do the losses of a window scatter; train longer, or in larger batches"
+        return text.format(percent(NOISE_ERRORS * difference.noise))
+    return "use more --repeats"
 
 
 def _accepted_text(end):
@@ -253,12 +288,16 @@ def _accepted_text(end):
         return "{}: lower, not worse".format(_told(end))
     if end.value <= end.variation:
         return "within seed-to-seed variation: {}, {}".format(_told(end), _seeds(end))
-    return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
+    if end.value <= end.allowed:
+        return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
+    return "{}, no more than the losses of a window scatter: \u00b1 {}".format(
+        _told(end), percent(NOISE_ERRORS * end.noise)
+    )
 
 
 def _seeds(difference):
     variation = difference.variation
-    return "seeds differ by {}".format(percent(variation)) if variation else "seeds do not differ measurably"
+    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than the losses scatter"
 
 
 def _told(difference):

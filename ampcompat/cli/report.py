@@ -28,9 +28,9 @@ def report(arguments):
     options = parser.parse_args(arguments)
     try:
         reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
-        for _, each in reports if options.target else ():
-            each.environment["target"] = options.target
-            advise(each)
+        for _, each in reports:
+            each.environment.update({"target": options.target} if options.target else {})
+            advise(each)  # by what this version knows, though another may have written the file
         summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
         _print(reports, summaries, options.details)
         if missing:

@@ -135,7 +135,10 @@ def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
     "before, expected",
     [
         ("if args.fp16:  # mixed precision\n    ", "`if args.fp16`"),
-        ("if args.cpu:\n    pass\nelif args.amp and not args.cpu:\n    ", "else of `if args.cpu` and `if args.amp and not args.cpu`"),
+        (
+            "if args.cpu:\n    pass\nelif args.amp and not args.cpu:\n    ",
+            "else of `if args.cpu` and `if args.amp and not args.cpu`",
+        ),
         ("if args.fp32:\n    pass\nelse:\n    ", "else of `if args.fp32`"),
         ("if a:\n  if b == 1:\n    ", "`if a` and `if b == 1`"),
         ("", None),

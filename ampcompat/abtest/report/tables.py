@@ -7,6 +7,7 @@ from statistics import median
 from .. import keep_fp32, target
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
+from ..summary import LossEnd
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
 Table = namedtuple("Table", "title columns rows left notes")
@@ -28,24 +29,24 @@ class Bar(str):
 
 def levels(reports):
     """Return the table of all levels of ``[(name, Report, its summary), …]``."""
-    columns = ["level", "verdict", "loss ends at", "difference", "ms/step", "speed"]
-    columns += ["to target", "samples/s", "peak", "skips"]
+    several = any(len(row.losses) > 1 for _, _, summary in reports for row in summary.values())
+    columns = ["level", "verdict"] + (["loss", "ends at"] if several else ["loss ends at"])
+    columns += ["difference", "ms/step", "speed", "to target", "samples/s", "peak", "skips"]
     rows, prefix = [], ["report"] if len(reports) > 1 else []
     for name, report, summary in reports:
         fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
-        rows += [[name] * len(prefix) + _level(row, report.runs[level], fastest) for level, row in summary.items()]
+        for level, row in summary.items():
+            found = _level(row, report.runs[level], fastest, several)
+            rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
     title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
     return Table(title, prefix + columns, rows, len(prefix) + 2, [])
 
 
-def _level(row, run, fastest):
+def _level(row, run, fastest, several):
+    """Return the row of a level; where reports have ``several`` losses one for each, of which the first has the rest."""
     speed = Bar("\u00d7 {:.2f}".format(row.speed) if row.speed else UNKNOWN if run.timing is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
-    return [
-        row.level,
-        row.kind,
-        number(row.end) + (" \u00b1 {:.2g}".format(row.spread) if row.spread is not None else ""),
-        signed_percent(row.difference),
+    rest = [
         milliseconds(row.seconds),
         speed,
         _to_target(row.to_target),
@@ -53,6 +54,15 @@ def _level(row, run, fastest):
         size(row.peak),
         "{}/{}".format(row.skipped, row.steps) if row.steps else UNKNOWN,
     ]
+    losses = row.losses or {0: LossEnd()}
+    found = [([str(loss_id)] if several else []) + _ends_at(each) for loss_id, each in losses.items()]
+    first, *others = found if several else found[:1]
+    return [[row.level, row.kind] + first + rest] + [["", ""] + each + [""] * len(rest) for each in others]
+
+
+def _ends_at(loss):
+    spread = " \u00b1 {:.2g}".format(loss.spread) if loss.spread is not None else ""
+    return [number(loss.end) + spread, signed_percent(loss.difference)]
 
 
 def _to_target(found):
@@ -104,11 +114,15 @@ def _error(share):
 def scales(report):
     """Return the table of loss scales."""
     rows = []
+    several = any(len(run.loss_ids()) > 1 for run in report.runs.values())
     for level, run in report.runs.items():
-        values = [value for _, _, value in run.scale]
-        ends = [scale(values[-1] if values else None), scale(min(values, default=None))]
-        rows.append([level, run.backend or UNKNOWN, str(1 + len(run.repeats))] + ends)
-    return Table("Loss scales", ["level", "backend", "seeds", "last", "lowest"], rows, 2, [])
+        of_run = [level, run.backend or UNKNOWN, str(1 + len(run.repeats))]
+        for loss_id in sorted(run.loss_ids()) or [0]:
+            values = [value for _, of, value in run.scale if of == loss_id]
+            ends = [scale(values[-1] if values else None), scale(min(values, default=None))]
+            rows.append(of_run + ([str(loss_id)] if several else []) + ends)
+    columns = ["level", "backend", "seeds"] + (["loss"] if several else []) + ["last", "lowest"]
+    return Table("Loss scales", columns, rows, 2, [])
 
 
 def memory(report):

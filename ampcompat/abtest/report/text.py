@@ -3,7 +3,7 @@
 import textwrap
 
 from ..summary import summarize
-from ..verdict import NOT_JUDGED, REJECTED, failure
+from ..verdict import ACCEPTED, failure
 from . import tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
@@ -33,13 +33,21 @@ def to_text(report, width=100, details=False, summary=None):
         told = ["{}: {}".format(level, run.verdict) for level, run in report.runs.items() if run.verdict]
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
+        told += _reasons(report, summary)
     blocks.append(_sentences(told, width))
-    explained = sum(_faults(report).values(), [])
-    kinds = {level: row.kind for level, row in summary.items() if level not in explained}
-    unexplained = [level for level, kind in kinds.items() if kind in (REJECTED, NOT_JUDGED)]
-    hint = ["Why {}: see --details.".format(", ".join(unexplained))] if unexplained else []
-    blocks.append(_sentences(advice if details else advice[:1] + hint, width))
+    blocks.append(_sentences(advice if details else advice[:1], width))
     return "\n\n".join(filter(None, blocks))
+
+
+def _reasons(report, summary):
+    """Return why levels were rejected or not judged, and what was judged where that is not one falling loss."""
+    explained = sum(_faults(report).values(), [report.baseline])
+    found = {}
+    for level, row in summary.items():
+        is_plain = row.kind == ACCEPTED and row.verdict.progress and len(row.losses) < 2
+        if level not in explained and row.kind != "interrupted" and not is_plain:
+            found.setdefault("{}: {}".format(row.kind, row.verdict.text), []).append(level)
+    return ["{}: {}".format(", ".join(levels), text) for text, levels in found.items()]
 
 
 def _faults(report):
