@@ -8,11 +8,13 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
                 for ``end`` over the windows of the second half, for ``area`` over all windows
     allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
     difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
-                and no metric, so that a lower loss is no fault; otherwise its absolute value
+                that falls and no metric, so that a lower loss is no fault; otherwise its absolute value
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
                 with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
+    noise       N = 2 standard errors of D, from the scatter of losses within windows, at most the root mean square of
+                delta over the pairs of baseline runs
 
-    accepted    D <= A for both, in every series, and no difference is steady
+    accepted    D <= A, or D <= N <= 20 %, for both, in every series, and no difference is steady
     rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
 
