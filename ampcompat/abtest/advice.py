@@ -1,9 +1,10 @@
 """Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
 
 from . import target
-from .number_format import percent, seconds
-from .summary import MIN_TIMED, summarize
-from .verdict import ACCEPTED, BASELINE, NOT_JUDGED
+from .number_format import milliseconds, percent, seconds
+from .rows import are_scripts, name_of
+from .summary import MIN_TIMED, emulates_half, summarize
+from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
 #: Step times that differ by no more than this share count as equal.
 EQUAL_TIME = 0.03
@@ -13,6 +14,11 @@ MAX_TIME_SPREAD = 0.4
 
 #: The share of the baseline's peak memory, and the bytes, from which on a difference counts.
 LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
+
+EMULATED_SCRIPTS = (
+    "On this CPU ampcompat emulates half precision, which takes time, and a rewrite computes with torch's own: the times "
+    "say nothing about a GPU."
+)
 
 SIDE_BY_SIDE = (
     "Runs were side by side; speed and samples/s are those of a short run of each level, alone, or are missing."
@@ -25,7 +31,8 @@ def advise(report):
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
-    first = " ".join([_advice(report, rows)] + _warnings(report, rows))
+    told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
+    first = " ".join(told + _warnings(report, rows))
     report.advice = "\n".join([first] + _remarks(report, rows))
 
 
@@ -81,6 +88,34 @@ def _advice(report, rows):
         told = ", ".join(row.level for row in accepted) or "none"
         return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
     return _recommended(best, baseline, rows, target.describe(report))
+
+
+def _of_scripts(report, rows):
+    """Return whether each script trains as the baseline's does, one sentence each, and how long their steps take."""
+    name, baseline = name_of(report, report.baseline), rows[report.baseline]
+    if baseline.verdict.kind != BASELINE:
+        return ["{} is no measure: {}.".format(name, baseline.verdict.text)]
+    found = []
+    for row in rows.values():
+        verdict, ends = row.verdict, list(row.verdict.ends.values())
+        if verdict.kind == ACCEPTED:
+            values = "{} within {}".format("losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends))))
+            variation = max(each.variation for each in ends)
+            seeds = percent(variation) if variation else "no more than the losses scatter"
+            found.append("{} trains like {}: {}, seeds differ by {}.".format(row.level, name, values, seeds))
+        elif verdict.kind == REJECTED:
+            found.append("{} does not train like {}: {}.".format(row.level, name, verdict.text))
+        elif verdict.kind == NOT_JUDGED:
+            sentence = "Whether {} trains like {} was not judged: {}."
+            found.append(sentence.format(row.level, name, verdict.text))
+        if row.seconds and baseline.seconds and row is not baseline:
+            times = milliseconds(row.seconds), milliseconds(baseline.seconds)
+            found.append("A step takes {} ms, that of {} {} ms.".format(times[0], name, times[1]))
+    return found + ([EMULATED_SCRIPTS] if emulates_half(report) and any(row.seconds for row in rows.values()) else [])
+
+
+def _share(difference):
+    return abs(difference.signed)
 
 
 def _recommended(best, baseline, rows, goal):

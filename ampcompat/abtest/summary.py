@@ -101,6 +101,11 @@ def summarize(report):
     return found
 
 
+def emulates_half(report):
+    """Return whether half precision was emulated on a CPU, so that times say nothing about other devices."""
+    return "emulated" in str(report.environment.get("device") or "")
+
+
 def _row(level, run, verdict, shared):
     times = quartiles(steady_seconds(run))
     return LevelSummary(

@@ -198,13 +198,13 @@ def _checked_command(parser, options):
     """Check the options and return the script to run with its arguments; exit with one line if something is wrong."""
     _check_combinations(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
-    try:
-        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline)
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        parser.error(str(error))
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
+    try:
+        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
     if not any("python" in row for row in options.rows.values()):  # which may know other syntax
         _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):

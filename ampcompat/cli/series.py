@@ -11,6 +11,7 @@ from dataclasses import replace
 from ..abtest.execution import Recorded, add_recorded, run_all
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
+from ..abtest.rows import UNCHANGED
 from ..abtest.subprocess_run import SubprocessRun
 from . import shares
 
@@ -64,6 +65,9 @@ def begin_or_resume(options, command, planned):
     if not options.resume or not os.path.exists(options.resume):
         return Report(environment=environment, baseline=options.baseline), planned
     report = Report.load(options.resume)
+    if options.baseline not in report.runs and UNCHANGED in report.runs:  # its name in files of version 0.2
+        named = {UNCHANGED: options.baseline}
+        report.runs = {named.get(row, row): run for row, run in report.runs.items()}
     report.baseline = options.baseline
     done = [each for each in planned if is_finished(report, each)]
     recorded = [(each.label, report.run_of(each.level, each.repeat).identity, each.identity()) for each in done]

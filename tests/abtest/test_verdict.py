@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ampcompat.abtest import Memory, Report, Run, advice, curves, to_text
+from ampcompat.abtest import Memory, Report, Run, advice, curves, rows, to_text
 from ampcompat.abtest.differences import t_quantile
 from ampcompat.abtest.number_format import number
 from ampcompat.abtest.summary import summarize
@@ -367,6 +367,31 @@ def test_where_nothing_is_faster_the_baseline_is_recommended():
     report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
     says = "Take O0: no accepted level reaches the baseline's final loss earlier. Accepted: O1, O2. "
     assert report.advice == says + "Short of memory: O2, 75 % less memory."
+
+
+SCRIPTS = [
+    (curve(0, 1.004), "new.py trains like gan.py: loss within 0.4 %, seeds differ by 0.99 %. A step takes 3 ms, that of gan.py 4 ms. "),
+    (curve()[:9] + curve(0, 1.3)[9:], "new.py does not train like gan.py: loss ends 30 % over the baseline's, seeds differ by 0.99 %. "),
+    (curve()[:12], "Whether new.py trains like gan.py was not judged: 12 updates are too few, 20 are needed. "),
+]
+
+
+@pytest.mark.parametrize("losses, told", SCRIPTS)
+@pytest.mark.parametrize("row", ["unchanged", "gan.py"])
+def test_of_scripts_it_is_said_whether_they_train_alike(losses, told, row):
+    """The row of the script itself was "unchanged" in files of version 0.2."""
+    runs = {row: run_with(curve(), 0.004), "new.py": run_with(losses, 0.003)}
+    for name, run in runs.items():
+        run.identity = {"script": name}
+    runs[row].repeats = [run_with([value * 1.01 for value in curve()], 0.004)]
+    environment = {"script": "examples/gan.py --steps 9", "device": "cpu (threads: 1, float16 emulated in float32)"}
+    report = Report(environment=environment, baseline=row, runs=runs)
+    advice.advise(report)
+    assert report.advice.startswith(told)
+    text = to_text(report)
+    assert "level" not in text and "unchanged" not in text and text.splitlines()[2].split()[0] == "script"
+    assert "the times say nothing about a GPU" in " ".join(text.split())
+    assert rows.title(report) == "new.py against gan.py"
 
 
 def test_a_report_without_its_baseline_gets_no_advice():

@@ -221,6 +221,28 @@ def test_rows_and_the_baseline(levels, baseline, rows):
         variants.choose_rows(levels, [], "c")
 
 
+@pytest.mark.parametrize(
+    "command, name",
+    [(["a/gan.py", "1"], "gan.py"), (["-m", "pkg.train", "1"], "pkg.train"), (["old/new.py"], "unchanged")],
+)
+def test_where_scripts_are_compared_the_row_of_the_script_has_its_name(command, name):
+    found, chosen = variants.choose_rows(None, [("new.py", {"script": "new.py"})], None, command)
+    assert list(found) == [name, "new.py"] and chosen == name
+
+
+def test_a_file_of_version_0_2_is_resumed_though_its_baseline_had_another_name(begun, script, tmp_path):
+    saved, other = tmp_path / "report.json", tmp_path / "new.py"
+    other.write_text("print('training')\n")
+    command = ["--resume", str(saved), "--against", str(other), script]
+    assert ab_command.ab(command) == 0 and len(begun) == 3
+    report = Report.load(str(saved))
+    report.runs = {"unchanged" if row == "training.py" else row: run for row, run in report.runs.items()}
+    report.baseline = "unchanged"
+    report.save(str(saved))
+    assert ab_command.ab(command) == 0 and len(begun) == 3
+    assert Report.load(str(saved)).baseline == "training.py"
+
+
 def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own_row(tmp_path):
     script, saved = tmp_path / "training.py", tmp_path / "report.json"
     script.write_text(

@@ -7,6 +7,7 @@ from statistics import median
 from .. import keep_fp32, target
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
+from ..rows import name_of, noun
 from ..summary import LossEnd
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
@@ -30,19 +31,20 @@ class Bar(str):
 def levels(reports):
     """Return the table of all levels of ``[(name, Report, its summary), …]``."""
     several = any(len(row.losses) > 1 for _, _, summary in reports for row in summary.values())
-    columns = ["level", "verdict"] + (["loss", "ends at"] if several else ["loss ends at"])
+    nouns = list(dict.fromkeys(noun(report) for _, report, _ in reports))
+    columns = [nouns[0] if len(nouns) == 1 else "row", "verdict"] + (["loss", "ends at"] if several else ["loss ends at"])
     columns += ["difference", "ms/step", "speed", "to target", "samples/s", "peak", "skips"]
     rows, prefix = [], ["report"] if len(reports) > 1 else []
     for name, report, summary in reports:
         fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
         for level, row in summary.items():
-            found = _level(row, report.runs[level], fastest, several)
+            found = _level(name_of(report, level), row, report.runs[level], fastest, several)
             rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
     title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
     return Table(title, prefix + columns, rows, len(prefix) + 2, [])
 
 
-def _level(row, run, fastest, several):
+def _level(name, row, run, fastest, several):
     """Return the row of a level; where reports have ``several`` losses one for each, of which the first has the rest."""
     speed = Bar("\u00d7 {:.2f}".format(row.speed) if row.speed else UNKNOWN if run.timing is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
@@ -57,7 +59,7 @@ def _level(row, run, fastest, several):
     losses = row.losses or {0: LossEnd()}
     found = [([str(loss_id)] if several else []) + _ends_at(each) for loss_id, each in losses.items()]
     first, *others = found if several else found[:1]
-    return [[row.level, row.kind] + first + rest] + [["", ""] + each + [""] * len(rest) for each in others]
+    return [[name, row.kind] + first + rest] + [["", ""] + each + [""] * len(rest) for each in others]
 
 
 def _ends_at(loss):

@@ -2,6 +2,7 @@
 
 import textwrap
 
+from ..rows import are_scripts
 from ..summary import summarize
 from ..verdict import ACCEPTED, failure
 from . import tables
@@ -45,7 +46,7 @@ def _reasons(report, summary):
     found = {}
     for level, row in summary.items():
         is_plain = row.kind == ACCEPTED and row.verdict.progress and len(row.losses) < 2
-        if level not in explained and row.kind != "interrupted" and not is_plain:
+        if level not in explained and row.kind != "interrupted" and not is_plain and not are_scripts(report):
             found.setdefault("{}: {}".format(row.kind, row.verdict.text), []).append(level)
     return ["{}: {}".format(", ".join(levels), text) for text, levels in found.items()]
 
