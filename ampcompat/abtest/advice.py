@@ -2,8 +2,9 @@
 
 from . import target
 from .number_format import milliseconds, percent, seconds
+from .report_data import Speed
 from .rows import are_scripts, name_of
-from .summary import MIN_TIMED, emulates_half, summarize
+from .summary import MIN_TIMED, emulates_half, round_seconds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
 #: Step times that differ by no more than this share count as equal.
@@ -11,6 +12,9 @@ EQUAL_TIME = 0.03
 
 #: The interquartile range of step times, as a share of the median, above which speeds are unreliable.
 MAX_TIME_SPREAD = 0.4
+
+#: How much longer the baseline's steps may take in one round than in another, as a share, without a warning.
+MAX_DRIFT = 0.2
 
 #: The share of the baseline's peak memory, and the bytes, from which on a difference counts.
 LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
@@ -21,16 +25,18 @@ EMULATED_SCRIPTS = (
 )
 
 SIDE_BY_SIDE = (
-    "Runs were side by side; speed and samples/s are those of a short run of each level, alone, or are missing."
+    "Runs were side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
 )
+ONCE = "The speed of {} rests on one round of turns, so that it has no interval."
 
 
 def advise(report):
-    """Write every run's ``verdict`` and the report's ``advice``, one line each."""
+    """Write every row's ``verdict`` and ``speed`` and the report's ``advice``, one line each."""
     rows = summarize(report)
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
+        report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
     told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
     first = " ".join(told + _warnings(report, rows))
     report.advice = "\n".join([first] + _remarks(report, rows))
@@ -56,12 +62,18 @@ def best_level(rows):
 
 
 def _is_in_scatter(row, baseline):
-    """Return whether the middle halves of the times of a level and of the baseline overlap."""
+    """Return whether a level may be as fast as the baseline, at the target or by step where that is unknown.
+
+    By the interval of its speed; without one, whether the middle halves of the two levels' times overlap.
+    """
     times = [_target_seconds(row), _target_seconds(baseline)]
     if times == [None, None]:
         times = [row.seconds, baseline.seconds]
     if None in times:
         return False
+    if row.interval is not None:
+        shorter = times[1] / times[0] / row.speed  # by fewer steps to the target
+        return row.interval[0] * shorter <= 1.0 <= row.interval[1] * shorter
     ranges = [[time / each.seconds * end for end in each.middle_half] for time, each in zip(times, (row, baseline))]
     return max(low for low, _ in ranges) <= min(high for _, high in ranges)
 
@@ -84,6 +96,8 @@ def _advice(report, rows):
         return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
     best = best_level(rows)
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    if emulates_half(report) and accepted:
+        return _without_speed(accepted, baseline)
     if best is None or (accepted and not any(row.seconds for row in accepted)):
         told = ", ".join(row.level for row in accepted) or "none"
         return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
@@ -116,6 +130,15 @@ def _of_scripts(report, rows):
 
 def _share(difference):
     return abs(difference.signed)
+
+
+def _without_speed(accepted, baseline):
+    """Return the advice on a CPU that emulates half precision, whose times are those of no other device."""
+    told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
+    least = max(accepted, key=lambda row: _saved(row, baseline))
+    if _saved(least, baseline) > 0:
+        told += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+    return told + " Which is fastest is seen on a GPU only: this CPU emulates half precision."
 
 
 def _recommended(best, baseline, rows, goal):
@@ -164,20 +187,33 @@ def _memory(row, baseline):
 def _warnings(report, rows):
     """Return what must be known beside the advice, one sentence each."""
     warnings = []
-    few = [level for level, row in rows.items() if row.steps and not row.seconds and report.runs[level].timing is None]
+    untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
+    few = [level for level in untimed if report.runs[level].timings != []]
     if few:
         sentence = "Of {} fewer than {} steps without hooks were timed: more --steps give speeds."
         warnings.append(sentence.format(", ".join(few), MIN_TIMED))
-    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
-    if unreliable:
-        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
-        warnings.append(sentence.format(", ".join(unreliable)))
+    warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
     given = report.environment.get("target")
     names = target.known_names(each for run in report.runs.values() for each in [run] + run.repeats)
     if given and target.parse(given)[0] not in names:
         warnings.append(
             "No metric {!r} was logged; known: {}.".format(target.parse(given)[0], ", ".join(sorted(names)))
         )
+    return warnings
+
+
+def _unreliable_times(report, rows):
+    """Return why speeds are not well known, one sentence each."""
+    warnings, baseline = [], report.runs.get(report.baseline)
+    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
+    if unreliable:
+        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
+        warnings.append(sentence.format(", ".join(unreliable)))
+    times = [seconds for seconds in round_seconds(baseline) if seconds] if baseline is not None else []
+    if times and max(times) > (1 + MAX_DRIFT) * min(times):
+        sentence = "{} took {} to {} ms a step in {} rounds: other work came and went."
+        values = milliseconds(min(times)), milliseconds(max(times)), len(times)
+        warnings.append(sentence.format(report.baseline, *values))
     return warnings
 
 
@@ -189,6 +225,9 @@ def _remarks(report, rows):
         remarks.append("No level reached the target, {}.".format(target.describe(report)))
     if report.environment.get("jobs", 1) != 1:
         remarks.append(SIDE_BY_SIDE)
+    once = [row.level for row in rows.values() if row.speed and row.interval is None]
+    if once:
+        remarks.append(ONCE.format(", ".join(once)))
     if str(report.environment.get("device") or "").startswith("cpu"):
         remarks.append("Times are those of a CPU; GPUs rank levels differently. Losses and scales are comparable.")
     return remarks

@@ -23,8 +23,8 @@ NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 #: Standard deviations of a difference that is known from fewer than three seeds.
 DEVIATIONS = 3.0
 
-#: 97.5 % quantiles of Student's t distribution for 2, 3, … degrees of freedom; 1.96 for more than these.
-T_QUANTILES = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+#: 97.5 % quantiles of Student's t distribution for 1, 2, … degrees of freedom; about 1.96 for more than these.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass
@@ -142,5 +142,5 @@ def _lower_bound(squares):
 
 
 def t_quantile(freedom):
-    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 2 up."""
-    return T_QUANTILES[freedom - 2] if freedom - 2 < len(T_QUANTILES) else 1.96 + 2.5 / freedom
+    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 1 up."""
+    return T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else 1.96 + 2.5 / freedom

@@ -10,8 +10,10 @@ UNCHANGED = "unchanged"
 def are_scripts(report):
     """Return whether other scripts are compared with the baseline's."""
     baseline = report.runs.get(report.baseline)
-    scripts = {run.identity.get("script") for run in report.runs.values()}
-    return baseline is not None and baseline.identity.get("script") is not None and len(scripts - {None}) > 1
+    if baseline is None or not baseline.identity.get("script"):
+        return False
+    scripts = [run.identity.get("script") for run in report.runs.values()]
+    return any(script and script != baseline.identity["script"] for script in scripts)
 
 
 def noun(report):

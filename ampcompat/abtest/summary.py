@@ -6,6 +6,7 @@ from statistics import mean, median
 from typing import Dict, Optional, Tuple
 
 from . import curves, target
+from .speed import speeds
 from .verdict import Verdict, judge, nonfinite_starts
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
@@ -33,9 +34,9 @@ class LossEnd:
 class LevelSummary:
     """One level's row; None is unknown.
 
-    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``: median step time; ``middle_half``: the quartiles below and
-    above it; ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes
-    less than the baseline.
+    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``: median
+    step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with the 95 %
+    ``interval``, if there is one. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than the baseline.
     """
 
     level: str
@@ -46,6 +47,7 @@ class LevelSummary:
     seconds: Optional[float] = None
     middle_half: Optional[Tuple[float, float]] = None
     speed: Optional[float] = None
+    interval: Optional[Tuple[float, float]] = None
     rate: Optional[float] = None
     peak: Optional[int] = None
     saved: Optional[int] = None
@@ -81,11 +83,10 @@ def summarize(report):
     """Return ``{level: LevelSummary}`` of a report."""
     verdicts, baseline = judge(report), report.runs.get(report.baseline)
     shared = max([1 + len(run.repeats) for run in report.runs.values() if run is not baseline], default=None)
-    reference = None if baseline is None else seconds_per_step(baseline)
-    found = {}
+    known, found = find_speeds(report), {}
     for level, run in report.runs.items():
         row = _row(level, run, verdicts[level], shared)
-        row.speed = reference / row.seconds if reference and row.seconds else None
+        row.speed, row.interval = (known[level].ratio, known[level].interval) if level in known else (None, None)
         if baseline is not None and row.peak is not None and baseline.memory.peak_total is not None:
             row.saved = baseline.memory.peak_total - row.peak
         if baseline is not None:
@@ -114,7 +115,7 @@ def _row(level, run, verdict, shared):
         steps=len(run.step_seconds),
         skipped=len(run.skipped),
         losses={loss_id: _loss_end(run, loss_id, shared) for loss_id in sorted(run.loss_ids())},
-        seconds=times and times[1],
+        seconds=seconds_per_step(run),
         middle_half=times and (times[0], times[2]),
         rate=_rate(run),
         peak=run.memory.peak_total,
@@ -144,9 +145,22 @@ def _mean(values):
 
 
 def seconds_per_step(run):
-    """Return the median step time of a run and its repeats; None without steps."""
-    found = quartiles(steady_seconds(run))
-    return found[1] if found else None
+    """Return the geometric mean of the median step times of the runs whose times count; None where they are too few."""
+    known = [seconds for seconds in round_seconds(run) if seconds]
+    return math.exp(mean(map(math.log, known))) if known else None
+
+
+def round_seconds(run):
+    """Return the median step time of each run whose times count: of each round; None where it is unknown."""
+    if not steady_seconds(run):
+        return []
+    times = [[each.step_seconds[step] for step in steady_steps(each)] for each in _timed(run)]
+    return [median(each) or None if each else None for each in times]
+
+
+def find_speeds(report):
+    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns."""
+    return speeds({level: round_seconds(run) for level, run in report.runs.items()}, report.baseline)
 
 
 def quartiles(values):
@@ -162,8 +176,8 @@ def steady_seconds(run):
 
 
 def _timed(run):
-    """Return the runs whose times count: of runs side by side a short one that was done alone."""
-    return [run] + run.repeats if run.timing is None else [run.timing]
+    """Return the runs whose times count: short ones in turn with those of other levels, where there are any."""
+    return [run] + run.repeats if run.timings is None else run.timings
 
 
 def steady_steps(run):
@@ -176,7 +190,7 @@ def steady_steps(run):
 
 
 def _rate(run):
-    timed, seconds = _timed(run)[0], seconds_per_step(run)
+    timed, seconds = (_timed(run) or [run])[0], seconds_per_step(run)
     steps = steady_steps(timed)
     if timed.samples is None or not seconds or not steps:
         return None

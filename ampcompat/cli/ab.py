@@ -115,8 +115,10 @@ def _add_process_options(add):
     add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
     gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, as many run at once"
     add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
-    timing = "steps of a run of each level, alone, for its speed, where several run at once; 0: none; default: 20"
+    timing = "steps of a short run of each level, for its speed; 0: times are those of the long runs; default: 20"
     add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
+    rounds = "rounds in which all levels take turns with a short run; more give narrower intervals; default: 3"
+    add("--timing-rounds", type=whole_number(1), default=3, metavar="N", help=rounds)
 
 
 def _numbers(text):

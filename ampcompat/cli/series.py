@@ -96,7 +96,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
     def on_end(each, recorded):
         add_recorded(report, options.rows, each, recorded)
         if by_side and options.timing_steps == 0:
-            recorded.run.timing = Run()
+            recorded.run.timings = []
         outputs[each.level, each.repeat] = recorded.output
         write_json(options, report)
 
@@ -107,25 +107,39 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
             if (each.level, each.repeat) not in outputs:
                 on_end(each, Recorded(child.run, child.environment, child.output))
         raise
-    if by_side and options.timing_steps:
-        _time_alone(options, report, progress, runner)
+    if options.timing_steps:
+        _time_in_turn(options, report, progress, runner)
 
 
-def _time_alone(options, report, progress, runner):
-    """Do a short run of each level for its times, one after another."""
+def _time_in_turn(options, report, progress, runner):
+    """Do short runs of all rows in turn, in rounds, one at a time. A round that a row lacks is done by all again."""
+    planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
+    runs = [report.runs[each.level] for each in planned]
+    if len(runs) < 2:  # there is no ratio of times
+        return
+    done = min(len(run.timings or []) for run in runs)
+    rounds = range(done, options.timing_rounds)
+    if not rounds:
+        return
+    for run in runs:
+        run.timings = (run.timings or [])[:done]
     steps = min(options.timing_steps, options.steps or options.timing_steps)
-    short = []
-    for each in plan_series(options, options.command):
-        if each.repeat == 0 and is_finished(report, each) and report.runs[each.level].timing is None:
-            quick = dict(each.options, diagnose=False, memory=False, layers=False)
-            short.append(replace(each, steps=steps, options=quick))
+    progress.runs += len(rounds) * len(planned)
 
     def on_end(each, recorded):
-        report.runs[each.level].timing = recorded.run
+        run = recorded.run
+        timing = Run(status=run.status, error=run.error, step_seconds=run.step_seconds, samples=run.samples)
+        report.runs[each.level].timings.append(timing)
         write_json(options, report)
 
-    progress.runs += len(short)
-    runner.run(short, 1, on_end, "-timing")
+    for number in rounds:
+        turn = [_short(each, steps) for each in (planned if number % 2 == 0 else planned[::-1])]
+        runner.run(turn, 1, on_end, " timing {}".format(number + 1))
+
+
+def _short(planned, steps):
+    quick = dict(planned.options, diagnose=False, memory=False, layers=False)
+    return replace(planned, steps=steps, options=quick)
 
 
 class _Runner:
@@ -153,22 +167,23 @@ class _Runner:
     def _run_one(self, suffix, planned):
         options, progress = self._options, self._progress
         variables = shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
-        name, checkpoints = planned.name + suffix, self._report.checkpoints()
+        label = planned.label + suffix
+        name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
         child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
         self.children.append((planned, child))
 
         def on_event(event):
             if event is not None and "environment" in event:
                 _check_versions(self._known, planned, child.run.identity, options.resume)
-            progress.update(planned.label, event)
+            progress.update(label, event)
 
-        progress.begin(planned.label)
+        progress.begin(label)
         try:
             child.run_to_end(on_event)
         except KeyboardInterrupt:
             pass  # its status says so
         finally:
-            progress.end(planned.label, child.run)
+            progress.end(label, child.run)
         return Recorded(child.run, child.environment, child.output)
 
 

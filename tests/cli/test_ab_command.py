@@ -105,7 +105,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
     assert max(map(len, table.splitlines())) <= 100
-    assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 3 of 4): failed after 3 steps" in done.stderr
+    assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 2 of 4): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
@@ -278,7 +278,7 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     assert in_process(*(options + (path, 4, 0))) == 0
     printed = capsys.readouterr()
     assert " \u00b1 " in printed.out and "arguments" not in printed.out
-    assert "O0 seed 2 (run 2 of 4): 4 steps" in printed.err
+    assert "O0 seed 2 (run 3 of 4): 4 steps" in printed.err
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0", "O2"]
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
@@ -315,7 +315,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["-m", "no_such_module_anywhere"], "no module named"),
         (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
         (["--levels", "O1,O1", "script.py"], "names a level twice"),
-        (["--baseline", "O9", "script.py"], "'O9' is none of"),
+        (["--baseline", "O9", __file__], "'O9' is none of"),
         (["--steps", "0", "script.py"], "not a whole number from 1 up"),
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),

@@ -8,10 +8,12 @@ from .. import keep_fp32, target
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
 from ..rows import name_of, noun
-from ..summary import LossEnd
+from ..summary import LossEnd, emulates_half
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
 Table = namedtuple("Table", "title columns rows left notes")
+
+EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
 
 #: Layers and params that are shown, those with the largest errors.
 SHOWN_LAYERS = 8
@@ -32,7 +34,9 @@ def levels(reports):
     """Return the table of all levels of ``[(name, Report, its summary), …]``."""
     several = any(len(row.losses) > 1 for _, _, summary in reports for row in summary.values())
     nouns = list(dict.fromkeys(noun(report) for _, report, _ in reports))
-    columns = [nouns[0] if len(nouns) == 1 else "row", "verdict"] + (["loss", "ends at"] if several else ["loss ends at"])
+    columns = [nouns[0] if len(nouns) == 1 else "row", "verdict"] + (
+        ["loss", "ends at"] if several else ["loss ends at"]
+    )
     columns += ["difference", "ms/step", "speed", "to target", "samples/s", "peak", "skips"]
     rows, prefix = [], ["report"] if len(reports) > 1 else []
     for name, report, summary in reports:
@@ -41,12 +45,14 @@ def levels(reports):
             found = _level(name_of(report, level), row, report.runs[level], fastest, several)
             rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
     title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
-    return Table(title, prefix + columns, rows, len(prefix) + 2, [])
+    notes = [EMULATED] if any(emulates_half(report) for _, report, _ in reports) else []
+    columns[columns.index("speed")] += "*" * len(notes)
+    return Table(title, prefix + columns, rows, len(prefix) + 2, notes)
 
 
 def _level(name, row, run, fastest, several):
     """Return the row of a level; where reports have ``several`` losses one for each, of which the first has the rest."""
-    speed = Bar("\u00d7 {:.2f}".format(row.speed) if row.speed else UNKNOWN if run.timing is None else "not timed")
+    speed = Bar(_speed(row) if row.speed else UNKNOWN if run.timings is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
     rest = [
         milliseconds(row.seconds),
@@ -60,6 +66,15 @@ def _level(name, row, run, fastest, several):
     found = [([str(loss_id)] if several else []) + _ends_at(each) for loss_id, each in losses.items()]
     first, *others = found if several else found[:1]
     return [[name, row.kind] + first + rest] + [["", ""] + each + [""] * len(rest) for each in others]
+
+
+def _speed(row):
+    """Return a speed with half its interval; "~" where it is not known from the baseline's."""
+    if row.interval == (1.0, 1.0):
+        return "\u00d7 1.00"
+    low, high = row.interval or (0.0, 2.0)
+    told = "{} {:.2f}".format("~" if low <= 1.0 <= high else "\u00d7", row.speed)
+    return told if row.interval is None else "{} \u00b1 {}".format(told, percent(math.sqrt(high / low) - 1))
 
 
 def _ends_at(loss):

@@ -27,7 +27,9 @@ def to_text(report, width=100, details=False, summary=None):
     advice = report.advice.splitlines()
     summary = summary or summarize(report)
     overview = tables.levels([("", report, summary)])._replace(title="")
-    blocks = [tables.heading(report)] + [_table(each, width) for each in [overview] + tables.layers(report)]
+    blocks = [tables.heading(report)]
+    blocks.append("\n".join([_table(overview, width)] + [_sentences([note], width) for note in overview.notes]))
+    blocks += [_table(each, width) for each in tables.layers(report)]
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
         blocks.append(_sentences(_overflows(report), width))
