@@ -1,6 +1,6 @@
 """Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
 
-from . import target
+from . import equivalence, target
 from .number_format import milliseconds, percent, seconds
 from .report_data import Speed
 from .rows import are_scripts, name_of
@@ -31,11 +31,13 @@ ONCE = "The speed of {} rests on one round of turns, so that it has no interval.
 
 
 def advise(report):
-    """Write every row's ``verdict`` and ``speed`` and the report's ``advice``, one line each."""
+    """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``, one line each."""
     rows = summarize(report)
+    equivalences = equivalence.find(report, rows)
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
+        report.runs[level].equivalence = equivalences.get(level)
         report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
     told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
     first = " ".join(told + _warnings(report, rows))

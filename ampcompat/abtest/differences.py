@@ -32,7 +32,7 @@ class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
     ``name``: of the series, ``series`` the same for people. ``gap``: the difference in the last window as such, not as a
-    share. ``noise``: what the scatter of losses within a window gives to it. ``is_rejected``, ``is_accepted``: see
+    share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: what the scatter of losses within a window gives to it. ``is_rejected``, ``is_accepted``: see
     ``verdict``.
     """
 
@@ -45,6 +45,8 @@ class Difference:
     uncertainty: float
     variation: Optional[float]
     allowed: float
+    pairs: int
+    apart: float
     noise: float
     is_rejected: bool
     is_accepted: bool
@@ -111,7 +113,7 @@ def _difference(name, series, what, pairs, control, tolerance, one_sided):
     unknown = min(NOISE_ERRORS * noise, _apart(control))
     is_accepted = not steady and (value <= allowed or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
-    rest = (noise, is_rejected, is_accepted)
+    rest = (len(values), _apart(control), noise, is_rejected, is_accepted)
     return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
 
 

@@ -165,7 +165,18 @@ def environment():
         "torch": features.version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "machine": machine(),
     }
+
+
+def machine():
+    """Return the name of the CPU, as Linux has it, and the number of its cores."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return "{}, {} cores".format(name, os.cpu_count())
 
 
 def device_name(device):

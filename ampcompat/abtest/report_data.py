@@ -94,7 +94,24 @@ class Speed:
     )
 
 
-_SPEED = schema.record(Speed)
+@dataclass
+class Equivalence:
+    """Whether a row ends within the tolerance of the baseline."""
+
+    result: str = described(schema.choice(("shown", "refuted", "not shown")), "within the tolerance", "not shown")
+    difference: Optional[float] = described(
+        optional(schema.NUMBER), "of the end of the loss, or of the target's metric, as a share", None
+    )
+    interval: Optional[Tuple[float, float]] = described(
+        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "of the difference, 95 %; null where it is unknown", None
+    )
+    seeds: int = described(COUNT, "with which it was found", 1)
+    seeds_needed: Optional[int] = described(
+        optional(COUNT), "that would show it; null where it is refuted, or no number would", None
+    )
+
+
+_SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)
 
 
 @dataclass
@@ -142,6 +159,9 @@ class Run:
     )
     speed: Optional["Speed"] = described(
         optional(schema.late("Speed", lambda: _SPEED)), "how fast a step is, as a multiple of the baseline's", None
+    )
+    equivalence: Optional["Equivalence"] = described(
+        optional(schema.late("Equivalence", lambda: _EQUIVALENCE)), "of rows but the baseline, with `--tolerance`", None
     )
     repeats: List["Run"] = described(
         list_of(schema.late("Run", lambda: _RUN)), "further runs with other seeds, without repeats", factory=list
@@ -282,4 +302,4 @@ def write_atomically(path, content):
 
 def documentation():
     """Return the description of the format as Markdown."""
-    return schema.documentation((Report, Run, Speed, schema.Series, Memory, Finding))
+    return schema.documentation((Report, Run, Speed, Equivalence, schema.Series, Memory, Finding))

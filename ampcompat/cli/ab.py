@@ -16,8 +16,9 @@ from ..abtest.plan import COMMANDS, write_plan
 from ..abtest.planned_run import PLACEHOLDER
 from ..abtest.report import renderer
 from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
+from ..abtest.summary import summarize
 from ..errors import AmpError
-from . import device_option, target_option
+from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .progress import make_progress
@@ -47,7 +48,8 @@ def ab(arguments):
         interrupted = _interruptible(run, options, missing, report, progress, outputs)
     except AmpError as error:
         parser.error(str(error))
-    report.environment.update({"target": options.target} if options.target else {})
+    gate = {"target": options.target, "tolerance": options.tolerance}
+    report.environment.update({name: value for name, value in gate.items() if value is not None})
     advice.advise(report)
     print_report(options, report, outputs)
     if options.find_keep_fp32 and interrupted is None:
@@ -60,15 +62,16 @@ def ab(arguments):
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
+    failed_on = gate_options.exit_code(parser.prog, options, report, summarize(report))
     if not all(run.status == "failed" for run in report.runs.values()):
-        return 0
+        return failed_on
     line = advice_without_cuda(options, report, arguments)
     if line is not None:
         print(line, file=sys.stderr)
     misplaced = parser.options_among(command[1:])
     if misplaced:
         print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))
-    return ALL_FAILED
+    return failed_on or ALL_FAILED
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -92,6 +95,7 @@ def _parser():
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
     target_option.add_option(parser)
+    gate_options.add_options(parser)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
@@ -146,6 +150,8 @@ def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
     add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
+    add("--markdown", type=_writable_file, metavar="FILE", help="write the table for a pull request")
+    add("--latex", type=_writable_file, metavar="FILE", help="write the table for a paper")
     resume = "as --json; runs that the file has already are kept, and the others are run"
     add("--resume", type=_writable_file, metavar="FILE", help=resume)
     planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
@@ -199,6 +205,7 @@ def _interruptible(function, *args):
 def _checked_command(parser, options):
     """Check the options and return the script to run with its arguments; exit with one line if something is wrong."""
     _check_combinations(parser, options)
+    gate_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
     command = script_command(parser, options)
     if command[0] == "-":
@@ -241,7 +248,7 @@ def _check_combinations(parser, options):
     if options.in_process and any(getattr(options, name) for name in given):
         named = ", ".join("--" + name for name in given).replace("variants", "variant")
         parser.error("--in-process cannot be combined with {}: there is no other process".format(named))
-    outputs = ("resume", "json", "html", "png", "csv", "tensorboard", "find_keep_fp32", "in_process")
+    outputs = ("resume", "json", "html", "png", "markdown", "latex", "csv", "tensorboard", "find_keep_fp32", "in_process")
     if options.plan and any(getattr(options, name) for name in outputs):
         parser.error("--plan runs nothing, so that there is nothing to write yet: `ampcompat report DIR` does that")
     if options.resume and options.json not in (None, options.resume):

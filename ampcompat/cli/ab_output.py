@@ -8,6 +8,7 @@ import textwrap
 from ..abtest import export
 from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report.html import to_html
+from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
@@ -80,6 +81,10 @@ def write_files(options, report):
         write_atomically(options.html, to_html(report))
     if options.png is not None:
         save_figure(report, options.png)
+    if options.markdown is not None:
+        write_atomically(options.markdown, to_markdown(report))
+    if options.latex is not None:
+        write_atomically(options.latex, to_latex(report))
     if options.csv is not None:
         write_atomically(options.csv, export.to_csv(report))
     if options.tensorboard is not None:

@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import shlex
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -60,6 +61,8 @@ def begin_or_resume(options, command, planned):
         AmpError: the file of ``--resume`` cannot be read, or has other runs than this command.
     """
     environment = {"script": " ".join(map(shlex.quote, command)), "seed": options.seed, "diagnose": options.diagnose}
+    commit = _commit(os.path.dirname(os.path.abspath(command[0])) if command[0] != "-m" else os.getcwd())
+    environment.update({"commit": commit} if commit else {})
     environment.update({"dtypes": options.dtypes} if options.dtypes else {})
     environment.update({"cuda_redirected_to": options.device} if options.device else {})
     if not options.resume or not os.path.exists(options.resume):
@@ -73,6 +76,16 @@ def begin_or_resume(options, command, planned):
     recorded = [(each.label, report.run_of(each.level, each.repeat).identity, each.identity()) for each in done]
     check_identity(recorded, options.resume)
     return report, [each for each in planned if each not in done]
+
+
+def _commit(folder):
+    """Return git's commit of a folder, with "-dirty" where files differ from it; None without git."""
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() or None if done.returncode == 0 else None
 
 
 def is_finished(report, planned):

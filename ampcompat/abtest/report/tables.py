@@ -4,7 +4,7 @@ import math
 from collections import namedtuple
 from statistics import median
 
-from .. import keep_fp32, target
+from .. import equivalence, keep_fp32, target
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
 from ..rows import name_of, noun
@@ -88,6 +88,15 @@ def _to_target(found):
     if not found.is_reached:
         return "not reached"
     return "{:g} steps".format(median(found.steps)) if found.median_seconds is None else seconds(found.median_seconds)
+
+
+def equivalences(report):
+    """Return what the tolerance shows of each row, one sentence each."""
+    found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
+    if not found or report.environment.get("tolerance") is None:
+        return []
+    tolerance = equivalence.parse(report.environment["tolerance"])
+    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found.items()]
 
 
 def targets(report, summary):

@@ -37,7 +37,7 @@ def to_text(report, width=100, details=False, summary=None):
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
         told += _reasons(report, summary)
-    blocks.append(_sentences(told, width))
+    blocks.append(_sentences(told + tables.equivalences(report), width))
     blocks.append(_sentences(advice if details else advice[:1], width))
     return "\n\n".join(filter(None, blocks))
 
