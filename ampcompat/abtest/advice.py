@@ -20,8 +20,8 @@ MAX_DRIFT = 0.2
 LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
 
 EMULATED_SCRIPTS = (
-    "On this CPU ampcompat emulates half precision, which takes time, and a rewrite computes with torch's own: the times "
-    "say nothing about a GPU."
+    "On this CPU ampcompat emulates half precision, which takes time, and a rewrite computes with torch's own: the "
+    "times say nothing about a GPU."
 )
 
 SIDE_BY_SIDE = (

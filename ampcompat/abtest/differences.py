@@ -31,9 +31,9 @@ T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``name``: of the series, ``series`` the same for people. ``gap``: the difference in the last window as such, not as a
-    share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: what the scatter of losses within a window gives to it. ``is_rejected``, ``is_accepted``: see
-    ``verdict``.
+    ``name``: of the series, ``series`` the same for people. ``gap``: the difference in the last window as such, not as
+    a share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: what
+    the scatter of losses within a window gives to D. ``is_rejected``, ``is_accepted``: see ``verdict``.
     """
 
     name: tuple

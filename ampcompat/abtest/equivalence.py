@@ -3,11 +3,11 @@
 The difference is that of the end of the loss (of several losses, of the one that is worst), or of the metric that the
 target names, as a share of the baseline's. Its interval is the 95 % t interval from three seeds on. One or two say
 nothing of their scatter; runs of equal seed are not further apart than runs of different ones, so with these it is
-3 root mean squares of the differences between baseline seeds, by the root of their number: too wide rather than too narrow.
-Equivalence is shown where the interval lies within the tolerance, refuted where it lies outside, and otherwise not shown
-with so many seeds (Schuirmann, *A comparison of the two one-sided tests procedure*, 1987; a 95 % interval in place of
-his 90 % is the stricter). With s the standard deviation of the difference of one seed, the seeds that would do are the
-least n with t(97.5 %, n - 1) s / sqrt(n) <= tolerance - |difference|, if the difference stays what it is.
+3 root mean squares of the differences between baseline seeds, by the root of their number: too wide rather than too
+narrow. Equivalence is shown where the interval lies within the tolerance, refuted where it lies outside, and otherwise
+not shown with so many seeds (Schuirmann, *A comparison of the two one-sided tests procedure*, 1987; a 95 % interval in
+place of his 90 % is the stricter). With s the standard deviation of the difference of one seed, the seeds that would do
+are the least n with t(97.5 %, n - 1) s / sqrt(n) <= tolerance - |difference|, if the difference stays what it is.
 """
 
 import math
@@ -58,7 +58,8 @@ def find(report, rows):
 
 def _of_row(report, level, verdict, tolerance):
     run, names = report.runs[level], _compared(report)
-    found = [of(each, tolerance) for name, each in verdict.ends.items() if name in names or not names and name[0] == "loss"]
+    ends = [each for name, each in verdict.ends.items() if (name in names if names else name[0] == "loss")]
+    found = [of(each, tolerance) for each in ends]
     if found:
         return max(found, key=lambda each: (RESULTS.index(each.result), abs(each.difference)))
     seeds = 1 + len(run.repeats)

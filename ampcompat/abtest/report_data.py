@@ -154,7 +154,7 @@ class Run:
     )
     timings: Optional[List["Run"]] = described(
         optional(list_of(schema.late("Run", lambda: _RUN))),
-        "short runs, one in each round of turns with the other levels, whose times count; null: those of the run itself",
+        "short runs, one in each round of turns of the levels, whose times count; null: those of the run itself",
         None,
     )
     speed: Optional["Speed"] = described(

@@ -1,8 +1,8 @@
 """How many times the baseline's speed a level has, with a 95 % interval.
 
 A step time says little by itself where other work comes and goes on the machine, so the runs of all levels take turns,
-and each round of turns gives one ratio per level. With y(l, r) the logarithm of the median step time of level l in round
-r, L levels and R rounds (a two-way layout without interaction: Fisher, *The design of experiments*, 1935):
+and each round of turns gives one ratio per level. With y(l, r) the logarithm of the median step time of level l in
+round r, L levels and R rounds (a two-way layout without interaction: Fisher, *The design of experiments*, 1935):
 
     ratio     = exp(mean over r of (y(baseline, r) - y(l, r)))
     s^2       = sum of (y(l, r) - mean of l - mean of r + mean of all)^2 / ((L - 1) (R - 1))

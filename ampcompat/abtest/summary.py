@@ -34,9 +34,10 @@ class LossEnd:
 class LevelSummary:
     """One level's row; None is unknown.
 
-    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``: median
-    step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with the 95 %
-    ``interval``, if there is one. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than the baseline.
+    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``:
+    median step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with
+    the 95 % ``interval``, if there is one. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than
+    the baseline.
     """
 
     level: str

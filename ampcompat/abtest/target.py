@@ -2,11 +2,12 @@
 
 The target is where the baseline's loss ends with the same seed, within 1 %: the first loss that falls, so that there is
 none where every loss rises. A run that ends above it, as the table has it, has not reached it, whatever it did before.
-Or the target is a value of a loss or of a logged metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it; a
-metric rises to it where the baseline begins below. What counts are medians of the last tenth of the steps so far (of the run's length; at least five losses, one
-value of a metric), so that one lucky batch does not. At its last step a level is where the table says that it ends: at
-the baseline's final loss plus the median difference in the last window; a run that was interrupted is not. Seconds are steps times the median step time
-of the level, since some steps are slower for being watched.
+Or the target is a value of a loss or of a logged metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it;
+a metric rises to it where the baseline begins below. What counts are medians of the last tenth of the steps so far (of
+the run's length; at least five losses, one value of a metric), so that one lucky batch does not. At its last step a
+level is where the table says that it ends: at the baseline's final loss plus the median difference in the last window;
+a run that was interrupted is not. Seconds are steps times the median step time of the level, since some steps are
+slower for being watched.
 """
 
 import math

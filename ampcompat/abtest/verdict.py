@@ -135,7 +135,7 @@ def _failure_of_one(run):
 
 
 def nonfinite_starts(run):
-    """Return ``{loss_id: step}``: from where on a loss is not finite, ``MAX_NONFINITE_STEPS`` in a row or to the end."""
+    """Return ``{loss_id: step}``: from where on it is not finite, ``MAX_NONFINITE_STEPS`` in a row or to the end."""
     by_loss = {}
     for step, loss_id, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
         by_step = by_loss.setdefault(loss_id, {})
@@ -280,7 +280,9 @@ def _kind_and_text(differences):
 def _missing(difference):
     """Return what is missing to judge by a difference."""
     if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
-        text = "it is known to \u00b1 {} only, so much do the losses of a window scatter; train longer, or in larger batches"
+        text = (
+            "it is known to \u00b1 {} only, so much do the losses of a window scatter; train longer, or larger batches"
+        )
         return text.format(percent(NOISE_ERRORS * difference.noise))
     return "use more --repeats"
 

@@ -23,7 +23,7 @@ from .ab_output import advice_without_cuda, how_to_resume, print_report, print_s
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses
+from .series import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
 from .variants import choose_rows, parse_against, parse_variant
 
 ALL_FAILED = 1
@@ -41,7 +41,11 @@ def ab(arguments):
         parser.error(str(error))
     if options.plan:
         return _plan(parser, options.plan, report, planned)
-    progress = make_progress(steps=options.steps, runs=len(missing))
+    kept = len(planned) - len(missing)
+    if kept:
+        print("{}: {} of {} runs kept".format(options.resume, kept, len(planned)), file=sys.stderr)
+    runs = len(planned) + count_short_runs(options, report)
+    progress = make_progress(steps=options.steps, runs=runs, kept=kept)
     outputs = {}
     try:
         run = run_in_process if options.in_process else run_in_subprocesses
@@ -55,7 +59,8 @@ def ab(arguments):
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
-        write_files(options, report)
+        for path in write_files(options, report):
+            print("wrote {}".format(path), file=sys.stderr)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
         print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
         return ALL_FAILED
@@ -248,7 +253,18 @@ def _check_combinations(parser, options):
     if options.in_process and any(getattr(options, name) for name in given):
         named = ", ".join("--" + name for name in given).replace("variants", "variant")
         parser.error("--in-process cannot be combined with {}: there is no other process".format(named))
-    outputs = ("resume", "json", "html", "png", "markdown", "latex", "csv", "tensorboard", "find_keep_fp32", "in_process")
+    outputs = (
+        "resume",
+        "json",
+        "html",
+        "png",
+        "markdown",
+        "latex",
+        "csv",
+        "tensorboard",
+        "find_keep_fp32",
+        "in_process",
+    )
     if options.plan and any(getattr(options, name) for name in outputs):
         parser.error("--plan runs nothing, so that there is nothing to write yet: `ampcompat report DIR` does that")
     if options.resume and options.json not in (None, options.resume):

@@ -15,7 +15,6 @@ from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
 from ..check.conditions import conditional_calls_in
 from ..cuda_redirect import missing_cuda
 from .find_keep_fp32 import find_in_processes
-from .series import write_json
 
 
 def print_report(options, report, outputs):
@@ -75,20 +74,19 @@ def print_search(report, options, planned, progress):
 
 
 def write_files(options, report):
-    """Write the files that the command line asks for."""
-    write_json(options, report)
-    if options.html is not None:
-        write_atomically(options.html, to_html(report))
-    if options.png is not None:
-        save_figure(report, options.png)
-    if options.markdown is not None:
-        write_atomically(options.markdown, to_markdown(report))
-    if options.latex is not None:
-        write_atomically(options.latex, to_latex(report))
-    if options.csv is not None:
-        write_atomically(options.csv, export.to_csv(report))
-    if options.tensorboard is not None:
-        export.to_tensorboard(report, options.tensorboard)
+    """Write the files that the command line asks for, and yield their names."""
+    for path, write in (
+        (options.json, report.save),
+        (options.html, lambda path: write_atomically(path, to_html(report))),
+        (options.png, lambda path: save_figure(report, path)),
+        (options.markdown, lambda path: write_atomically(path, to_markdown(report))),
+        (options.latex, lambda path: write_atomically(path, to_latex(report))),
+        (options.csv, lambda path: write_atomically(path, export.to_csv(report))),
+        (options.tensorboard, lambda path: export.to_tensorboard(report, path)),
+    ):
+        if path is not None:
+            write(path)
+            yield path
 
 
 def advice_without_cuda(options, report, arguments):
@@ -105,12 +103,12 @@ def advice_without_cuda(options, report, arguments):
 
 
 def how_to_resume(options, arguments):
-    """Return what to say after Ctrl-C of the file that was written, and of the command that goes on with it."""
+    """Return what to say after Ctrl-C of the command that goes on with the file that was written."""
     if options.json is None:
         return ""
     if options.in_process:
-        return "wrote {}\n".format(options.json)
+        return ""
     place = next(index for index, each in enumerate(arguments) if each.partition("=")[0] in ("--json", "--resume"))
     resumed = arguments[:place] + [arguments[place].replace("--json", "--resume", 1)] + arguments[place + 1 :]
     command = " ".join(map(shlex.quote, ["ampcompat", "ab"] + resumed))
-    return "wrote {}; continue with: {}\n".format(options.json, command)
+    return "continue with: {}\n".format(command)

@@ -124,6 +124,15 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
         _time_in_turn(options, report, progress, runner)
 
 
+def count_short_runs(options, report):
+    """Return how many short runs there will be, if no long one fails."""
+    rows = [report.runs.get(row) for row in options.rows]
+    if options.in_process or not options.timing_steps or len(rows) < 2:
+        return 0
+    done = min(len(run.timings or []) if run is not None else 0 for run in rows)
+    return len(rows) * max(0, options.timing_rounds - done)
+
+
 def _time_in_turn(options, report, progress, runner):
     """Do short runs of all rows in turn, in rounds, one at a time. A round that a row lacks is done by all again."""
     planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
@@ -137,7 +146,7 @@ def _time_in_turn(options, report, progress, runner):
     for run in runs:
         run.timings = (run.timings or [])[:done]
     steps = min(options.timing_steps, options.steps or options.timing_steps)
-    progress.runs += len(rounds) * len(planned)
+    progress.runs = progress.begun + len(rounds) * len(planned)
 
     def on_end(each, recorded):
         run = recorded.run

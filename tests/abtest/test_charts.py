@@ -83,7 +83,7 @@ def test_lines_that_coincide_can_be_told_apart_since_what_is_drawn_later_is_narr
     runs["O0"].repeats = [made_run("O0", 5)]
     (loss,) = [chart for chart in charts.charts([("", Report(runs=runs))]) if chart.name == "loss-0"]
     drawn = list(dict.fromkeys((row["seed"], row["run"]) for row in loss.spec["data"]["values"]))
-    assert drawn == [(1, "O0"), (0, "O0"), (0, "O1"), (0, "O2")]
+    assert drawn == [(2, "O0"), (1, "O0"), (1, "O1"), (1, "O2")]  # numbered as in the terminal
     assert loss.spec["layer"][0]["encoding"]["strokeWidth"]["scale"] == {
         "domain": ["O2", "O1", "O0"],
         "range": [1.5, 4.5],

@@ -31,7 +31,8 @@ def cells(text):
 def test_markdown_has_a_row_for_each_level_and_a_footnote_of_where_it_was_measured():
     text = to_markdown(report())
     rows = cells(text)
-    assert len({len(row) for row in rows}) == 1 and [row[0] for row in rows] == ["level", "O0", "O1", "O2", "O3", r"O1\_x\|y"]
+    assert len({len(row) for row in rows}) == 1
+    assert [row[0] for row in rows] == ["level", "O0", "O1", "O2", "O3", r"O1\_x\|y"]
     assert rows[0][-1] == "within 10 %" and rows[2][-1] in ("shown", "not shown", "refuted") and rows[1][-1] == ""
     for told in ("A CPU, 2 cores", "torch 2.13.0+cpu", "1 to 3 seeds from 0", "commit 0123456789ab-dirty", "3 rounds"):
         assert told in text
@@ -43,7 +44,8 @@ def test_latex_has_the_same_cells_and_no_character_that_it_does_not_set():
     text, rows = to_latex(report()), cells(to_markdown(report()))
     lines = [line for line in text.splitlines() if line.endswith(r" \\")]
     assert len(lines) == len(rows) and all(len(re.split(r"(?<!\\)&", line)) == len(rows[0]) for line in lines)
-    assert lines[-1].startswith(r"O1\_x|y & ") and r"$\pm$" in text and text.count(r"\begin{") == text.count(r"\end{") == 1
+    assert lines[-1].startswith(r"O1\_x|y & ") and r"$\pm$" in text
+    assert text.count(r"\begin{") == text.count(r"\end{") == 1
     assert text.isascii() and not re.search(r"(?<!\\)[%#_^~](?!.*usepackage)", text.partition("\n")[2])
 
 
@@ -64,7 +66,8 @@ def test_what_differs_between_reports_is_printed_first(tmp_path, capsys):
     for name, lr, version in zip(names, ("0.1", "0.2"), ("2.12.0", "2.13.0")):
         made = report()
         made.environment["torch"] = version
-        made.runs["O0"].identity = {"arguments": ["--lr", lr], "steps": 100, "options": {"backend": None}, "script": "ab" * 9}
+        identity = {"arguments": ["--lr", lr], "steps": 100, "options": {"backend": None}, "script": "ab" * 9}
+        made.runs["O0"].identity = identity
         made.save(str(tmp_path / name))
         paths.append(str(tmp_path / name))
     assert main(["report"] + paths) == 0

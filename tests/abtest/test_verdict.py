@@ -372,7 +372,7 @@ def test_where_nothing_is_faster_the_baseline_is_recommended():
 SCRIPTS = [
     (
         curve(0, 1.004),
-        "new.py trains like gan.py: loss within 0.4 %, seeds differ by 0.99 %. A step takes 3 ms, that of gan.py 4 ms. ",
+        "new.py trains like gan.py: loss within 0.4 %, seeds differ by 0.99 %. A step takes 3 ms, that of gan.py 4 ms.",
     ),
     (
         curve()[:9] + curve(0, 1.3)[9:],

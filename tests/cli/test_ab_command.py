@@ -105,7 +105,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
     assert max(map(len, table.splitlines())) <= 100
-    assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 2 of 4): failed after 3 steps" in done.stderr
+    assert "O0 (run 1 of 13): 6 steps in 0:" in done.stderr and "O1 (run 2 of 13): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
@@ -129,7 +129,7 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
     assert len(report.runs["O0"].loss) >= 3
     goes_on = "continue with: ampcompat ab --levels O0,O2 --resume {} ".format(saved)
-    assert "wrote {}; ".format(saved) + goes_on in progress_lines
+    assert "wrote {}\n".format(saved) + goes_on in progress_lines
 
 
 def test_levels_of_a_distributed_script_run_under_its_launcher(script):

@@ -85,6 +85,9 @@ def test_resume_begins_a_file_and_then_runs_what_is_missing(begun, script, tmp_p
     del begun[:]
     ab_command.ab(["--resume", str(path), "--repeats", "2"] + [command[0], "O0,O1,O2"] + command[2:])
     assert begun == ["O2", "O1 seed 2", "O2 seed 2"]
+    told = capsys.readouterr().err
+    assert "{}: 3 of 6 runs kept\n".format(path) in told and "wrote {}\n".format(path) in told
+    assert "O2 (run 4 of 15): " in told and "O2 timing 3 (run 15 of 15): " in told
     after = Report.load(str(path))
     assert list(after.runs) == ["O0", "O1", "O2"] and after.runs["O0"].loss == before.runs["O0"].loss
     assert [len(run.repeats) for run in after.runs.values()] == [1, 1, 1]

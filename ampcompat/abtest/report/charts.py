@@ -143,7 +143,7 @@ def _lines(runs, mark, encoding):
 def _values(named, name, names):
     rows = []
     for _, fields, run in _runs(named):
-        for seed, each in enumerate([run] + run.repeats):
+        for seed, each in enumerate([run] + run.repeats, 1):
             rows += _rows(curves.points(each, name), seed=seed, **fields)
     rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
     kind, own = name
@@ -176,7 +176,7 @@ def _differences(named):
     for name, report in named:
         baseline = report.runs.get(report.baseline)
         for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
-            rows += _rows(curves.relative_gaps(run, baseline), seed=0, **fields) if run is not baseline else []
+            rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields) if run is not baseline else []
         for one, other in combinations([baseline] + baseline.repeats, 2) if baseline is not None else ():
             gaps = curves.relative_gaps(one, other)
             between_seeds += [abs(gap) for _, gap in gaps[len(gaps) // 2 :] if math.isfinite(gap)]
@@ -188,7 +188,7 @@ def _differences(named):
         band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
         spec["layer"].insert(0, band)
     caption = (
-        "Loss minus the baseline's of the same seed after as many updates, as a share of it: skipped steps are left out. "
+        "Loss minus the baseline's of the same seed after as many updates, as a share of it: without skipped steps. "
         "Grey: the median between seeds."
     )
     return Chart("difference", "Difference from the baseline", caption, spec)

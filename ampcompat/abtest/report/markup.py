@@ -61,7 +61,8 @@ def _notes(report):
     seeds = sorted({1 + len(run.repeats) for run in runs})
     told = "{} to {}".format(seeds[0], seeds[-1]) if len(seeds) > 1 else "".join(map(str, seeds)) or "no"
     versions = ["{} {}".format(name, values[name]) for name in ("torch", "ampcompat", "python") if values.get(name)]
-    words = [values.get("machine"), values.get("device")] + versions + ["{} seeds from {}".format(told, values.get("seed"))]
+    words = [values.get("machine"), values.get("device")] + versions
+    words += ["{} seeds from {}".format(told, values.get("seed"))]
     words += ["commit {}".format(values["commit"])] if values.get("commit") else []
     notes = [", ".join(str(word) for word in words if word) + "."]
     if values.get("script"):

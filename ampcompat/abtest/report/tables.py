@@ -51,7 +51,7 @@ def levels(reports):
 
 
 def _level(name, row, run, fastest, several):
-    """Return the row of a level; where reports have ``several`` losses one for each, of which the first has the rest."""
+    """Return the row of a level; of ``several`` losses one for each, of which the first has all columns."""
     speed = Bar(_speed(row) if row.speed else UNKNOWN if run.timings is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
     rest = [
@@ -78,7 +78,7 @@ def _speed(row):
 
 
 def _ends_at(loss):
-    spread = " \u00b1 {:.2g}".format(loss.spread) if loss.spread is not None else ""
+    spread = " \u00b1 {}".format(number(loss.spread, 2)) if loss.spread is not None else ""
     return [number(loss.end) + spread, signed_percent(loss.difference)]
 
 
@@ -113,8 +113,8 @@ def targets(report, summary):
 
 def _median_and_range(values):
     if len(values) < 2:
-        return "{:.4g}".format(values[0]) if values else UNKNOWN
-    return "{:.4g} ({:.4g} to {:.4g})".format(median(values), min(values), max(values))
+        return number(values[0]) if values else UNKNOWN
+    return "{} ({} to {})".format(*map(number, (median(values), min(values), max(values))))
 
 
 def layers(report):
@@ -195,7 +195,12 @@ def _places(places):
 
 def heading(report):
     """Return in one line what was run, and where."""
+    return ", ".join(heading_parts(report))
+
+
+def heading_parts(report):
+    """Return what was run, and where: each part is to stay on one line."""
     values = report.environment
     words = [str(values[name]) for name in ("script", "device") if values.get(name)]
     named = [name for name in ("torch", "dtypes", "seed") if values.get(name) is not None]
-    return ", ".join(words + ["{} {}".format(name, values[name]) for name in named])
+    return words + ["{} {}".format(name, values[name]) for name in named]

@@ -8,7 +8,7 @@ from ..verdict import ACCEPTED, failure
 from . import tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
-OPTIONAL = ("samples/s", "ms/step")
+OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
 
 #: Causes of skipped steps that are shown; the page and the JSON have all of them.
 MAX_CAUSES = 6
@@ -27,7 +27,7 @@ def to_text(report, width=100, details=False, summary=None):
     advice = report.advice.splitlines()
     summary = summary or summarize(report)
     overview = tables.levels([("", report, summary)])._replace(title="")
-    blocks = [tables.heading(report)]
+    blocks = [_heading(report, width)]
     blocks.append("\n".join([_table(overview, width)] + [_sentences([note], width) for note in overview.notes]))
     blocks += [_table(each, width) for each in tables.layers(report)]
     if details:
@@ -40,6 +40,17 @@ def to_text(report, width=100, details=False, summary=None):
     blocks.append(_sentences(told + tables.equivalences(report), width))
     blocks.append(_sentences(advice if details else advice[:1], width))
     return "\n\n".join(filter(None, blocks))
+
+
+def _heading(report, width):
+    """Return what was run, and where, in lines that end between its parts."""
+    lines = []
+    for part in tables.heading_parts(report):
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += ", " + part
+        else:
+            lines[-1:] = [each + "," for each in lines[-1:]] + [part]
+    return "\n".join(lines)
 
 
 def _reasons(report, summary):
