@@ -4,7 +4,7 @@ from . import equivalence, target
 from .number_format import milliseconds, percent, seconds
 from .report_data import Speed
 from .rows import are_scripts, name_of
-from .summary import MIN_TIMED, emulates_half, round_seconds, summarize
+from .summary import MIN_TIMED, emulates_half, find_rounds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
 #: Step times that differ by no more than this share count as equal.
@@ -211,7 +211,7 @@ def _unreliable_times(report, rows):
     if unreliable:
         sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
         warnings.append(sentence.format(", ".join(unreliable)))
-    times = [seconds for seconds in round_seconds(baseline) if seconds] if baseline is not None else []
+    times = [found[0] for found in find_rounds(baseline) if found] if baseline is not None else []
     if times and max(times) > (1 + MAX_DRIFT) * min(times):
         sentence = "{} took {} to {} ms a step in {} rounds: other work came and went."
         values = milliseconds(min(times)), milliseconds(max(times)), len(times)

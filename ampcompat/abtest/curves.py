@@ -131,7 +131,7 @@ def _compare(values, reference):
         if math.isfinite(centre) and len(gaps) * 2 < len(window):
             found.append(Window(math.inf, math.inf, 0.0))
         elif math.isfinite(centre):
-            gap, error = median(gaps), _error_of_median(gaps)
+            gap, error = median(gaps), error_of_median(gaps)
             found.append(Window(gap, _ratio(gap, divisor), _ratio(error, divisor)))
     return found
 
@@ -157,7 +157,8 @@ def finite_median(values):
     return median(finite) if finite else math.nan
 
 
-def _error_of_median(values):
+def error_of_median(values):
+    """Return the standard error of a median, from the median absolute deviation; 0 of fewer than two values."""
     if len(values) < 2:
         return 0.0
     centre = median(values)

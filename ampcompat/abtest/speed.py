@@ -5,10 +5,12 @@ and each round of turns gives one ratio per level. With y(l, r) the logarithm of
 round r, L levels and R rounds (a two-way layout without interaction: Fisher, *The design of experiments*, 1935):
 
     ratio     = exp(mean over r of (y(baseline, r) - y(l, r)))
-    s^2       = sum of (y(l, r) - mean of l - mean of r + mean of all)^2 / ((L - 1) (R - 1))
+    s^2       = sum of (y(l, r) - mean of l - mean of r + mean of all)^2 / ((L - 1) (R - 1)), at least the mean e(l, r)^2
+    e(l, r)   = 1.2533 * 1.4826 * median absolute deviation of the logarithms of its steps / sqrt(their number)
     interval  = ratio * exp(+- t(97.5 %, (L - 1) (R - 1)) * s * sqrt(2 / R))
 
 What slows down a whole round is the same for all levels and cancels; what slows down single runs widens the interval.
+Three rounds may agree by chance, so it is not narrower than the scatter of the steps within the runs, e, gives.
 A level that lacks rounds is compared with the baseline alone, in the rounds that both have.
 """
 
@@ -23,7 +25,7 @@ def speeds(times, baseline):
     """Return ``{level: Speed}`` of the levels that share a round with the baseline.
 
     Args:
-        times: ``{level: [seconds per step of its run in each round, or None, …]}``.
+        times: ``{level: [(seconds per step of its run, e) of each round, or None, …]}``.
         baseline: one of the levels; its speed is 1.
     """
     count = max(map(len, times.values()), default=0)
@@ -44,14 +46,16 @@ def _common(rows, level, baseline):
 
 
 def _speed(table, level, baseline):
-    logs = {row: [math.log(seconds) for seconds in each] for row, each in table.items()}
+    logs = {row: [math.log(seconds) for seconds, _ in each] for row, each in table.items()}
+    errors = [error for each in table.values() for _, error in each]
     difference = mean(logs[baseline]) - mean(logs[level])
     if level == baseline:
         return Speed(1.0, (1.0, 1.0))
     rounds, freedom = len(logs[level]), (len(logs) - 1) * (len(logs[level]) - 1)
     if not freedom:
         return Speed(math.exp(difference), None)
-    half = t_quantile(freedom) * _deviation(logs, freedom) * math.sqrt(2 / rounds)
+    least = math.sqrt(mean(error * error for error in errors))
+    half = t_quantile(freedom) * max(least, _deviation(logs, freedom)) * math.sqrt(2 / rounds)
     return Speed(math.exp(difference), (math.exp(difference - half), math.exp(difference + half)))
 
 

@@ -147,21 +147,25 @@ def _mean(values):
 
 def seconds_per_step(run):
     """Return the geometric mean of the median step times of the runs whose times count; None where they are too few."""
-    known = [seconds for seconds in round_seconds(run) if seconds]
+    known = [found[0] for found in find_rounds(run) if found]
     return math.exp(mean(map(math.log, known))) if known else None
 
 
-def round_seconds(run):
-    """Return the median step time of each run whose times count: of each round; None where it is unknown."""
+def find_rounds(run):
+    """Return (median step time, error of its logarithm) of each run whose times count; None where it is unknown."""
     if not steady_seconds(run):
         return []
     times = [[each.step_seconds[step] for step in steady_steps(each)] for each in _timed(run)]
-    return [median(each) or None if each else None for each in times]
+    return [_median_and_error(each) if each and min(each) > 0 else None for each in times]
+
+
+def _median_and_error(seconds):
+    return median(seconds), curves.error_of_median(list(map(math.log, seconds)))
 
 
 def find_speeds(report):
     """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns."""
-    return speeds({level: round_seconds(run) for level, run in report.runs.items()}, report.baseline)
+    return speeds({level: find_rounds(run) for level, run in report.runs.items()}, report.baseline)
 
 
 def quartiles(values):

@@ -11,8 +11,13 @@ from ampcompat.abtest import Run, advice, to_text
 from ampcompat.abtest.speed import speeds
 from ampcompat.abtest.summary import summarize
 
-#: 97.5 % quantiles of Student's t distribution, from a table: of 3 and 6 degrees of freedom.
-T3, T6 = 3.1824, 2.4469
+#: 97.5 % quantiles of Student's t distribution, from a table: of 2, 3 and 6 degrees of freedom.
+T2, T3, T6 = 4.3027, 3.1824, 2.4469
+
+
+def exact(times):
+    """Return times without scatter within their runs."""
+    return {level: [each and (each, 0.0) for each in row] for level, row in times.items()}
 
 
 def timed(seconds):
@@ -26,7 +31,7 @@ def test_of_two_levels_the_interval_is_the_paired_one_of_the_logarithms():
     base, level = [1.0, 1.1, 0.9, 1.3], [0.5, 0.6, 0.44, 0.66]
     logs = [math.log(one / other) for one, other in zip(base, level)]
     half = T3 * stdev(logs) / math.sqrt(4)
-    found = speeds({"O0": base, "O1": level}, "O0")["O1"]
+    found = speeds(exact({"O0": base, "O1": level}), "O0")["O1"]
     assert found.ratio == pytest.approx(math.exp(mean(logs)))
     assert found.interval == pytest.approx([math.exp(mean(logs) - half), math.exp(mean(logs) + half)], rel=1e-4)
 
@@ -34,23 +39,30 @@ def test_of_two_levels_the_interval_is_the_paired_one_of_the_logarithms():
 def test_what_slows_down_a_whole_round_cancels_and_what_slows_down_one_run_widens_every_interval():
     rows = {"O0": [1.0] * 3, "O1": [0.5] * 3, "O2": [0.8] * 3, "O3": [2.0] * 3}
     slowed = {level: [a, 3 * b, c] for level, (a, b, c) in rows.items()}
-    assert speeds(slowed, "O0")["O1"].interval == pytest.approx([2.0, 2.0])
+    assert speeds(exact(slowed), "O0")["O1"].interval == pytest.approx([2.0, 2.0])
     # Of one cell that is e too high in a table of 4 by 3 the residuals are e times (3/4 or -1/4) (2/3 or -1/3).
     e = 0.3
     rows["O3"][1] *= math.exp(e)
     rest = [e * one * other for one in (3 / 4, -1 / 4, -1 / 4, -1 / 4) for other in (2 / 3, -1 / 3, -1 / 3)]
     half = T6 * math.sqrt(sum(each**2 for each in rest) / 6) * math.sqrt(2 / 3)
-    found = speeds(rows, "O0")
+    found = speeds(exact(rows), "O0")
     assert found["O1"].interval == pytest.approx([2 * math.exp(-half), 2 * math.exp(half)], rel=1e-4)
     assert found["O3"].ratio == pytest.approx(0.5 * math.exp(-e / 3))
 
 
 def test_a_level_that_lacks_a_round_is_compared_in_those_that_it_shares_with_the_baseline():
-    found = speeds({"O0": [1.0, 2.0, 3.0, 5.0], "O1": [0.5, None, 1.5], "O2": [None], "O3": [1.0, 2.2, 3.0, 5.0]}, "O0")
+    rows = {"O0": [1.0, 2.0, 3.0, 5.0], "O1": [0.5, None, 1.5], "O2": [None], "O3": [1.0, 2.2, 3.0, 5.0]}
+    found = speeds(exact(rows), "O0")
     assert found["O1"].ratio == 2.0 and found["O1"].interval == pytest.approx([2.0, 2.0]) and "O2" not in found
     assert found["O0"].interval == (1.0, 1.0) and found["O3"].interval[0] < 1.0
-    assert speeds({"O0": [1.0], "O1": [2.0]}, "O0")["O1"].interval is None
-    assert speeds({"O1": [2.0]}, "O0") == {} and speeds({}, "O0") == {}
+    assert speeds(exact({"O0": [1.0], "O1": [2.0]}), "O0")["O1"].interval is None
+    assert speeds(exact({"O1": [2.0]}), "O0") == {} and speeds({}, "O0") == {}
+
+
+def test_rounds_that_agree_by_chance_give_no_interval_narrower_than_the_scatter_of_steps():
+    times = {"O0": [(1.0, 0.03)] * 3, "O1": [(0.5, 0.04)] * 3}
+    half = T2 * math.sqrt((0.03**2 + 0.04**2) / 2) * math.sqrt(2 / 3)
+    assert speeds(times, "O0")["O1"].interval == pytest.approx([2 * math.exp(-half), 2 * math.exp(half)], rel=1e-4)
 
 
 def test_95_percent_of_the_intervals_hold_the_true_ratio():
@@ -59,7 +71,7 @@ def test_95_percent_of_the_intervals_hold_the_true_ratio():
         times = {
             level: [math.exp(rng.gauss(0, 0.1)) / true for _ in range(3)] for level, true in (("O0", 1), ("O1", 1.2))
         }
-        low, high = speeds(times, "O0")["O1"].interval
+        low, high = speeds(exact(times), "O0")["O1"].interval
         count += low <= 1.2 <= high
     assert 0.935 <= count / 2000 <= 0.965
 
