@@ -52,8 +52,9 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     generator = network(NOISE, 2, args.width).to(device)
     discriminator = network(2, 1, args.width).to(device)
+    # An eps that float16 can hold: at O3 Adam's state is half.
     optimizers = [
-        torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.5, 0.99), eps=1e-6)
+        torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.5, 0.99), eps=1e-4)
         for model in (discriminator, generator)
     ]
     (discriminator, generator), (optimizer_d, optimizer_g) = amp.initialize(
