@@ -230,7 +230,7 @@ def _remarks(report, rows):
     once = [row.level for row in rows.values() if row.speed and row.interval is None]
     if once:
         remarks.append(ONCE.format(", ".join(once)))
-    if str(report.environment.get("device") or "").startswith("cpu"):
+    if str(report.environment.get("device") or "").startswith("cpu") and not emulates_half(report):
         remarks.append("Times are those of a CPU; GPUs rank levels differently. Losses and scales are comparable.")
     return remarks
 

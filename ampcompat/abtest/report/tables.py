@@ -93,10 +93,29 @@ def _to_target(found):
 def equivalences(report):
     """Return what the tolerance shows of each row, one sentence each."""
     found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
-    if not found or report.environment.get("tolerance") is None:
+    tolerance = _tolerance(report) if found else None
+    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found.items() if tolerance]
+
+
+def _tolerance(report):
+    given = report.environment.get("tolerance")
+    return None if given is None else equivalence.parse(given)
+
+
+def _equivalence_table(report):
+    """Return the same as a table."""
+    rows = []
+    for level, run in report.runs.items():
+        found = run.equivalence
+        if found is not None:
+            values = map(signed_percent, (found.difference,) + tuple(found.interval or (None, None)))
+            needed = UNKNOWN if found.seeds_needed is None else str(found.seeds_needed)
+            rows.append([name_of(report, level), found.result, *values, str(found.seeds), needed])
+    if not rows or _tolerance(report) is None:
         return []
-    tolerance = equivalence.parse(report.environment["tolerance"])
-    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found.items()]
+    title = "Equivalence within {}".format(percent(_tolerance(report)))
+    columns = [noun(report), "result", "difference", "from", "to", "seeds", "seeds needed"]
+    return [Table(title, columns, rows, 2, [])]
 
 
 def targets(report, summary):
@@ -176,7 +195,8 @@ def memory(report):
 
 def details(report, summary):
     """Return the tables that are shown on request."""
-    return targets(report, summary) + ([scales(report)] if report.runs else []) + memory(report)
+    of_losses = _equivalence_table(report) + targets(report, summary)
+    return of_losses + ([scales(report)] if report.runs else []) + memory(report)
 
 
 def overflows(report):
