@@ -2,7 +2,7 @@
 
     python benchmarks/ab_examples.py [--print]
 
-A GAN, a language model and a classifier with checkpoints: every command as a user types it, in a terminal of 80 columns.
+A GAN, a language model and a classifier with checkpoints: each command as a user types it, in a terminal of 80 columns.
 It takes two or three minutes. With ``--print`` the page stays as it is.
 """
 

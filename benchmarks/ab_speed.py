@@ -44,7 +44,8 @@ def main():
     length = calibrated(options.step)
     rng = random.Random(0)
     ratios = [rng.uniform(0.7, 1.4) for _ in range(options.ratios)]
-    print("| timed | outside their 95 % interval | half width, median | error of the ratio: median, largest |\n|---|---|---|---|")
+    print("| timed | outside their 95 % interval | half width, median | error of the ratio: median, largest |")
+    print("|---|---|---|---|")
     with contextlib.nullcontext() if options.no_noise else noise():
         outside = [
             row(name, [time_ratio(length, ratio, options.rounds) for ratio in ratios], ratios)

@@ -16,9 +16,9 @@ import re
 from made_reports import HOSTILE, good_report, made_run, two_losses_report
 
 from ampcompat.abtest import Report, to_html, to_text
+from ampcompat.abtest.outcomes import Equivalence, Speed
 from ampcompat.abtest.report import charts
 from ampcompat.abtest.report.markup import to_latex, to_markdown
-from ampcompat.abtest.report_data import Equivalence, Speed
 from ampcompat.abtest.settings import differing
 from ampcompat.errors import AmpError
 

@@ -2,7 +2,7 @@
 
 from . import equivalence, target
 from .number_format import milliseconds, percent, seconds
-from .report_data import Speed
+from .outcomes import Speed
 from .rows import are_scripts, name_of
 from .summary import MIN_TIMED, emulates_half, find_rounds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED

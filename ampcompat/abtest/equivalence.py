@@ -15,9 +15,9 @@ import math
 from ..errors import AmpValueError
 from . import target
 from .differences import DEVIATIONS, t_quantile
+from .failures import nonfinite_starts
 from .number_format import percent, signed_percent
-from .report_data import Equivalence
-from .verdict import nonfinite_starts
+from .outcomes import Equivalence
 
 SHOWN, REFUTED, NOT_SHOWN = "shown", "refuted", "not shown"
 

@@ -14,6 +14,7 @@ from typing import Dict, List, Optional, Tuple
 from ..errors import AmpValueError
 from . import schema
 from .columns import Numbers, Rows
+from .outcomes import Equivalence, Speed
 from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
 
 SCHEMA = 2
@@ -82,33 +83,6 @@ class Finding:
 
     step: int = described(COUNT, "its number, from 0", 0)
     text: str = described(TEXT, "the reason, and what to try", "")
-
-
-@dataclass
-class Speed:
-    """How many times the baseline's speed: above 1 is faster."""
-
-    ratio: float = described(schema.NUMBER, "the baseline's median step time by this one's, over rounds in turn", 1.0)
-    interval: Optional[Tuple[float, float]] = described(
-        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "95 %; null of a single round", None
-    )
-
-
-@dataclass
-class Equivalence:
-    """Whether a row ends within the tolerance of the baseline."""
-
-    result: str = described(schema.choice(("shown", "refuted", "not shown")), "within the tolerance", "not shown")
-    difference: Optional[float] = described(
-        optional(schema.NUMBER), "of the end of the loss, or of the target's metric, as a share", None
-    )
-    interval: Optional[Tuple[float, float]] = described(
-        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "of the difference, 95 %; null where it is unknown", None
-    )
-    seeds: int = described(COUNT, "with which it was found", 1)
-    seeds_needed: Optional[int] = described(
-        optional(COUNT), "that would show it; null where it is refuted, or no number would", None
-    )
 
 
 _SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)

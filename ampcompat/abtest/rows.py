@@ -8,12 +8,15 @@ UNCHANGED = "unchanged"
 
 
 def are_scripts(report):
-    """Return whether other scripts are compared with the baseline's."""
+    """Return whether other scripts are compared with the baseline's.
+
+    A row that has the name of its opt level is none, though the script may have been edited while the series went on.
+    """
     baseline = report.runs.get(report.baseline)
     if baseline is None or not baseline.identity.get("script"):
         return False
-    scripts = [run.identity.get("script") for run in report.runs.values()]
-    return any(script and script != baseline.identity["script"] for script in scripts)
+    others = [run.identity for row, run in report.runs.items() if run.identity.get("level") != row]
+    return any(each.get("script") not in (None, baseline.identity["script"]) for each in others)
 
 
 def noun(report):

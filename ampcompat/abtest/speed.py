@@ -5,7 +5,8 @@ and each round of turns gives one ratio per level. With y(l, r) the logarithm of
 round r, L levels and R rounds (a two-way layout without interaction: Fisher, *The design of experiments*, 1935):
 
     ratio     = exp(mean over r of (y(baseline, r) - y(l, r)))
-    s^2       = sum of (y(l, r) - mean of l - mean of r + mean of all)^2 / ((L - 1) (R - 1)), at least the mean e(l, r)^2
+    s^2       = sum of (y(l, r) - mean of l - mean of r + mean of all)^2 / ((L - 1) (R - 1)), or the mean of e(l, r)^2
+                where that is larger
     e(l, r)   = 1.2533 * 1.4826 * median absolute deviation of the logarithms of its steps / sqrt(their number)
     interval  = ratio * exp(+- t(97.5 %, (L - 1) (R - 1)) * s * sqrt(2 / R))
 
@@ -18,7 +19,7 @@ import math
 from statistics import mean
 
 from .differences import t_quantile
-from .report_data import Speed
+from .outcomes import Speed
 
 
 def speeds(times, baseline):

@@ -6,8 +6,9 @@ from statistics import mean, median
 from typing import Dict, Optional, Tuple
 
 from . import curves, target
+from .failures import nonfinite_starts
 from .speed import speeds
-from .verdict import Verdict, judge, nonfinite_starts
+from .verdict import Verdict, judge
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
 SETTLING = 5

@@ -400,6 +400,13 @@ def test_of_scripts_it_is_said_whether_they_train_alike(losses, told, row):
     assert rows.title(report) == "new.py against gan.py"
 
 
+def test_a_script_that_was_edited_during_a_series_is_no_other_script():
+    runs = {"O0": run_with(curve()), "O1": run_with(curve())}
+    for level, run in runs.items():
+        run.identity = {"script": "contents at " + level, "level": level}
+    assert not rows.are_scripts(Report(runs=runs)) and rows.are_scripts(Report(runs=dict(runs, new=runs["O1"])))
+
+
 def test_a_report_without_its_baseline_gets_no_advice():
     report = Report(baseline="O0", runs={"O1": run_with(curve())})
     advice.advise(report)

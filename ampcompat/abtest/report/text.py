@@ -2,9 +2,10 @@
 
 import textwrap
 
+from ..failures import failure
 from ..rows import are_scripts
 from ..summary import summarize
-from ..verdict import ACCEPTED, failure
+from ..verdict import ACCEPTED
 from . import tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
