@@ -17,6 +17,9 @@ END, AREA = "ends", "is on average"
 #: The difference that is allowed where seeds differ by less.
 END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
 
+#: The share of the variation between seeds that is no difference, however little is known of the variation itself.
+NEGLIGIBLE = 0.2
+
 #: Standard errors of a difference within which it is not known from 0; the largest of that for which it is accepted.
 NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 
@@ -110,8 +113,10 @@ def _difference(name, series, what, pairs, control, tolerance, one_sided):
     late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
     steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
     noise = _noise([windows[-1:] if is_end else windows for windows in pairs])
+    noise = max(noise, _wander(late) if is_end else 0.0)
     unknown = min(NOISE_ERRORS * noise, _apart(control))
-    is_accepted = not steady and (value <= allowed or value <= unknown <= MAX_NOISE)
+    negligible = max(allowed, NEGLIGIBLE * (variation or 0.0))
+    is_accepted = not steady and (value <= negligible or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
     rest = (len(values), _apart(control), noise, is_rejected, is_accepted)
     return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
@@ -121,6 +126,11 @@ def _noise(pairs):
     """Return the standard error of the mean of all windows, from the scatter within them."""
     errors = [window.error for windows in pairs for window in windows]
     return math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
+
+
+def _wander(deltas):
+    """Return how much the differences of single windows vary over the second half: chance moves the end as much."""
+    return stdev(deltas) if len(deltas) > 2 and all(map(math.isfinite, deltas)) else 0.0
 
 
 def _apart(control):

@@ -11,10 +11,11 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
                 that falls and no metric, so that a lower loss is no fault; otherwise its absolute value
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
                 with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
-    noise       N = 2 standard errors of D, from the scatter of losses within windows, at most the root mean square of
-                delta over the pairs of baseline runs
+    noise       N = 2 standard errors of D, from the scatter of losses within windows (of end also from how much delta
+                varies between the windows of the second half), at most the root mean square of delta over the pairs
+                of baseline runs
 
-    accepted    D <= A, or D <= N <= 20 %, for both, in every series, and no difference is steady
+    accepted    D <= A, or D <= V / 5, or D <= N <= 20 %, for both, in every series, and no difference is steady
     rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
 
