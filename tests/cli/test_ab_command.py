@@ -177,7 +177,7 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
     done = python(*(AB + options + (path,)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the script's own line\n")
-    assert "O0: 3 steps" in done.stderr and ", cpu (" in done.stdout
+    assert "O0: 3 steps" in done.stderr and "cpu (threads: " in done.stdout
 
 
 # -- in this process ---------------------------------------------------------------------------------------------------
