@@ -263,6 +263,18 @@ def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(scrip
     assert set(row.split()[2:]) == {"-"}
 
 
+@pytest.mark.parametrize("results, code", [("failed", 3), ("refuted", 0)])
+def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, capsys, tmp_path, results, code):
+    markdown, latex = tmp_path / "table.md", tmp_path / "table.tex"
+    options = ("--levels", "O1", "--tolerance", "0.1", "--fail-on", results, "--markdown", markdown, "--latex", latex)
+    assert in_process(*(options + ("--no-memory", "--no-diagnose", script(TRAINING), 5, 0))) == code
+    told = capsys.readouterr()
+    assert ("ampcompat ab: --fail-on: failed: O1\n" in told.err) == (code == 3)
+    assert "O1: equivalence within 10 % is not shown with 1 seed" in told.out
+    assert "| O1 | failed |" in markdown.read_text() and latex.read_text().count(" & failed & ") == 1
+    assert "wrote {}\nwrote {}\n".format(markdown, latex) in told.err
+
+
 def test_options_behind_the_script_are_pointed_out_where_it_fails(script, capsys):
     path = script("import sys; sys.exit(2)")
     assert in_process("--levels", "O0", "--no-control", path, "--html", "x.html", "--lr=1") == 1
