@@ -50,7 +50,7 @@ def best_level(rows):
     Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it. A
     level that is earlier than the baseline only within the scatter of step times counts as equal to it.
     """
-    usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.seconds]
+    usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.speed]
     baseline = next((row for row in usable if row.verdict.kind == BASELINE), None)
     if baseline is None:
         return None
@@ -100,7 +100,7 @@ def _advice(report, rows):
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     if emulates_half(report) and accepted:
         return _without_speed(accepted, baseline)
-    if best is None or (accepted and not any(row.seconds for row in accepted)):
+    if best is None or (accepted and not any(row.speed for row in accepted)):
         told = ", ".join(row.level for row in accepted) or "none"
         return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
     return _recommended(best, baseline, rows, target.describe(report))
@@ -153,7 +153,7 @@ def _recommended(best, baseline, rows, goal):
         if own is None:
             reason = "the fastest of those accepted"
         else:
-            accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED]
+            accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED and row.speed]
             is_first = own == min(each for each in accepted if each is not None)
             place = "the first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
             reason = "{} to reach {} ({}{})".format(place, goal, seconds(own), timed)

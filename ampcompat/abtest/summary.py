@@ -165,8 +165,11 @@ def _median_and_error(seconds):
 
 
 def find_speeds(report):
-    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns."""
-    return speeds({level: find_rounds(run) for level, run in report.runs.items()}, report.baseline)
+    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns; short runs with short ones."""
+    baseline = report.runs.get(report.baseline)
+    has_short = baseline is not None and baseline.timings is not None
+    alike = {level: run for level, run in report.runs.items() if (run.timings is not None) == has_short}
+    return speeds({level: find_rounds(run) for level, run in alike.items()}, report.baseline)
 
 
 def quartiles(values):

@@ -144,14 +144,14 @@ def _time_in_turn(options, report, progress, runner):
     if not rounds:
         return
     for run in runs:
-        run.timings = (run.timings or [])[:done]
+        run.timings = (run.timings or [])[:done] or None  # None: before the first round the long runs' times count
     steps = min(options.timing_steps, options.steps or options.timing_steps)
     progress.runs = progress.begun + len(rounds) * len(planned)
 
     def on_end(each, recorded):
         run = recorded.run
         timing = Run(status=run.status, error=run.error, step_seconds=run.step_seconds, samples=run.samples)
-        report.runs[each.level].timings.append(timing)
+        report.runs[each.level].timings = (report.runs[each.level].timings or []) + [timing]
         write_json(options, report)
 
     for number in rounds:

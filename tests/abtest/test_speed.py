@@ -87,6 +87,13 @@ def test_the_table_has_the_interval_and_a_tilde_where_the_level_may_be_as_fast()
     assert report.runs["O1"].speed.interval == rows["O1"].interval and report.runs["O0"].speed.ratio == 1.0
 
 
+def test_short_runs_are_not_compared_with_long_ones():
+    """The series was interrupted in its first round, after the baseline's short run."""
+    report = report_with(timed([1.0]), O1=run_with(curve(), 0.5), O2=timed([0.5]))
+    rows = summarize(report)
+    assert rows["O1"].speed is None and rows["O2"].speed == pytest.approx(2.0) and rows["O1"].seconds == 0.5
+
+
 @pytest.mark.parametrize("drifted", [False, True])
 def test_a_baseline_that_drifts_between_rounds_is_mentioned(drifted):
     report = report_with(timed([1.0, 1.5 if drifted else 1.1, 1.0]), O1=timed([0.5, 0.55, 0.5]))
