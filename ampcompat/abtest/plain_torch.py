@@ -17,6 +17,7 @@ import torch
 
 from ..observer import Observer
 from ..training import state
+from .record import StepLimitReached
 
 #: Files and folders whose frames are not the script's.
 LIBRARIES = (
@@ -185,6 +186,25 @@ class PlainTraining:
         self._begin_step_if_ended()
         self._stepped.append(plain)
         self._recorder.after_step(plain)
+
+
+def limit_steps(recorder, patches):
+    """End a training that amp is not used in after the recorder's limit of steps; from torch 2.0 on.
+
+    Such a run has nothing to record, so that it need not go on to its end.
+    """
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    if not hasattr(optim, "register_optimizer_step_post_hook"):
+        return
+    counts = weakref.WeakKeyDictionary()  # optimizer -> its steps without amp
+
+    def after_step(optimizer, args, kwargs):
+        if not recorder.is_initialized and not _is_amp_in_use():
+            counts[optimizer] = counts.get(optimizer, 0) + 1
+            if counts[optimizer] == recorder.limit:
+                raise StepLimitReached("{} steps were made without amp".format(recorder.limit))
+
+    patches.defer(optim.register_optimizer_step_post_hook(after_step).remove)
 
 
 def _is_amp_in_use():

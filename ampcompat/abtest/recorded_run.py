@@ -15,7 +15,7 @@ from ..training import state
 from . import metrics
 from .checkpoints import Checkpoints
 from .event_sources import add_observers
-from .plain_torch import NumberedLosses, PlainTraining
+from .plain_torch import NumberedLosses, PlainTraining, limit_steps
 from .planned_run import PLACEHOLDER
 from .record import StepLimitReached
 from .report_data import DISABLED, NEVER_INITIALIZED
@@ -94,6 +94,8 @@ def recorded_at(level, recorder, options, checkpoints=()):
             Checkpoints(recorder, checkpoints).watch(patches)
             if plain is not None:
                 plain.watch(patches)
+            elif recorder.limit is not None:
+                limit_steps(recorder, patches)
             yield
     finally:
         try:
@@ -163,7 +165,18 @@ def environment():
         "torch": features.version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "machine": machine(),
     }
+
+
+def machine():
+    """Return the name of the CPU, as Linux has it, and the number of its cores."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return "{}, {} cores".format(name, os.cpu_count())
 
 
 def device_name(device):

@@ -3,7 +3,7 @@
 import os
 import re
 
-from . import backward_rules, files, initialize_rules, launch_rules, notebooks, tensor_rules
+from . import backward_rules, conditions, files, initialize_rules, launch_rules, notebooks, tensor_rules
 from .alias_names import EXTENSIONS
 from .bindings import Bindings
 from .imports import ProjectImports
@@ -140,6 +140,7 @@ class _Project:
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source, bindings)
+        self.report.findings += conditions.check(source, bindings)
         self.report.findings += launch_rules.check(source, bindings)
         self.report.findings += backward_rules.check(source, bindings, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):

@@ -94,8 +94,9 @@ def test_repeats_differ_even_where_the_training_seeds_itself():
 
     draws, functions = [], (random.seed, numpy.random.seed, torch.manual_seed)
     report = compare(seeded, levels=("O0", "O1"), repeats=2)
-    assert draws[:2] == draws[2:]
-    assert all(one != other for one, other in zip(*draws[:2]))
+    first, second = draws[:2], draws[2:]
+    assert first[0] == first[1] and second[0] == second[1]
+    assert all(one != other for one, other in zip(first[0], second[0]))
     assert len(report.runs["O0"].repeats) == 1
     assert report.runs["O0"].loss != report.runs["O0"].repeats[0].loss
     assert " \u00b1 " in to_text(report)

@@ -128,7 +128,30 @@ def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
                 model, optimizer = amp.initialize(model, optimizer)
                 model = DataParallel(model)
     """
-    assert rules(check(tmp_path, capsys, train=code)) == []
+    assert rules(check(tmp_path, capsys, train=code)) == [("conditional-initialize", 7)]
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        ("if args.fp16:  # mixed precision\n    ", "`if args.fp16`"),
+        (
+            "if args.cpu:\n    pass\nelif args.amp and not args.cpu:\n    ",
+            "else of `if args.cpu` and `if args.amp and not args.cpu`",
+        ),
+        ("if args.fp32:\n    pass\nelse:\n    ", "else of `if args.fp32`"),
+        ("if a:\n  if b == 1:\n    ", "`if a` and `if b == 1`"),
+        ("", None),
+        ("if amp is not None:\n    ", None),
+        ("if __name__ == '__main__':\n    ", None),
+        ("if args.fp16:\n  def train():\n    ", None),
+    ],
+)
+def test_the_condition_that_initialize_stands_behind_is_told(tmp_path, capsys, before, expected):
+    report = check(tmp_path, capsys, train=HEAD + before + "amp.initialize(model, optimizer)\n")
+    found = [each for each in report["findings"] if each["rule"] == "conditional-initialize"]
+    assert [each["message"].partition(": ")[0] for each in found] == ([expected] if expected else [])
+    assert report["exit_code"] == 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+import torch
 from helpers import forked, half_kernels, precision
 from helpers.processes import ROOT, environment, python
 
@@ -16,6 +17,8 @@ from ampcompat.cli import main
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
+
+HAS_STEP_HOOKS = hasattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_post_hook")
 
 TRAINING = """
 import os, random, sys, time
@@ -100,7 +103,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
     assert max(map(len, table.splitlines())) <= 100
-    assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 3 of 4): failed after 3 steps" in done.stderr
+    assert "O0 (run 1 of 13): 6 steps in 0:" in done.stderr and "O1 (run 2 of 13): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
@@ -124,7 +127,7 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
     assert len(report.runs["O0"].loss) >= 3
     goes_on = f"continue with: ampcompat ab --levels O0,O2 --resume {saved} "
-    assert f"wrote {saved}; " + goes_on in progress_lines
+    assert f"wrote {saved}\n" + goes_on in progress_lines
 
 
 def test_levels_of_a_distributed_script_run_under_its_launcher(script):
@@ -172,7 +175,7 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
     done = python(*(AB + options + (path,)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the script's own line\n")
-    assert "O0: 3 steps" in done.stderr and ", cpu (" in done.stdout
+    assert "O0: 3 steps" in done.stderr and "cpu (threads: " in done.stdout
 
 
 # -- in this process ---------------------------------------------------------------------------------------------------
@@ -198,6 +201,37 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
     assert failed in printed and says in printed and printed.count("failed: ") == 1
     assert ("The other levels were not run" in printed) == never == ("--against OTHER.py" in printed)
     assert "No advice" in printed
+
+
+UNUSED_AMP = """
+import argparse, torch
+from apex import amp
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fp16", action="store_true")
+args = parser.parse_args()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if args.fp16 or {0}:
+    model, optimizer = amp.initialize(model, optimizer, enabled=not {0}, verbosity=0)
+for step in range(50):
+    optimizer.zero_grad()
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    print("made step", step)
+"""
+
+
+@pytest.mark.skipif(not HAS_STEP_HOOKS, reason="torch before 2.0 has no hooks of all optimizers")
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_steps_end_a_training_without_amp_and_the_condition_is_told(script, capsys, is_disabled):
+    path = script(UNUSED_AMP.format(is_disabled))
+    assert in_process("--levels", "O1", "--steps", "4", "--no-control", path) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "made step 2" in printed and "made step 4" not in printed
+    assert ("enabled=False" if is_disabled else "amp.initialize was never called") in printed
+    told = f"calls amp.initialize in line 11 under a condition only: `if args.fp16 or {is_disabled}`"
+    assert "training.py " + told in printed and "The other levels were not run" in printed
 
 
 def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsys, tmp_path, monkeypatch):
@@ -227,6 +261,18 @@ def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(scrip
     assert set(row.split()[2:]) == {"-"}
 
 
+@pytest.mark.parametrize("results, code", [("failed", 3), ("refuted", 0)])
+def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, capsys, tmp_path, results, code):
+    markdown, latex = tmp_path / "table.md", tmp_path / "table.tex"
+    options = ("--levels", "O1", "--tolerance", "0.1", "--fail-on", results, "--markdown", markdown, "--latex", latex)
+    assert in_process(*(options + ("--no-memory", "--no-diagnose", script(TRAINING), 5, 0))) == code
+    told = capsys.readouterr()
+    assert ("ampcompat ab: --fail-on: failed: O1\n" in told.err) == (code == 3)
+    assert "O1: equivalence within 10 % is not shown with 1 seed" in told.out
+    assert "| O1 | failed |" in markdown.read_text() and latex.read_text().count(" & failed & ") == 1
+    assert f"wrote {markdown}\nwrote {latex}\n" in told.err
+
+
 def test_options_behind_the_script_are_pointed_out_where_it_fails(script, capsys):
     path = script("import sys; sys.exit(2)")
     assert in_process("--levels", "O0", "--no-control", path, "--html", "x.html", "--lr=1") == 1
@@ -242,7 +288,7 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     assert in_process(*(options + (path, 4, 0))) == 0
     printed = capsys.readouterr()
     assert " \u00b1 " in printed.out and "arguments" not in printed.out
-    assert "O0 seed 2 (run 2 of 4): 4 steps" in printed.err
+    assert "O0 seed 2 (run 3 of 4): 4 steps" in printed.err
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0", "O2"]
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
@@ -279,7 +325,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["-m", "no_such_module_anywhere"], "no module named"),
         (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
         (["--levels", "O1,O1", "script.py"], "names a level twice"),
-        (["--baseline", "O9", "script.py"], "'O9' is none of"),
+        (["--baseline", "O9", __file__], "'O9' is none of"),
         (["--steps", "0", "script.py"], "not a whole number from 1 up"),
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),

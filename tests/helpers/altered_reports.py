@@ -14,7 +14,10 @@ import random
 import re
 
 from ampcompat.abtest import Report, to_html, to_text
+from ampcompat.abtest.outcomes import Equivalence, Speed
 from ampcompat.abtest.report import charts
+from ampcompat.abtest.report.markup import to_latex, to_markdown
+from ampcompat.abtest.settings import differing
 from ampcompat.errors import AmpError
 from helpers.made_reports import HOSTILE, good_report, made_run, two_losses_report
 
@@ -58,7 +61,10 @@ def whole_reports():
         run.identity = {"script": "0123", "options": {"backend": None}}
     good.runs["O3"] = made_run("O3", 0)
     good.runs["O3"].status, good.runs["O3"].error, good.runs["O3"].traceback = "failed", "ValueError: no", "Trace"
-    good.environment["target"] = "loss=0.3"
+    good.environment.update(target="loss=0.3", tolerance=0.05, commit="0123abcd", machine="a CPU, 2 cores")
+    good.runs["O1"].timings = [made_run("O1", 20), made_run("O1", 20)]
+    good.runs["O1"].speed = Speed(1.2, (1.1, 1.3))
+    good.runs["O1"].equivalence = Equivalence("not shown", 0.01, (-0.1, 0.12), 1, 9)
     return [json.loads(report.to_json()) for report in (good, several)]
 
 
@@ -99,6 +105,8 @@ def outcome(tree, draws=False):
         return "refused"
     with refused_targets():
         to_text(report, details=True).encode("utf-8")
+        (to_markdown(report) + to_latex(report)).encode("utf-8")
+        differing([report, Report()])
         json.dumps([chart.spec for chart in charts.charts([("", report)])], allow_nan=False)
         if draws:
             to_html(report).encode("utf-8")
@@ -108,11 +116,11 @@ def outcome(tree, draws=False):
 
 @contextlib.contextmanager
 def refused_targets():
-    """Accept the error about a target that is none."""
+    """Accept the errors about a target, and a tolerance, that is none."""
     try:
         yield
     except AmpError as error:
-        if "is no NAME=NUMBER" not in str(error):
+        if "is no NAME=NUMBER" not in str(error) and "is no share between 0 and 1" not in str(error):
             raise
 
 

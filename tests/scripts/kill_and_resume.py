@@ -85,7 +85,7 @@ def _main(stated, folder, draws, start_command):
     with open(script, "w") as file:
         file.write(TRAINING)
     common = [sys.executable, "-m", "ampcompat", "ab", "--levels", stated.levels, "--repeats", stated.repeats]
-    common += ["--no-control", "--no-memory", "--no-diagnose"]
+    common += ["--no-control", "--no-memory", "--no-diagnose", "--timing-steps", "0"]
     start = time.monotonic()
     whole = os.path.join(folder, "whole.json")
     process = start_command(common + ["--json", whole, script, os.path.join(folder, "whole")], stdout=2, stderr=2)

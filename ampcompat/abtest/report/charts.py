@@ -203,9 +203,9 @@ def _differences(named):
     for name, report in named:
         baseline = report.runs.get(report.baseline)
         for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
-            rows += _rows(_gaps(run, baseline), seed=0, **fields) if run is not baseline else []
+            rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields) if run is not baseline else []
         for one, other in combinations([baseline] + baseline.repeats, 2) if baseline is not None else ():
-            gaps = _gaps(one, other)
+            gaps = curves.relative_gaps(one, other)
             between_seeds += [abs(gap) for _, gap in gaps[len(gaps) // 2 :] if math.isfinite(gap)]
     spec = _filled("difference", rows, named)
     if any(abs(row["value"] or 0.0) > 1 for row in rows):
@@ -214,16 +214,11 @@ def _differences(named):
         band, limit = _read("band"), median(between_seeds)
         band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
         spec["layer"].insert(0, band)
-    caption = "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between seeds."
+    caption = (
+        "Loss minus the baseline's of the same seed after as many updates, as a share of it: without skipped steps. "
+        "Grey: the median between seeds."
+    )
     return Chart("difference", "Difference from the baseline", caption, spec)
-
-
-def _gaps(run, baseline):
-    """Return the relative difference of the first loss by step."""
-    own, base = run.losses(), baseline.losses()
-    known = [abs(value) for value in base.values() if math.isfinite(value)][:: 1 + len(base) // curves.MAX_WIDTH]
-    least = curves.LEAST_SHARE * median(known) if known else 0.0
-    return [(step, (own[step] - base[step]) / (max(abs(base[step]), least) or 1.0)) for step in own if step in base]
 
 
 def _scales(named):

@@ -9,6 +9,7 @@ import re
 import shlex
 from itertools import groupby
 
+from .. import rows
 from ..advice import best_level
 from ..summary import summarize
 from . import charts, renderer, tables
@@ -36,13 +37,12 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         summaries, drawn: what ``summarize`` returned for each, and ``charts.charts(reports)``, where that is known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
-    scripts = [os.path.basename(str(report.environment.get("script") or "a training")) for _, report in reports]
     drawn = drawn or charts.charts(reports)
     summaries = summaries or [summarize(report) for _, report in reports]
     legend = charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
-        title="Opt levels of {}".format(scripts[0] if len(scripts) == 1 else "{} runs".format(len(scripts))),
+        title=rows.title(reports[0][1]) if len(reports) == 1 else "{} runs".format(len(reports)),
         parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
         command=_command,
         tables=tables,
