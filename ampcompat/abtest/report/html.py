@@ -86,9 +86,9 @@ def _figure(chart, has_picture):
 def packed(spec):
     """Return a specification whose rows are in ``usermeta``, by line and field: a tenth of their size for the page."""
     lines = []
-    for fields, rows in groupby(spec["data"]["values"], lambda row: {k: v for k, v in row.items() if k not in _ALONG}):
-        rows = list(rows)
-        lines.append({"fields": fields, "along": {key: [row[key] for row in rows] for key in _ALONG if key in rows[0]}})
+    for fields, group in groupby(spec["data"]["values"], lambda row: {k: v for k, v in row.items() if k not in _ALONG}):
+        line = list(group)
+        lines.append({"fields": fields, "along": {key: [row[key] for row in line] for key in _ALONG if key in line[0]}})
     return dict(spec, data={"values": []}, usermeta={"lines": lines})
 
 
