@@ -33,11 +33,11 @@ class Pass(NamedTuple):
     loss: Any
     loss_id: int
     scale: Any
-    adapters: list
+    records: list
 
 
 class PlainOptimizer:
-    """Stands for an optimizer, as an ``OptimizerAdapter`` does for a ``Recorder``."""
+    """Stands for an optimizer, as an ``OptimizerRecord`` does for a ``Recorder``."""
 
     def __init__(self):
         self.skips = self
@@ -59,7 +59,7 @@ class NumberedLosses(Observer):
 
     def before_backward(self, backward):
         """Pass it on."""
-        self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.adapters))
+        self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.records))
 
 
 class PlainTraining:
@@ -153,10 +153,10 @@ class PlainTraining:
         loss, scale = self._unscaled(loss)
         loss_id = self.number()
         self._begin_step_if_ended()
-        adapters = [each for each in self._optimizers.values() if each not in self._stepped]
+        records = [each for each in self._optimizers.values() if each not in self._stepped]
         if len(self._stepped) > self._passes.get(loss_id, len(self._stepped)):
-            adapters = self._stepped[-1:]  # the recorder ends its step
-        self._recorder.before_backward(Pass(loss, loss_id, scale, adapters))
+            records = self._stepped[-1:]  # the recorder ends its step
+        self._recorder.before_backward(Pass(loss, loss_id, scale, records))
         self._begin_step_if_ended()
         self._passes[loss_id] = len(self._stepped)
 

@@ -2,7 +2,7 @@
 
 ``LARC`` rescales gradients before the wrapped optimizer's step and does nothing else. It is a subclass of
 ``torch.optim.Optimizer``, so that learning rate schedulers accept it, but has no state of its own: params, state,
-hooks and amp's adapter are those of the wrapped optimizer.
+hooks and amp's record are those of the wrapped optimizer.
 """
 
 import torch

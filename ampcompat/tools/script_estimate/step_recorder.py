@@ -50,21 +50,21 @@ class StepRecorder(Observer):
         """Sample: all gradients exist."""
         self._meter.sample()
 
-    def before_step(self, adapter):
+    def before_step(self, record):
         """Sample: gradients and masters exist."""
         self._meter.before_step()
 
-    def after_step(self, adapter):
+    def after_step(self, record):
         """Sample: optimizer state exists. Begin to measure, or end the script, if this was the end of a step."""
         self._meter.after_step()
         self._steps += 1
-        self._stepped.add(id(adapter.optimizer))
+        self._stepped.add(id(record.optimizer))
         if self._meter.is_measuring:
-            if adapter.optimizer is self._last:
+            if record.optimizer is self._last:
                 self.usage = self._meter.stop()
                 raise StepMeasured
         elif self._steps >= _MOST_STEPS or all(id(each) in self._stepped for each in self._optimizers):
-            self._last = adapter.optimizer
+            self._last = record.optimizer
             self._meter.start()
 
     def tracked(self):
