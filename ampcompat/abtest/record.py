@@ -33,13 +33,13 @@ class Recorder(Observer):
 
     def __init__(self, steps=None, on_event=None):
         self.run = Run()
+        self.limit = steps
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
         self.loaded = []  # files that the script loaded before the first step
         self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
         self._metrics = []  # (name, value) of this step
-        self._limit = steps
         self._on_event = on_event
         self._adapters = weakref.WeakSet()
         self._stepped = []  # the adapters that have stepped in this step of the run
@@ -109,9 +109,9 @@ class Recorder(Observer):
         """Record the step that has just ended; stop the run if it was the last one requested."""
         if not self.is_full:
             self._record_step()
-            self.is_full = self._count == self._limit
+            self.is_full = self._count == self.limit
         if self.is_full:
-            raise StepLimitReached("{} steps were requested".format(self._limit))
+            raise StepLimitReached("{} steps were requested".format(self.limit))
 
     def _record_step(self):
         losses = [[loss_id, _mean(loss)] for loss_id, loss, _ in self._passes]
@@ -132,7 +132,7 @@ class Recorder(Observer):
         self._stepped, self._passes, self._skipped = [], [], False
         self._count += 1
         self.record(event)
-        self._record_other_events(None if self._count == self._limit else self._count)
+        self._record_other_events(None if self._count == self.limit else self._count)
         self._step_start = time.perf_counter()
 
     def _record_other_events(self, next_step):

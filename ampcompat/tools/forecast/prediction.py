@@ -1,0 +1,257 @@
+"""Predicts for each level whether it works, with which layers in float32, or not."""
+
+import math
+from typing import List, NamedTuple, Optional, Tuple
+
+import torch
+
+from ... import opt_levels
+from ...training import state
+from .faults import LARGEST, Fault, StepFaults
+from .level_dtypes import Level, table
+from .op_calls import Place
+
+WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
+
+#: The share of the progress that may be lost, and by what share of itself the loss may then end higher.
+LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
+
+#: How many times as far as float32 weights half weights may move.
+TOO_FAR = 4.0
+
+#: Skipped steps in a row from which a dynamic scale counts as not found.
+LONGEST_SEARCH = 25
+
+#: The share of the recorded steps in which noise must be found to count.
+NOISY_STEPS = 0.5
+
+#: Optimizers whose step does not depend on the size of the gradient: flushed gradients count by their absolute value.
+_NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
+
+#: Rounds of the search for layers to keep in float32.
+_ROUNDS = 12
+
+
+class Prediction(NamedTuple):
+    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` one line for people.
+
+    ``kept``: what to pass as keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
+    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first.
+    """
+
+    level: str
+    kind: str
+    kept: Tuple[str, ...]
+    safe_scale: Optional[float]
+    skips: int
+    faults: List[Fault]
+    reason: str
+
+
+class Outcome(NamedTuple):
+    """What a level would do with given layers in float32; ``error`` is why it would raise, or None."""
+
+    faults: List[Fault]
+    safe_scale: Optional[float]
+    skips: int
+    error: Optional[str]
+
+
+def predict(observed):
+    """Return a ``Prediction`` for each level, O0 to O5, in order."""
+    return [_Forecast(observed, name).prediction() for name in opt_levels.OPT_LEVELS]
+
+
+class _Forecast:
+    def __init__(self, observed, name):
+        self._observed = observed
+        self._level = make_level(observed, name)
+        self._power = 1 if any(kind in each.optimizer for each in observed.params for kind in _NORMALIZING) else 2
+
+    def prediction(self):
+        level = self._level
+        if level.low is None:
+            return Prediction(level.name, WORKS, (), None, 0, [], "it is the float32 run that was observed")
+        outcome = self._outcome(level)
+        if not outcome.faults and outcome.error is None:
+            return self._made(WORKS, (), outcome, outcome, "")
+        kept = self._search(outcome)
+        if kept is not None:
+            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)), "")
+        return self._made(FAILS, (), outcome, outcome, outcome.error or "")
+
+    def _made(self, kind, kept, outcome, final, error):
+        faults = outcome.faults
+        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error)
+
+    # -- one candidate -------------------------------------------------------------------------------------------------
+
+    def _outcome(self, level):
+        steps = [StepFaults(sampled, level) for sampled in self._observed.steps]
+        errors = [step.dtypes.error for step in steps if step.dtypes.error is not None]
+        error = None if not errors else "{}: it raises an error".format(errors[0][1])
+        forward = [step.overflows() + step.zero_denominators() + step.flushes() for step in steps]
+        noises = [step.noises() for step in steps]
+        faults = [fault for found in forward for fault in found] + self._frequent(noises)
+        if errors and errors[0][0].place.model is not None:
+            error = "{} in {}".format(error, errors[0][0].place.module or "the model")
+        safe, skips, scale, found = self._scale(steps, level)
+        faults += found + self._lost(steps, level, scale)
+        return Outcome(_merged(faults), safe, skips, error)
+
+    def _frequent(self, noises):
+        counts = {}
+        for found in noises:
+            for key in {fault.key for fault in found}:
+                counts[key] = counts.get(key, 0) + 1
+        wanted = {key for key, count in counts.items() if count >= NOISY_STEPS * len(noises)}
+        return [fault for found in noises for fault in found if fault.key in wanted]
+
+    def _scale(self, steps, level):
+        """Return (safe scale, first skips, the scale in use, faults)."""
+        if level.low is not torch.float16:
+            return None, 0, 1.0, []
+        largest, index, step = max(((*each.largest_gradient(), each) for each in steps), key=lambda each: each[0])
+        safe = 2.0 ** math.floor(math.log2(LARGEST / largest)) if largest else 2.0**24
+        safe = min(safe, 2.0**24)
+        if level.scale is not None:
+            margin = math.log2(largest * level.scale / LARGEST) if largest else -math.inf
+            faults = [Fault(*step.place_of(index), "overflow", margin)] if margin > 0 else []
+            return safe, 0, level.scale, faults
+        skips = max(0, math.ceil(math.log2(level.init_scale / safe)))
+        faults = []
+        if skips > LONGEST_SEARCH:
+            faults = [Fault(*step.place_of(index), "overflow", math.log2(level.init_scale / safe))]
+        return safe, skips, min(level.init_scale, safe), faults
+
+    # -- lost progress -------------------------------------------------------------------------------------------------
+
+    def _lost(self, steps, level, scale):
+        """Return the faults of gradients and updates that become 0, if the loss would notice."""
+        params = [each for each in self._observed.params if each.progress > 0]
+        total = sum(each.progress for each in params)
+        broken = [] if level.has_masters else self._broken_weights(level)
+        if broken or not total:
+            return broken
+        shares, faults = self._survival(steps, scale)
+        lost, updates = 0.0, []
+        for each in params:
+            key = each.model, each.name
+            share = shares.get(key, 1.0)
+            followed = 1.0 if level.has_masters or self._is_kept(each, level) else min(1.0, max(0.0, each.kept))
+            lost += each.progress / total * (1.0 - share * followed)
+            if followed < 1 - LOST_PROGRESS and share >= 0.5:
+                half_unit = 2.0**-12 * each.weight
+                margin = math.log2(half_unit / each.update) if each.update and half_unit else 0.0
+                updates.append(Fault(_place(each), "step", "lost_updates", margin))
+        return faults + updates if lost >= LOST_PROGRESS and lost * self._fall() >= LOSS_EXCESS else []
+
+    def _survival(self, steps, scale):
+        found, faults = {}, []
+        for step in steps:
+            shares, own = step.survival(scale, self._power)
+            faults += own
+            for key, share in shares.items():
+                found.setdefault(key, []).append(share)
+        return {key: sum(shares) / len(shares) for key, shares in found.items()}, faults
+
+    def _broken_weights(self, level):
+        """Return the faults of half weights that become inf or nan, or leave, by the optimizer's own arithmetic."""
+        found = []
+        for each in self._observed.params:
+            if self._is_kept(each, level) or (each.is_finite and abs(each.kept) < TOO_FAR):
+                continue
+            found.append(Fault(_place(each), each.optimizer, "epsilon", math.log2(2.0**-25 / 1e-8)))
+        return found
+
+    @staticmethod
+    def _is_kept(param, level):
+        place = _place(param)
+        return place.layer_of(level.kept) is not None or tuple(place) in level.batch_norms
+
+    def _fall(self):
+        """Return by what share of its last value the loss fell."""
+        losses = [loss for loss in self._observed.losses if math.isfinite(loss)]
+        width = max(1, len(losses) // 10)
+        first, last = sorted(losses[:width])[width // 2], sorted(losses[-width:])[width // 2]
+        middle = sorted(map(abs, losses))[len(losses) // 2]
+        return (first - last) / (max(abs(last), 0.05 * middle) or 1.0)
+
+    # -- layers in float32 ---------------------------------------------------------------------------------------------
+
+    def _search(self, outcome):
+        """Return the layers with which no fault is left, the fewest found, or None."""
+        level, kept = self._level, ()
+        for _ in range(_ROUNDS):
+            if outcome.error is not None:
+                return None
+            places = [fault.place for fault in outcome.faults]
+            new = {place.module for place in places if place.model is not None and place.layer_of(kept) is None}
+            if not outcome.faults:
+                break
+            new = new or {place.module.rpartition(".")[0] for place in places if place.model is not None}
+            if not new or "" in new:
+                return None
+            kept = _outermost(kept + tuple(sorted(new)))
+            outcome = self._outcome(level._replace(kept=level.kept + kept))
+        if outcome.faults or not self._leaves_half(kept):
+            return None
+        return self._fewest(kept)
+
+    def _fewest(self, kept):
+        for name in kept:
+            fewer = tuple(each for each in kept if each != name)
+            outcome = self._outcome(self._level._replace(kept=self._level.kept + fewer))
+            if fewer and not outcome.faults and outcome.error is None:
+                kept = fewer
+        return kept
+
+    def _leaves_half(self, kept):
+        """Return whether a product, at least, still runs in half."""
+        level = self._level._replace(kept=self._level.kept + kept)
+        for sampled in self._observed.steps[:1]:
+            dtypes = StepFaults(sampled, level).dtypes
+            for call in sampled.record.calls:
+                if level.table.get(call.op) == "half" and level.low in dtypes.seen[call.index]:
+                    return True
+        return False
+
+
+def make_level(observed, name):
+    """Return the ``Level`` with the options that the script gives to ``amp.initialize``."""
+    stated = observed.stated
+    keywords = {option: stated.get(option) for option in opt_levels.LEVEL_OPTIONS}
+    _, policy = opt_levels.resolve(stated.get("opt_level", "O1"), keywords, {"opt_level": name})
+    low = policy.patch_torch_functions_type if policy.patch_torch_functions else policy.cast_model_type
+    kept = stated.get("keep_fp32") or ()
+    kept = (kept,) if isinstance(kept, str) else tuple(each for each in kept if isinstance(each, str))
+    return Level(
+        name=name,
+        low=None if low is torch.float32 else low,
+        casts_functions=bool(policy.patch_torch_functions),
+        has_masters=not policy.casts_model or bool(policy.master_weights),
+        scale=None if policy.loss_scale == opt_levels.DYNAMIC else float(policy.loss_scale),
+        init_scale=float(stated.get("init_scale") or 2.0**16),
+        kept=kept,
+        batch_norms=observed.batch_norms if policy.keep_batchnorm_fp32 else frozenset(),
+        table=table(state.lists.as_data(), state.registrations),
+    )
+
+
+def _place(param):
+    return Place(param.model, param.name.rpartition(".")[0])
+
+
+def _merged(faults):
+    """Return each fault once, with its largest margin, in the order in which they were found first."""
+    found = {}
+    for fault in faults:
+        known = found.get(fault.key)
+        found[fault.key] = fault if known is None or fault.margin > known.margin else known
+    return list(found.values())
+
+
+def _outermost(names):
+    return tuple(
+        sorted({name for name in names if not any(name != each and name.startswith(each + ".") for each in names)})
+    )
