@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from .level_dtypes import StepDtypes
-from .op_calls import NORMS, OUTSIDE, Place
+from .op_calls import NORMS, Place
 
 #: The first number that float16 rounds to inf, and its largest finite one; the exponent under which it rounds to 0.
 TO_INF, LARGEST, TO_ZERO = 65520.0, 65504.0, -25
@@ -30,10 +30,12 @@ _BOUNDED = frozenset(
 _BOUNDED_BELOW = frozenset(
     "relu softmax log_softmax exp softplus elu celu selu cross_entropy logsumexp sigmoid".split()
 )
+#: Functions that keep the sign of inf.
+_KEEPS_SIGN = frozenset("add radd relu dropout cat stack sum mean leaky_relu softplus float half to".split())
 _DIFFERENCES = frozenset("add sub rsub mse_loss l1_loss smooth_l1_loss huber_loss subtract".split())
 _LOSSES = {"mse_loss": 0.5, "l1_loss": 1.0, "smooth_l1_loss": 1.0, "huber_loss": 1.0}
 #: Functions whose relative error is the absolute error of their input.
-_OF_ABSOLUTE_ERROR = frozenset("softmax log_softmax cross_entropy exp sin cos logsumexp nll_loss".split())
+_OF_ABSOLUTE_ERROR = frozenset("softmax log_softmax cross_entropy exp logsumexp".split())
 #: Functions that sum many numbers, for the name of a fault.
 _REDUCTIONS = frozenset(
     "sum mean norm vector_norm matrix_norm std var prod cumsum cumprod mse_loss l1_loss logsumexp dist cdist".split()
@@ -61,6 +63,17 @@ def _plain(op):
     """Return the name of a function without the underscores of operators and in-place forms."""
     name = op.strip("_")
     return name[1:] if op.startswith("__i") and name != "invert" else name
+
+
+def _sides(name, call, position, side):
+    """Return the signs that inf of a sign may have after a call."""
+    if name in _KEEPS_SIGN or name in _BOUNDED:
+        return (side,)
+    if name in ("sub", "rsub", "subtract"):
+        return (side if (position == 0) == (name != "rsub") else -side,)
+    if name in ("mul", "div", "truediv", "multiply") and len(call.inputs) == 1 and call.scalars:
+        return (side if call.scalars[0] > 0 else -side,)
+    return (1, -1)
 
 
 class StepFaults:
@@ -124,12 +137,11 @@ class StepFaults:
         name = _plain(call.op)
         if name in _BOUNDED_BELOW and side < 0:
             return False
-        sides = (side,) if name in _BOUNDED or name in ("relu", "view_as") else (1, -1)
         for index in call.outputs:
             stats = self._values.get(index)
             if stats is None:
                 continue
-            for each in sides:
+            for each in _sides(name, call, position, side):
                 is_in_range = (stats.maximum if each > 0 else -stats.minimum) < TO_INF
                 if not (name in _BOUNDED and is_in_range) and self._reaches_loss(index, each):
                     return True
@@ -240,20 +252,45 @@ class StepFaults:
     # -- noise ---------------------------------------------------------------------------------------------------------
 
     def noises(self):
-        """Return the faults of differences, norms and softmaxes that rounding makes mostly noise."""
+        """Return what rounding makes noise of: ``[(Fault, noise, size), …]`` of differences, norms and softmaxes.
+
+        The fault is where the noise comes from; noise and size are root mean squares, of which the forecast compares
+        all steps' ones.
+        """
         low = self._level.low
         if low is None:
             return []
-        noise, found = {}, []
+        noise, source, found = {}, {}, []
         for value in self._record.values:
             call = None if value.call is None else self._record.calls[value.call]
             inputs = [] if call is None else self._noise_of_inputs(call, noise)
             own = self._noise_after(call, inputs, value.index) if inputs else 0.0
-            if own >= NOISE > max(inputs, default=0.0) and self._matters(value.index):
-                found.append(Fault(call.place, call.op, "reduction", math.log2(own / NOISE)))
-            is_rounded = self.dtypes.stored[value.index] is low
-            noise[value.index] = math.hypot(own, self._rounding(value.index)) if is_rounded else own
+            source[value.index] = self._source(call, inputs, source) if inputs else None
+            if inputs and self._amplifies(call) and source[value.index] and self._matters(value.index):
+                size = self._values[value.index].rms ** _LOSSES.get(_plain(call.op), 1.0)
+                found.append((Fault(*source[value.index], "reduction", 0.0), own * size, size))
+            if self.dtypes.stored[value.index] is low:
+                rounding = self._rounding(value.index)
+                if 4 * rounding >= own:  # the last of several of one size
+                    source[value.index] = self._origin(value.index)
+                own = math.hypot(own, rounding)
+            noise[value.index] = own
         return found
+
+    @staticmethod
+    def _amplifies(call):
+        name = _plain(call.op)
+        return name in NORMS or name in _DIFFERENCES or name in _OF_ABSOLUTE_ERROR
+
+    def _source(self, call, inputs, source):
+        """Return (place, function) of the rounding that makes most of the noise of a call's inputs."""
+        sizes = [self._values[index].rms if index in self._values else 0.0 for index in call.inputs]
+        if _plain(call.op) not in _DIFFERENCES:
+            sizes = [1.0] * len(inputs)
+        largest = max(range(len(inputs)), key=lambda place: inputs[place] * sizes[place])
+        if not inputs[largest]:
+            return None
+        return source.get(call.inputs[largest]) or (call.place, call.op)
 
     def _noise_of_inputs(self, call, noise):
         low, found = self._level.low, []
@@ -284,7 +321,7 @@ class StepFaults:
         if name in NORMS and call.inputs[0] in self._norms:
             return inputs[0] / math.sqrt(max(self._norms[call.inputs[0]].rms, 1e-12))
         if name in _OF_ABSOLUTE_ERROR and stats[0] is not None and math.isfinite(stats[0].rms):
-            return inputs[0] * stats[0].rms
+            return inputs[0] * abs(stats[0].maximum)  # a masked logit of -1e9 has no share
         return max(inputs)
 
     # -- the backward pass ---------------------------------------------------------------------------------------------
@@ -294,9 +331,17 @@ class StepFaults:
         found = [(stats.largest, index) for index, stats in self._gradients.items() if self.is_low(index)]
         return max([each for each in found if math.isfinite(each[0])], default=(0.0, None))
 
-    def place_of(self, index):
-        """Return (place, function) of a value for a fault."""
-        return self._origin(index) if index is not None else (OUTSIDE, "")
+    def gradient_overflow(self, limit, margin):
+        """Return the fault of the gradient beyond ``limit`` that the backward pass comes to first.
+
+        It is the fault of the function whose backward pass makes it; in float32 already, of what made the value.
+        """
+        beyond = [i for i, stats in self._gradients.items() if self.is_low(i) and stats.largest > limit]
+        index = max(beyond)
+        for call, _ in self._consumers[index]:
+            if call.place.layer_of(self._level.kept) is None:
+                return Fault(call.place, call.op, "overflow", margin)
+        return Fault(*self._origin(index), "overflow", margin)
 
     def survival(self, scale, power):
         """Return ``{(model, name of a param): share of its gradient that does not become 0 on the way}``, and faults.

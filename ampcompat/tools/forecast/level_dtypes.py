@@ -4,6 +4,7 @@ At O2, O3 and O5 a model's weights and arguments are half, its outputs float32, 
 A layer of ``keep_fp32`` gets float32 arguments, and what it returns is cast back (not at O1 and O4).
 """
 
+import math
 from typing import Dict, NamedTuple, Optional, Tuple
 
 import torch
@@ -49,7 +50,7 @@ class StepDtypes:
         stored: the dtype of each value.
         seen: for each call the dtypes in which it gets its inputs.
         rounded: the values that are half between two layers of ``keep_fp32``, though both compute in float32.
-        error: ``(call, why it raises)`` of the first call that would, or None.
+        error: ``(call, why it raises, powers of two beyond the range)`` of the first call that would, or None.
     """
 
     def __init__(self, step, level):
@@ -65,11 +66,12 @@ class StepDtypes:
                 self.stored[value.index] = self._leaf(value)
         for call in step.calls:
             seen = [self._seen(step.values[index], call) for index in call.inputs]
-            self.seen.append(seen)
-            dtype = self._result(call, seen)
+            rule = self._rule(call)
+            dtype = self._result(call, seen, rule)
+            self._check(call, seen, dtype)
+            self.seen.append([dtype] * len(seen) if rule in (rules.HALF, rules.FLOAT) else seen)
             for index in call.outputs:
                 self.stored[index] = dtype
-            self._check(call, seen, dtype)
 
     def _leaf(self, value):
         level = self._level
@@ -97,23 +99,27 @@ class StepDtypes:
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def _result(self, call, seen):
+    def _rule(self, call):
+        """Return the rule of the op table for a call, or None where it casts nothing."""
         level = self._level
-        if level.casts_functions and call.place.layer_of(level.kept) is None and call.op not in CASTS:
-            rule = level.table.get(call.outer) or level.table.get(call.op)
-            if rule == rules.HALF:
-                return level.low
-            if rule == rules.FLOAT:
-                return torch.float32
-            if rule in (rules.PROMOTE, rules.SEQUENCE) and seen:
-                return _widest(seen)
+        if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in CASTS:
+            return None
+        return level.table.get(call.outer) or level.table.get(call.op)
+
+    def _result(self, call, seen, rule):
+        if rule == rules.HALF:
+            return self._level.low
+        if rule == rules.FLOAT:
+            return torch.float32
+        if rule in (rules.PROMOTE, rules.SEQUENCE) and seen:
+            return _widest(seen)
         return self._promoted(call, seen)
 
     def _promoted(self, call, seen):
         if call.op in CASTS:
             return self._cast(call, seen)
         if call.target is not None:
-            return call.target
+            return self._like(call)
         is_in_place = call.op.endswith("_") and not call.op.endswith("__") or call.op.startswith("__i")
         if is_in_place or call.op in _FOLLOWS_FIRST:
             return seen[0]
@@ -124,25 +130,42 @@ class StepDtypes:
         if len(seen) > 1:  # type_as, and to(other)
             return seen[1]
         key = call.place, call.module_call
-        is_back = call.op == "to" and key in self._casts and call.target is torch.float32
-        self._casts.setdefault(key, seen[0])
-        # At O0 ``to(x.dtype)`` looks like ``to(torch.float32)``: after an earlier cast in a module it is the way back.
-        return self._casts[key] if is_back else call.target
+        if call.op != "to" or call.target is not torch.float32:
+            self._casts.setdefault(key, seen[0] if seen else call.target)
+            return call.target
+        # At O0 ``to(x.dtype)`` looks like ``to(torch.float32)``: it is the way back after an earlier cast in a module,
+        # and the dtype of another tensor whose dtype was read.
+        if key in self._casts:
+            return self._casts[key]
+        if call.like is not None and call.like not in call.inputs:
+            return self._like(call)
+        self._casts[key] = seen[0] if seen else call.target
+        return call.target
+
+    def _like(self, call):
+        """Return the dtype of a result that was asked for by ``dtype``, which may have been that of another tensor."""
+        if call.like is None or call.target is not self._values[call.like].dtype:
+            return call.target
+        return self._seen(self._values[call.like], call)
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
     def _check(self, call, seen, dtype):
+        """Note why a call would raise: (call, reason, powers of two beyond the range or 0.0)."""
         level = self._level
         if self.error is not None or level.low is None:
             return
         rule = level.table.get(call.op)
         is_cast = level.casts_functions and call.place.layer_of(level.kept) is None
+        written = max([abs(number) for number in call.scalars if math.isfinite(number)], default=0.0)
         if is_cast and rule == rules.BANNED and level.low in seen:
-            self.error = call, "{} refuses half inputs".format(call.op)
-        elif call.op in _WRITES and dtype is torch.float16 and any(65504 < abs(x) < 1e300 for x in call.scalars):
-            self.error = call, "{} writes a number that float16 cannot hold".format(call.op)
+            self.error = call, "{} refuses half inputs".format(call.op), 0.0
+        elif call.op in _WRITES and dtype is torch.float16 and written > 65504:
+            told = "{} writes {:g}, which float16 cannot hold".format(call.op, written)
+            self.error = call, told, math.log2(written / 65504)
         elif not is_cast and (rule == rules.HALF or call.op in NORMS) and self._is_mixed(call, seen):
-            self.error = call, "{} gets inputs of {}".format(call.op, " and ".join(map(_name, dict.fromkeys(seen))))
+            told = "{} gets inputs of {}".format(call.op, " and ".join(map(_name, dict.fromkeys(seen))))
+            self.error = call, told, 0.0
 
     def _is_mixed(self, call, seen):
         if call.op in NORMS:

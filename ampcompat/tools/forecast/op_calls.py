@@ -78,8 +78,8 @@ class Place(NamedTuple):
 class OpCall(NamedTuple):
     """One call of a function: ``number`` is its place among those of the module's call ``module_call``.
 
-    ``outer``: the walked function that made it, or None. ``scalars``: the floats among its arguments. ``target``: the
-    dtype that a cast or a factory was asked for, or None.
+    ``outer``: the walked function that made it, or None. ``scalars``: the numbers among its arguments. ``target``: the
+    dtype that a cast or a factory was asked for, or None; ``like``: the value whose dtype the module read last, or None.
     """
 
     index: int
@@ -92,6 +92,7 @@ class OpCall(NamedTuple):
     scalars: Tuple[float, ...]
     outer: Optional[str]
     target: Optional[torch.dtype]
+    like: Optional[int]
 
 
 class Step(NamedTuple):
@@ -116,7 +117,7 @@ class OpCalls(FunctionMode):
     def __init__(self, on_value, on_norm):
         super().__init__()
         self._on_value, self._on_norm = on_value, on_norm
-        self._is_on = False
+        self._is_on = self.is_paused = False
         self._process = os.getpid()  # a forked worker inherits the mode
         self._models = []  # weak references
         self._handles = []
@@ -128,7 +129,7 @@ class OpCalls(FunctionMode):
         self._stack = []  # (module, Place)
         self._arguments = set()  # the ids of the floating tensors that a model was called with
         self._is_training = False
-        self._outer = None
+        self._outer = self._like = None
         self._module_calls, self._counters = {}, {OUTSIDE: 0}
 
     def add_models(self, models):
@@ -201,22 +202,26 @@ class OpCalls(FunctionMode):
             self._is_training = torch.is_grad_enabled()
         self._module_calls[place] = self._module_calls.get(place, -1) + 1
         self._stack.append((module, place))
+        self._like = None
 
     def _leave_module(self, module, args, output):
         while self._stack and self._stack.pop()[0] is not module:
             pass  # a forward that raised
         self._is_training = self._is_training and bool(self._stack)
+        self._like = None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, and record it while a step is recorded."""
         kwargs = kwargs or {}
-        if not self._is_on or os.getpid() != self._process or not (torch.is_grad_enabled() or self._is_training):
+        if not self._is_on or self.is_paused or os.getpid() != self._process or not (torch.is_grad_enabled() or self._is_training):
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if name == "__get__":
             name = function.__self__.__name__
+            if name == "dtype" and args[0].is_floating_point():
+                self._like = self._index(args[0])
             return self._viewed(function, args, kwargs) if name in PROPERTIES else function(*args, **kwargs)
         if name in IGNORED:
             return function(*args, **kwargs)
@@ -247,14 +252,17 @@ class OpCalls(FunctionMode):
 
     def _called(self, name, function, args, kwargs):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
-        inputs = tuple([self._index(tensor) for tensor in tensors])
-        if name in NORMS and tensors:
-            self._on_norm(inputs[0], _variance_share(name, tensors[0], args, kwargs))
+        if name in NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
+            for tensor in tensors:
+                self._index(tensor)
+        if name in NORMS:
+            self._on_norm(self._index(tensors[0]), _variance_share(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
-        if not results:
+        if not results:  # it asks for the shape, or compares
             return result
-        if name in CASTS and results[0] is tensors[0]:
+        inputs = tuple([self._index(tensor) for tensor in tensors])
+        if name in CASTS and tensors and results[0] is tensors[0]:
             result = results[0] = result.view_as(result)  # at another level it is another tensor
         place = self._stack[-1][1] if self._stack else OUTSIDE
         number = self._counters[place] = self._counters.get(place, -1) + 1
@@ -264,7 +272,7 @@ class OpCalls(FunctionMode):
         target = results[0].dtype if name in CASTS or not inputs or kwargs.get("dtype") is not None else None
         module_call = self._module_calls.get(place, 0)
         self._calls.append(
-            OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target)
+            OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
         )
         return result
 

@@ -22,8 +22,8 @@ TOO_FAR = 4.0
 #: Skipped steps in a row from which a dynamic scale counts as not found.
 LONGEST_SEARCH = 25
 
-#: The share of the recorded steps in which noise must be found to count.
-NOISY_STEPS = 0.5
+#: The squares of rounding errors over those of what they change, from which on they count.
+NOISE = 0.25
 
 #: Optimizers whose step does not depend on the size of the gradient: flushed gradients count by their absolute value.
 _NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
@@ -73,7 +73,7 @@ class _Forecast:
         if level.low is None:
             return Prediction(level.name, WORKS, (), None, 0, [], "it is the float32 run that was observed")
         outcome = self._outcome(level)
-        if not outcome.faults and outcome.error is None:
+        if not outcome.faults:
             return self._made(WORKS, (), outcome, outcome, "")
         kept = self._search(outcome)
         if kept is not None:
@@ -88,40 +88,36 @@ class _Forecast:
 
     def _outcome(self, level):
         steps = [StepFaults(sampled, level) for sampled in self._observed.steps]
-        errors = [step.dtypes.error for step in steps if step.dtypes.error is not None]
-        error = None if not errors else "{}: it raises an error".format(errors[0][1])
-        forward = [step.overflows() + step.zero_denominators() + step.flushes() for step in steps]
-        noises = [step.noises() for step in steps]
-        faults = [fault for found in forward for fault in found] + self._frequent(noises)
-        if errors and errors[0][0].place.model is not None:
-            error = "{} in {}".format(error, errors[0][0].place.module or "the model")
+        error, faults = self._errors(steps)
+        for step in steps:
+            faults += step.overflows() + step.zero_denominators() + step.flushes()
+        faults += _noisy([step.noises() for step in steps])
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
         return Outcome(_merged(faults), safe, skips, error)
 
-    def _frequent(self, noises):
-        counts = {}
-        for found in noises:
-            for key in {fault.key for fault in found}:
-                counts[key] = counts.get(key, 0) + 1
-        wanted = {key for key, count in counts.items() if count >= NOISY_STEPS * len(noises)}
-        return [fault for found in noises for fault in found if fault.key in wanted]
+    @staticmethod
+    def _errors(steps):
+        """Return (why the first call that would raise does, or None; its faults)."""
+        found = [step.dtypes.error for step in steps if step.dtypes.error is not None]
+        faults = [Fault(call.place, call.op, "overflow" if margin else "dtype", margin) for call, _, margin in found]
+        return found[0][1] if found else None, faults
 
     def _scale(self, steps, level):
         """Return (safe scale, first skips, the scale in use, faults)."""
         if level.low is not torch.float16:
             return None, 0, 1.0, []
-        largest, index, step = max(((*each.largest_gradient(), each) for each in steps), key=lambda each: each[0])
-        safe = 2.0 ** math.floor(math.log2(LARGEST / largest)) if largest else 2.0**24
-        safe = min(safe, 2.0**24)
+        largest = [step.largest_gradient()[0] for step in steps]
+        safe = min(2.0 ** math.floor(math.log2(LARGEST / max(largest))), 2.0**24) if any(largest) else 2.0**24
+        step = steps[largest.index(max(largest))]
         if level.scale is not None:
-            margin = math.log2(largest * level.scale / LARGEST) if largest else -math.inf
-            faults = [Fault(*step.place_of(index), "overflow", margin)] if margin > 0 else []
+            is_beyond = max(largest) * level.scale > LARGEST
+            margin = math.log2(max(largest) * level.scale / LARGEST) if is_beyond else 0.0
+            faults = [step.gradient_overflow(LARGEST / level.scale, margin)] if is_beyond else []
             return safe, 0, level.scale, faults
         skips = max(0, math.ceil(math.log2(level.init_scale / safe)))
-        faults = []
-        if skips > LONGEST_SEARCH:
-            faults = [Fault(*step.place_of(index), "overflow", math.log2(level.init_scale / safe))]
+        limit = LARGEST / level.init_scale * 2.0**LONGEST_SEARCH
+        faults = [step.gradient_overflow(limit, float(skips))] if skips > LONGEST_SEARCH else []
         return safe, skips, min(level.init_scale, safe), faults
 
     # -- lost progress -------------------------------------------------------------------------------------------------
@@ -183,8 +179,6 @@ class _Forecast:
         """Return the layers with which no fault is left, the fewest found, or None."""
         level, kept = self._level, ()
         for _ in range(_ROUNDS):
-            if outcome.error is not None:
-                return None
             places = [fault.place for fault in outcome.faults]
             new = {place.module for place in places if place.model is not None and place.layer_of(kept) is None}
             if not outcome.faults:
@@ -202,7 +196,7 @@ class _Forecast:
         for name in kept:
             fewer = tuple(each for each in kept if each != name)
             outcome = self._outcome(self._level._replace(kept=self._level.kept + fewer))
-            if fewer and not outcome.faults and outcome.error is None:
+            if fewer and not outcome.faults:
                 kept = fewer
         return kept
 
@@ -240,6 +234,28 @@ def make_level(observed, name):
 
 def _place(param):
     return Place(param.model, param.name.rpartition(".")[0])
+
+
+def _noisy(found):
+    """Return the faults of values that rounding changes too much.
+
+    The squares of the noise of the last step are compared with those of the value then, or with 5 % of its median,
+    whichever is more: where a loss has almost vanished, ``ab`` compares with that too.
+
+    Args:
+        found: what ``StepFaults.noises`` returned for each step.
+    """
+    last, sizes = {}, {}
+    for step in found:
+        for fault, noise, size in step:
+            sizes.setdefault(fault.key, []).append(size**2)
+            last[fault.key] = fault, noise**2, size**2
+    faults = []
+    for key, (fault, noise, size) in last.items():
+        share = noise / (max(size, 0.05 * sorted(sizes[key])[len(sizes[key]) // 2]) or 1.0)
+        if share >= NOISE:
+            faults.append(fault._replace(margin=math.log2(share / NOISE) / 2))
+    return faults
 
 
 def _merged(faults):

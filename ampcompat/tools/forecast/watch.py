@@ -111,7 +111,7 @@ class Watch(Observer):
         if self._is_on:  # nothing of the step has happened yet
             self._calls.end()
             self._samples.clear()
-            self._calls.begin()
+            self._begin()
 
     def before_backward(self, backward):
         """Note where a backward pass begins."""
@@ -186,6 +186,7 @@ class Watch(Observer):
         self._samples.add(("norm", index), ratios)
 
     def _before_step(self, optimizer, args, kwargs):
+        self._calls.is_paused = True
         self._updates.before_step(optimizer)
         if self._is_on:
             params = [param for group in optimizer.param_groups for param in group["params"]]
@@ -204,3 +205,4 @@ class Watch(Observer):
                 self._samples.add(("update", id(param)), update)
                 self._samples.add(("weight", id(param)), weight)
                 self._optimizers[id(param)] = type(optimizer).__name__
+        self._calls.is_paused = False
