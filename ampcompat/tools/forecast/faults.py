@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...op_table.rows import HALF
 from .level_dtypes import StepDtypes
 from .op_calls import NORMS, Place
 
@@ -26,6 +27,8 @@ _BOUNDED = frozenset(
     "tanh sigmoid hardtanh relu6 clamp clip clamp_min clamp_max hardsigmoid erf atan arctan max min amax amin maximum "
     "minimum max_pool1d max_pool2d max_pool3d where masked_fill topk adaptive_max_pool2d threshold nan_to_num".split()
 )
+#: Those among them that may leave nan out, too.
+_SELECTS = frozenset("where masked_fill nan_to_num".split())
 #: Functions that leave -inf finite.
 _BOUNDED_BELOW = frozenset(
     "relu softmax log_softmax exp softplus elu celu selu cross_entropy logsumexp sigmoid".split()
@@ -67,7 +70,7 @@ def _plain(op):
 
 def _sides(name, call, position, side):
     """Return the signs that inf of a sign may have after a call."""
-    if name in _KEEPS_SIGN or name in _BOUNDED:
+    if not side or name in _KEEPS_SIGN or name in _BOUNDED:
         return (side,)
     if name in ("sub", "rsub", "subtract"):
         return (side if (position == 0) == (name != "rsub") else -side,)
@@ -86,7 +89,7 @@ class StepFaults:
 
     def __init__(self, sampled, level):
         self._level, self._record = level, sampled.record
-        self._values, self._gradients, self._norms = sampled.values, sampled.gradients, sampled.norms
+        self._values, self._gradients, self._details = sampled.values, sampled.gradients, sampled.details
         self.dtypes = StepDtypes(sampled.record, level)
         self._consumers = [[] for _ in sampled.record.values]  # of each value: (call, position of the input)
         for call in sampled.record.calls:
@@ -124,7 +127,7 @@ class StepFaults:
     # -- does it reach the loss? ---------------------------------------------------------------------------------------
 
     def _reaches_loss(self, index, side):
-        """Return whether inf of a sign (+1, -1) in a value makes the loss, or gradients, not finite."""
+        """Return whether inf of a sign (+1, -1), or nan (0), in a value makes the loss, or gradients, not finite."""
         key = index, side
         if key not in self._reached:
             self._reached[key] = False  # while it is looked for
@@ -141,9 +144,10 @@ class StepFaults:
             stats = self._values.get(index)
             if stats is None:
                 continue
-            for each in _sides(name, call, position, side):
+            for each in (0,) if self._level.table.get(call.op) == HALF else _sides(name, call, position, side):
                 is_in_range = (stats.maximum if each > 0 else -stats.minimum) < TO_INF
-                if not (name in _BOUNDED and is_in_range) and self._reaches_loss(index, each):
+                is_bounded = name in (_BOUNDED if each else _SELECTS) and is_in_range
+                if not is_bounded and self._reaches_loss(index, each):
                     return True
         return False
 
@@ -318,10 +322,12 @@ class StepFaults:
             size = own.rms ** _LOSSES.get(name, 1.0)
             absolute = math.sqrt(sum((noise * each.rms) ** 2 for noise, each in zip(inputs, stats)))
             return absolute / size if size and math.isfinite(absolute) else max(inputs)
-        if name in NORMS and call.inputs[0] in self._norms:
-            return inputs[0] / math.sqrt(max(self._norms[call.inputs[0]].rms, 1e-12))
+        if name in NORMS and call.inputs[0] in self._details:
+            return inputs[0] / math.sqrt(max(self._details[call.inputs[0]].rms, 1e-12))
         if name in _OF_ABSOLUTE_ERROR and stats[0] is not None and math.isfinite(stats[0].rms):
-            return inputs[0] * abs(stats[0].maximum)  # a masked logit of -1e9 has no share
+            gap = self._details.get(call.inputs[0])
+            # A masked logit of -1e9 has no share. Where one logit leads by far, only noise of that size matters.
+            return inputs[0] * abs(stats[0].maximum) / max(1.0, 0.0 if gap is None else gap.rms)
         return max(inputs)
 
     # -- the backward pass ---------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ WALKED = frozenset(
 )
 #: The norms, with the dimensions over which they subtract a mean: all but the channels, or the last ones.
 NORMS = frozenset(["batch_norm", "instance_norm", "group_norm", "layer_norm"])
+#: Softmaxes, and losses that begin with one.
+SOFTMAXES = frozenset(["softmax", "log_softmax", "cross_entropy"])
 
 
 class Value(NamedTuple):
@@ -111,12 +113,13 @@ class OpCalls(FunctionMode):
 
     Args:
         on_value: called as ``on_value(index, tensor)`` with every new value.
-        on_norm: called as ``on_norm(index, ratios)`` with a norm's input and, per channel, variance over mean square.
+        on_detail: called as ``on_detail(index, details)`` with the input of a norm and its variance over mean square
+            per channel, and with that of a softmax and the gaps between its two largest numbers.
     """
 
-    def __init__(self, on_value, on_norm):
+    def __init__(self, on_value, on_detail):
         super().__init__()
-        self._on_value, self._on_norm = on_value, on_norm
+        self._on_value, self._on_detail = on_value, on_detail
         self._is_on = self.is_paused = False
         self._process = os.getpid()  # a forked worker inherits the mode
         self._models = []  # weak references
@@ -256,7 +259,9 @@ class OpCalls(FunctionMode):
             for tensor in tensors:
                 self._index(tensor)
         if name in NORMS:
-            self._on_norm(self._index(tensors[0]), _variance_share(name, tensors[0], args, kwargs))
+            self._on_detail(self._index(tensors[0]), _variance_share(name, tensors[0], args, kwargs))
+        elif name in SOFTMAXES and tensors:
+            self._on_detail(self._index(tensors[0]), _gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it asks for the shape, or compares
@@ -307,3 +312,15 @@ def _variance_share(name, tensor, args, kwargs):
             values, dims = values.reshape(values.shape[0], groups, -1), [2]
         square = values.pow(2).mean(dims)
         return (square - values.mean(dims).pow(2)).clamp_min(0) / square.clamp_min(1e-30)
+
+
+def _gaps(name, tensor, args, kwargs):
+    """Return the differences between the largest and the second number over which a softmax goes."""
+    with torch.no_grad():
+        values = tensor.detach()
+        dim = 1 if name == "cross_entropy" else kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        dim = -1 if dim is None or values.dim() == 1 else dim
+        if values.shape[dim] < 2:
+            return torch.zeros_like(values)
+        largest, second = values.topk(2, dim)[0].unbind(dim)
+        return largest - second

@@ -24,12 +24,12 @@ OLD_TORCH = "A forecast needs torch 2.0 or newer, which has function modes and h
 
 
 class Sampled(NamedTuple):
-    """A recorded step with the ``Stats`` of its values, their gradients and, for norms, shares of variance."""
+    """A recorded step with the ``Stats`` of its values, their gradients, and the details of ``OpCalls``."""
 
     record: Step
     values: Dict[int, Stats]
     gradients: Dict[int, Stats]
-    norms: Dict[int, Stats]
+    details: Dict[int, Stats]
 
 
 class Param(NamedTuple):
@@ -73,7 +73,7 @@ class Watch(Observer):
             raise AmpError(OLD_TORCH.format(features.version()))
         self._recorded = {0, 1} | {int(share * (steps - 1)) for share in SHARES}
         self._samples = TensorSamples()
-        self._calls = OpCalls(self._take_value, self._take_norm)
+        self._calls = OpCalls(self._take_value, self._take_detail)
         self._updates = HalfUpdates(torch.float16)
         self._patches = PatchStack()
         self._is_on, self._number = False, -1
@@ -160,12 +160,12 @@ class Watch(Observer):
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        found = {"value": {}, "gradient": {}, "norm": {}, "progress": {}, "update": {}, "weight": {}}
+        found = {"value": {}, "gradient": {}, "detail": {}, "progress": {}, "update": {}, "weight": {}}
         for (kind, key), stats in self._samples.read():
             before = found[kind].get(key)
             found[kind][key] = stats if before is None or stats.largest > before.largest else before
         if record.losses:
-            self.steps.append(Sampled(record, found["value"], found["gradient"], found["norm"]))
+            self.steps.append(Sampled(record, found["value"], found["gradient"], found["detail"]))
         for key, stats in found["progress"].items():
             self._progress[key] = self._progress.get(key, 0.0) + stats.maximum
             self._sizes[key] = found["update"][key].rms, found["weight"][key].rms
@@ -182,8 +182,8 @@ class Watch(Observer):
         if self._is_on and number == self._number:
             self._samples.add(("gradient", index), gradient)
 
-    def _take_norm(self, index, ratios):
-        self._samples.add(("norm", index), ratios)
+    def _take_detail(self, index, values):
+        self._samples.add(("detail", index), values)
 
     def _before_step(self, optimizer, args, kwargs):
         self._calls.is_paused = True
