@@ -1,7 +1,7 @@
 """What would go wrong in one recorded step at a level: see the formulas in the package's docstring."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -46,6 +46,18 @@ _REDUCTIONS = frozenset(
 #: Functions that are singular at 0, and which input it is that must not be 0.
 _SINGULAR = dict.fromkeys("reciprocal rsqrt log log2 log10 sqrt rtruediv rdiv".split(), 0)
 _SINGULAR.update(div=1, true_divide=1, truediv=1, divide=1, addcdiv=2)
+
+
+class Noise(NamedTuple):
+    """What rounding makes of a value: root mean squares of the noise and of the value.
+
+    ``power``: where the value is a loss, that by which the loss gives this size; otherwise None.
+    """
+
+    fault: "Fault"
+    noise: float
+    size: float
+    power: Optional[float]
 
 
 class Fault(NamedTuple):
@@ -207,6 +219,8 @@ class StepFaults:
             stats = self._values.get(index)
             if stats is None or not self._is_half_at(call, position) or stats.zeros or stats.smallest >= 2.0**TO_ZERO:
                 continue
+            if _plain(call.op) == "sqrt" and self._is_masked(index):
+                continue
             eps = self._epsilon(index)
             beyond = 2.0**TO_ZERO / (eps or stats.smallest)
             found.append(Fault(call.place, call.op, "epsilon" if eps else "underflow", math.log2(beyond)))
@@ -218,6 +232,18 @@ class StepFaults:
 
     def _reaches_loss_somehow(self, call):
         return any(self._reaches_loss(index, side) for index in call.outputs for side in (1, -1))
+
+    def _is_masked(self, index, depth=4):
+        """Return whether gradients where a value is 0 are left out by what made it: a derivative of inf is harmless."""
+        call = self._record.values[index].call
+        if call is None or not depth:
+            return False
+        call = self._record.calls[call]
+        name = _plain(call.op)
+        if name in ("relu", "where", "masked_fill", "clamp", "clamp_min", "threshold"):
+            return True
+        is_of_one = len(call.inputs) == 1 and name in ("add", "mul", "div", "float", "half", "to")
+        return is_of_one and self._is_masked(call.inputs[0], depth - 1)
 
     def _epsilon(self, index, depth=4):
         """Return the small number that was added, or that limits a value, a few calls before; None without."""
@@ -256,11 +282,7 @@ class StepFaults:
     # -- noise ---------------------------------------------------------------------------------------------------------
 
     def noises(self):
-        """Return what rounding makes noise of: ``[(Fault, noise, size), …]`` of differences, norms and softmaxes.
-
-        The fault is where the noise comes from; noise and size are root mean squares, of which the forecast compares
-        all steps' ones.
-        """
+        """Return the ``Noise`` of differences, norms and softmaxes; its fault is where the noise comes from."""
         low = self._level.low
         if low is None:
             return []
@@ -270,9 +292,11 @@ class StepFaults:
             inputs = [] if call is None else self._noise_of_inputs(call, noise)
             own = self._noise_after(call, inputs, value.index) if inputs else 0.0
             source[value.index] = self._source(call, inputs, source) if inputs else None
+            is_loss = value.index in self._losses
             if inputs and self._amplifies(call) and source[value.index] and self._matters(value.index):
                 size = self._values[value.index].rms ** _LOSSES.get(_plain(call.op), 1.0)
-                found.append((Fault(*source[value.index], "reduction", 0.0), own * size, size))
+                fault = Fault(*source[value.index], "reduction", 0.0)
+                found.append(Noise(fault, own * size, size, _LOSSES.get(_plain(call.op)) if is_loss else None))
             if self.dtypes.stored[value.index] is low:
                 rounding = self._rounding(value.index)
                 if 4 * rounding >= own:  # the last of several of one size
@@ -318,7 +342,7 @@ class StepFaults:
         name = _plain(call.op)
         stats = [self._values.get(each) for each in call.inputs]
         own = self._values.get(index)
-        if name in _DIFFERENCES and None not in stats and own is not None and len(inputs) > 1:
+        if name in _DIFFERENCES and None not in stats and own is not None:
             size = own.rms ** _LOSSES.get(name, 1.0)
             absolute = math.sqrt(sum((noise * each.rms) ** 2 for noise, each in zip(inputs, stats)))
             return absolute / size if size and math.isfinite(absolute) else max(inputs)

@@ -19,8 +19,9 @@ LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
 #: How many times as far as float32 weights half weights may move.
 TOO_FAR = 4.0
 
-#: Skipped steps in a row from which a dynamic scale counts as not found.
-LONGEST_SEARCH = 25
+#: First steps within which a dynamic scale must be found, and the share of skipped steps from which it matters whether
+#: it is found later: as for the verdicts of ``ab``.
+LONGEST_SEARCH, SKIPPED_SHARE = 25, 0.1
 
 #: The squares of rounding errors over those of what they change, from which on they count.
 NOISE = 0.25
@@ -91,7 +92,7 @@ class _Forecast:
         error, faults = self._errors(steps)
         for step in steps:
             faults += step.overflows() + step.zero_denominators() + step.flushes()
-        faults += _noisy([step.noises() for step in steps])
+        faults += _noisy([step.noises() for step in steps], self._observed.losses)
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
         return Outcome(_merged(faults), safe, skips, error)
@@ -116,8 +117,10 @@ class _Forecast:
             faults = [step.gradient_overflow(LARGEST / level.scale, margin)] if is_beyond else []
             return safe, 0, level.scale, faults
         skips = max(0, math.ceil(math.log2(level.init_scale / safe)))
-        limit = LARGEST / level.init_scale * 2.0**LONGEST_SEARCH
-        faults = [step.gradient_overflow(limit, float(skips))] if skips > LONGEST_SEARCH else []
+        early = [size for size, each in zip(largest, self._observed.steps) if each.number < LONGEST_SEARCH]
+        is_late = max(largest) > 2 * max(early) and skips > SKIPPED_SHARE * len(self._observed.losses)
+        limit = LARGEST / level.init_scale * 2.0 ** min(skips - 1, LONGEST_SEARCH)
+        faults = [step.gradient_overflow(limit, float(skips))] if skips > LONGEST_SEARCH or is_late else []
         return safe, skips, min(level.init_scale, safe), faults
 
     # -- lost progress -------------------------------------------------------------------------------------------------
@@ -236,25 +239,27 @@ def _place(param):
     return Place(param.model, param.name.rpartition(".")[0])
 
 
-def _noisy(found):
+def _noisy(found, losses):
     """Return the faults of values that rounding changes too much.
 
-    The squares of the noise of the last step are compared with those of the value then, or with 5 % of its median,
+    The squares of the noise of the last step are compared with those of the value then, or with 5 % of their median,
     whichever is more: where a loss has almost vanished, ``ab`` compares with that too.
 
     Args:
         found: what ``StepFaults.noises`` returned for each step.
+        losses: of all steps.
     """
-    last, sizes = {}, {}
+    last, squares = {}, {}
     for step in found:
-        for fault, noise, size in step:
-            sizes.setdefault(fault.key, []).append(size**2)
-            last[fault.key] = fault, noise**2, size**2
+        for each in step:
+            squares.setdefault(each.fault.key, []).append(each.size**2)
+            last[each.fault.key] = each
     faults = []
-    for key, (fault, noise, size) in last.items():
-        share = noise / (max(size, 0.05 * sorted(sizes[key])[len(sizes[key]) // 2]) or 1.0)
+    for key, each in last.items():
+        sizes = squares[key] if each.power is None else [abs(loss) ** (2 * each.power) for loss in losses]
+        share = each.noise**2 / (max(each.size**2, 0.05 * sorted(sizes)[len(sizes) // 2]) or 1.0)
         if share >= NOISE:
-            faults.append(fault._replace(margin=math.log2(share / NOISE) / 2))
+            faults.append(each.fault._replace(margin=math.log2(share / NOISE) / 2))
     return faults
 
 

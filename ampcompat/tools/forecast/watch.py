@@ -24,8 +24,9 @@ OLD_TORCH = "A forecast needs torch 2.0 or newer, which has function modes and h
 
 
 class Sampled(NamedTuple):
-    """A recorded step with the ``Stats`` of its values, their gradients, and the details of ``OpCalls``."""
+    """A recorded step, its number in the run, and the ``Stats`` of its values, their gradients, and the details of ``OpCalls``."""
 
+    number: int
     record: Step
     values: Dict[int, Stats]
     gradients: Dict[int, Stats]
@@ -76,7 +77,7 @@ class Watch(Observer):
         self._calls = OpCalls(self._take_value, self._take_detail)
         self._updates = HalfUpdates(torch.float16)
         self._patches = PatchStack()
-        self._is_on, self._number = False, -1
+        self._is_on, self._number, self._step = False, -1, 0
         self._handles, self._before = [], []
         self._optimizers = {}  # id(param) -> the class of its optimizer
         self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
@@ -120,6 +121,7 @@ class Watch(Observer):
     def step_ended(self, next_step):
         """Read a recorded step, and begin the next one if it is to be recorded; None: the run has ended."""
         self._end()
+        self._step = next_step
         if next_step in self._recorded:
             self._begin()
 
@@ -165,7 +167,7 @@ class Watch(Observer):
             before = found[kind].get(key)
             found[kind][key] = stats if before is None or stats.largest > before.largest else before
         if record.losses:
-            self.steps.append(Sampled(record, found["value"], found["gradient"], found["detail"]))
+            self.steps.append(Sampled(self._step, record, found["value"], found["gradient"], found["detail"]))
         for key, stats in found["progress"].items():
             self._progress[key] = self._progress.get(key, 0.0) + stats.maximum
             self._sizes[key] = found["update"][key].rms, found["weight"][key].rms
