@@ -252,6 +252,7 @@ class CumulativeSum(Plain):
     """A cumulative sum of 1e5 in the end, then a difference."""
 
     module = "body"
+    rate = 0.01
 
     def function(self, x):
         y = torch.cumsum(torch.sigmoid(x) * 1e4, -1)
@@ -301,6 +302,7 @@ class ExpInModel(Plain):
     """exp of about 12, scaled afterwards."""
 
     module = "body"
+    rate = 0.02
 
     def function(self, x):
         return torch.exp(torch.tanh(x) + 12) / 4e5
@@ -718,6 +720,7 @@ class LogOfProbability(Classified):
     """log(p + 1e-8) of probabilities that are 0 in float16, in the model."""
 
     module = "body"
+    rate = 0.02
 
     def function(self, x):
         p = torch.softmax(x * 40, -1)

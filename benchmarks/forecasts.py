@@ -1,6 +1,6 @@
 """Are forecasts right? Each case of ``forecast_cases.py`` is forecast from a float32 run, and trained at each level.
 
-    python benchmarks/forecasts.py [--cases NAME …] [--overhead]
+    python benchmarks/forecasts.py [--cases NAME …] [--part chosen | held-out] [--overhead]
 
 The truth is the verdict of ``ab``; cells that it does not judge do not count. Each row has, for O1 to O5, the truth and
 the forecast: ``ok`` accepted and forecast so, ``FAIL`` rejected and forecast so, ``missed`` rejected though forecast to
@@ -34,10 +34,13 @@ def main():
     """Print a row per case and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--part", choices=("chosen", "held-out"), help="only these cases")
     parser.add_argument("--overhead", action="store_true", help="measure times instead")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cases = [kind for kind in CASES if not options.cases or kind.__name__ in options.cases]
+    if options.part:
+        cases = [kind for kind in cases if kind.held_out == (options.part == "held-out")]
     if options.overhead:
         return overhead(cases)
     counts = {False: collections.Counter(), True: collections.Counter()}
@@ -62,7 +65,9 @@ def row(kind, counts):
         if cells[-1] == "FAIL" and kind.module is not None:
             named.append(any(each["module"] == kind.module for each in told["findings"]))
         if truth == REJECTED and told["prediction"] == "keep_fp32":
-            kept.append(is_accepted(kind, level, told["keep_fp32"], report))
+            kept.append(verdict_with(kind, level, told["keep_fp32"], report))
+    counts["kept not judged"] += kept.count(NOT_JUDGED)
+    kept = [each == ACCEPTED for each in kept if each != NOT_JUDGED]
     for name, found in (("named", named), ("kept", kept)):
         counts[name] += sum(found)
         counts["all " + name] += len(found)
@@ -99,13 +104,13 @@ def record(case, on_event, options):
         raise RuntimeError(end["traceback"])
 
 
-def is_accepted(kind, level, names, report):
-    """Return whether ``ab`` accepts a level with layers in float32."""
+def verdict_with(kind, level, names, report):
+    """Return the verdict of ``ab`` on a level with layers in float32."""
     case = kind()
     case.options = dict(case.options, keep_fp32=list(case.options.get("keep_fp32", ())) + names)
     found = compare(case.train, levels=[level], baseline=level, control=False, diagnose=False, memory=False)
     runs = {report.baseline: report.runs[report.baseline], level: found.runs[level]}
-    return judge(Report(baseline=report.baseline, runs=runs))[level].kind == ACCEPTED
+    return judge(Report(baseline=report.baseline, runs=runs))[level].kind
 
 
 def summary(counts, is_held_out):
@@ -121,7 +126,7 @@ def summary(counts, is_held_out):
     for told, found, total in pairs:
         if total:
             print("- {}: {} of {}, {:.0f} %".format(told, found, total, 100 * found / total))
-    print("- not judged by ab: {}".format(counts["-"]))
+    print("- not judged by ab: {}, and {} with keep_fp32".format(counts["-"], counts["kept not judged"]))
     return [100 * found / total for _, found, total in pairs if total]
 
 

@@ -323,7 +323,7 @@ class StepFaults:
     def _noise_of_inputs(self, call, noise):
         low, found = self._level.low, []
         for index, dtype in zip(call.inputs, self.dtypes.seen[call.index]):
-            is_cast = dtype is low and self.dtypes.stored[index] is not low
+            is_cast = dtype is low and self.dtypes.stored[index] is not low or index in self.dtypes.rounded
             found.append(math.hypot(noise[index], self._rounding(index)) if is_cast else noise[index])
         return found
 

@@ -49,7 +49,8 @@ class StepDtypes:
     Attributes:
         stored: the dtype of each value.
         seen: for each call the dtypes in which it gets its inputs.
-        rounded: the values that are half between two layers of ``keep_fp32``, though both compute in float32.
+        rounded: the values that are half for a moment: before a layer of ``keep_fp32`` that gets the model's argument,
+            and after one.
         error: ``(call, why it raises, powers of two beyond the range)`` of the first call that would, or None.
     """
 
@@ -89,10 +90,11 @@ class StepDtypes:
         before, layer = made.layer_of(level.kept), used.layer_of(level.kept)
         if level.casts_functions:
             return torch.float32 if layer is not None and layer != before else dtype
+        is_argument = made.model is None and used.model is not None
+        if (before if before != layer else None) or (is_argument and layer):  # not where all of the model is kept
+            self.rounded.add(value.index)
         if (made.model is None) != (used.model is None):
             return torch.float32 if used.model is None or layer is not None else level.low
-        if before is not None and layer != before:
-            self.rounded.add(value.index)
         if layer != before:
             return level.low if layer is None else torch.float32
         return dtype

@@ -7,13 +7,14 @@ import torch
 
 from ... import opt_levels
 from ...training import state
-from .faults import LARGEST, Fault, StepFaults
+from .faults import LARGEST, TO_ZERO, Fault, StepFaults
 from .level_dtypes import Level, table
 from .op_calls import Place
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
 
-#: The share of the progress that may be lost, and by what share of itself the loss may then end higher.
+#: The share of the progress that may be lost, and by what share of itself the loss may then end higher. With layers in
+#: float32 a quarter of this, and of the noise, may be left: a proposal is to be right.
 LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
 
 #: How many times as far as float32 weights half weights may move.
@@ -24,7 +25,7 @@ TOO_FAR = 4.0
 LONGEST_SEARCH, SKIPPED_SHARE = 25, 0.1
 
 #: The squares of rounding errors over those of what they change, from which on they count.
-NOISE = 0.25
+NOISE = 0.5
 
 #: Optimizers whose step does not depend on the size of the gradient: flushed gradients count by their absolute value.
 _NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
@@ -92,7 +93,8 @@ class _Forecast:
         error, faults = self._errors(steps)
         for step in steps:
             faults += step.overflows() + step.zero_denominators() + step.flushes()
-        faults += _noisy([step.noises() for step in steps], self._observed.losses)
+        limit = NOISE if level.kept == self._level.kept else NOISE / 4
+        faults += _noisy([step.noises() for step in steps], self._observed.losses, limit)
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
         return Outcome(_merged(faults), safe, skips, error)
@@ -116,12 +118,41 @@ class _Forecast:
             margin = math.log2(max(largest) * level.scale / LARGEST) if is_beyond else 0.0
             faults = [step.gradient_overflow(LARGEST / level.scale, margin)] if is_beyond else []
             return safe, 0, level.scale, faults
-        skips = max(0, math.ceil(math.log2(level.init_scale / safe)))
-        early = [size for size, each in zip(largest, self._observed.steps) if each.number < LONGEST_SEARCH]
-        is_late = max(largest) > 2 * max(early) and skips > SKIPPED_SHARE * len(self._observed.losses)
-        limit = LARGEST / level.init_scale * 2.0 ** min(skips - 1, LONGEST_SEARCH)
-        faults = [step.gradient_overflow(limit, float(skips))] if skips > LONGEST_SEARCH or is_late else []
-        return safe, skips, min(level.init_scale, safe), faults
+        skipped = self._skipped(largest, level.init_scale)
+        is_too_long = len(skipped) > SKIPPED_SHARE * self._length and skipped[-1] >= LONGEST_SEARCH
+        if not is_too_long:
+            return safe, len(skipped), min(level.init_scale, safe), []
+        beyond = math.log2(level.init_scale * max(largest) / LARGEST)
+        limit = LARGEST / level.init_scale * 2.0 ** min(beyond / 2, LONGEST_SEARCH)
+        return safe, len(skipped), safe, [step.gradient_overflow(limit, beyond)]
+
+    def _skipped(self, largest, scale):
+        """Return the numbers of the steps that a dynamic scale would skip.
+
+        The largest gradient of a param is known of every step. The largest half gradient is as many times that as in
+        the recorded steps.
+
+        Args:
+            largest: half gradient of each recorded step.
+        """
+        gradients = self._observed.gradients
+        per_step = len(gradients) / self._length if self._length else 0
+        if per_step != int(per_step) or not per_step:  # optimizers that do not step together
+            skips = max(0, math.ceil(math.log2(scale * max(largest) / LARGEST))) if any(largest) else 0
+            return list(range(skips))
+        steps = [max(gradients[place : place + int(per_step)]) for place in range(0, len(gradients), int(per_step))]
+        known = [(each.number, size) for each, size in zip(self._observed.steps, largest) if each.number < len(steps)]
+        ratio = max([size / steps[number] for number, size in known if steps[number]], default=0.0)
+        skipped = []
+        for number, size in enumerate(steps):
+            if size * ratio * scale > LARGEST:
+                skipped.append(number)
+                scale /= 2
+        return skipped
+
+    @property
+    def _length(self):
+        return len(self._observed.losses)
 
     # -- lost progress -------------------------------------------------------------------------------------------------
 
@@ -134,16 +165,17 @@ class _Forecast:
             return broken
         shares, faults = self._survival(steps, scale)
         lost, updates = 0.0, []
+        limit = LOST_PROGRESS if level.kept == self._level.kept else LOST_PROGRESS / 4
         for each in params:
             key = each.model, each.name
             share = shares.get(key, 1.0)
             followed = 1.0 if level.has_masters or self._is_kept(each, level) else min(1.0, max(0.0, each.kept))
             lost += each.progress / total * (1.0 - share * followed)
-            if followed < 1 - LOST_PROGRESS and share >= 0.5:
+            if followed < 1 - limit and share >= 0.5:
                 half_unit = 2.0**-12 * each.weight
                 margin = math.log2(half_unit / each.update) if each.update and half_unit else 0.0
                 updates.append(Fault(_place(each), "step", "lost_updates", margin))
-        return faults + updates if lost >= LOST_PROGRESS and lost * self._fall() >= LOSS_EXCESS else []
+        return faults + updates if lost >= limit and lost * self._fall() >= LOSS_EXCESS else []
 
     def _survival(self, steps, scale):
         found, faults = {}, []
@@ -160,7 +192,8 @@ class _Forecast:
         for each in self._observed.params:
             if self._is_kept(each, level) or (each.is_finite and abs(each.kept) < TOO_FAR):
                 continue
-            found.append(Fault(_place(each), each.optimizer, "epsilon", math.log2(2.0**-25 / 1e-8)))
+            kind, margin = ("epsilon", math.log2(2.0**TO_ZERO / each.eps)) if each.eps else ("overflow", 0.0)
+            found.append(Fault(_place(each), each.optimizer, kind, margin))
         return found
 
     @staticmethod
@@ -239,7 +272,7 @@ def _place(param):
     return Place(param.model, param.name.rpartition(".")[0])
 
 
-def _noisy(found, losses):
+def _noisy(found, losses, limit):
     """Return the faults of values that rounding changes too much.
 
     The squares of the noise of the last step are compared with those of the value then, or with 5 % of their median,
@@ -248,6 +281,7 @@ def _noisy(found, losses):
     Args:
         found: what ``StepFaults.noises`` returned for each step.
         losses: of all steps.
+        limit: the share from which on it is too much.
     """
     last, squares = {}, {}
     for step in found:
@@ -258,8 +292,8 @@ def _noisy(found, losses):
     for key, each in last.items():
         sizes = squares[key] if each.power is None else [abs(loss) ** (2 * each.power) for loss in losses]
         share = each.noise**2 / (max(each.size**2, 0.05 * sorted(sizes)[len(sizes) // 2]) or 1.0)
-        if share >= NOISE:
-            faults.append(each.fault._replace(margin=math.log2(share / NOISE) / 2))
+        if share >= limit:
+            faults.append(each.fault._replace(margin=math.log2(share / limit) / 2))
     return faults
 
 

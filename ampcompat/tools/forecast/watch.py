@@ -36,7 +36,8 @@ class Sampled(NamedTuple):
 class Param(NamedTuple):
     """What happened to a param: ``progress`` is -<gradient, update>, the decrease of the loss to first order.
 
-    ``kept``: of ``half_updates``, 1.0 where unknown; ``update`` and ``weight``: root mean squares at the last record.
+    ``kept``: of ``half_updates``, 1.0 where unknown; ``update`` and ``weight``: root mean squares at the last record;
+    ``eps``: the optimizer's, 0.0 where it has none.
     """
 
     model: int
@@ -47,16 +48,22 @@ class Param(NamedTuple):
     update: float
     weight: float
     optimizer: str
+    eps: float
 
 
 class Observed(NamedTuple):
-    """All that a forecast is made of. ``stated``: the arguments of ``amp.initialize``, empty in a script without it."""
+    """All that a forecast is made of.
+
+    ``stated``: the arguments of ``amp.initialize``, empty in a script without it. ``gradients``: the largest absolute
+    gradient of a param, at each call of an optimizer's ``step``. ``problems``: optimizers that do not step in half.
+    """
 
     steps: List[Sampled]
     params: List[Param]
     batch_norms: frozenset
     stated: dict
     losses: List[float]
+    gradients: List[float]
     problems: Dict[str, str]
 
 
@@ -79,8 +86,9 @@ class Watch(Observer):
         self._patches = PatchStack()
         self._is_on, self._number, self._step = False, -1, 0
         self._handles, self._before = [], []
-        self._optimizers = {}  # id(param) -> the class of its optimizer
+        self._optimizers = {}  # id(param) -> (class of its optimizer, its eps)
         self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
+        self._largest = {}  # device -> the largest gradient at each step of an optimizer
         self.steps, self.stated = [], {}
 
     def __enter__(self):
@@ -144,8 +152,10 @@ class Watch(Observer):
                 if id(param) in self._sizes:
                     followed = kept.get(id(param), (1.0, True))
                     facts = (self._progress[id(param)],) + followed + self._sizes[id(param)]
-                    params.append(Param(number, name, *facts, self._optimizers[id(param)]))
-        return Observed(self.steps, params, frozenset(norms), self.stated, losses, self._updates.problems)
+                    params.append(Param(number, name, *facts, *self._optimizers[id(param)]))
+        by_device = [torch.stack(each).tolist() for each in self._largest.values()]
+        gradients = [max(each) for each in zip(*by_device)] if by_device else []
+        return Observed(self.steps, params, frozenset(norms), self.stated, losses, gradients, self._updates.problems)
 
     # -- a recorded step -----------------------------------------------------------------------------------------------
 
@@ -190,13 +200,15 @@ class Watch(Observer):
     def _before_step(self, optimizer, args, kwargs):
         self._calls.is_paused = True
         self._updates.before_step(optimizer)
-        if self._is_on:
-            params = [param for group in optimizer.param_groups for param in group["params"]]
-            self._before = [
-                (param, param.detach().clone(), param.grad.detach().clone())
-                for param in params
-                if param.grad is not None and not param.grad.is_sparse
-            ]
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = [param for param in params if param.grad is not None and not param.grad.is_sparse]
+        with torch.no_grad():
+            found = [param.grad.abs().max().float() for param in params if param.numel()]
+            for device in {each.device for each in found}:
+                largest = torch.stack([each for each in found if each.device == device]).max()
+                self._largest.setdefault(device, []).append(largest)
+            if self._is_on:
+                self._before = [(param, param.detach().clone(), param.grad.clone()) for param in params]
 
     def _after_step(self, optimizer, args, kwargs):
         before, self._before = self._before, []
@@ -206,5 +218,11 @@ class Watch(Observer):
                 self._samples.add(("progress", id(param)), -(gradient * update).sum())
                 self._samples.add(("update", id(param)), update)
                 self._samples.add(("weight", id(param)), weight)
-                self._optimizers[id(param)] = type(optimizer).__name__
+                self._optimizers[id(param)] = type(optimizer).__name__, _epsilon(optimizer)
         self._calls.is_paused = False
+
+
+def _epsilon(optimizer):
+    """Return the smallest eps of an optimizer's groups; 0.0 without one. Of a tuple, as Adafactor's, the first."""
+    found = [group["eps"] for group in optimizer.param_groups if group.get("eps")]
+    return min([float(each[0] if isinstance(each, (tuple, list)) else each) for each in found], default=0.0)
