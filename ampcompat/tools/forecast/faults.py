@@ -395,3 +395,40 @@ class StepFaults:
             if value.kind == "param" and stats is not None:
                 params[value.place.model, value.name] = share
         return params, found
+
+    # -- how much room there is ----------------------------------------------------------------------------------------
+
+    def rooms(self, scale):
+        """Return ``{module: Room}`` of the half values of each module, None for those outside every model."""
+        found = {}
+        for index in self._values:
+            if not self.is_low(index):
+                continue
+            place, op = self._origin(index)
+            key = place.module if place.model is not None else None
+            values, gradients = self._values[index], self._gradients.get(index)
+            largest = values.largest if math.isfinite(values.largest) else 0.0
+            gradient = 0.0 if gradients is None or not math.isfinite(gradients.largest) else gradients.largest * scale
+            lost = 0.0
+            if gradients is not None and self._level.low is torch.float16:
+                lost = gradients.share_below(TO_ZERO - math.log2(scale))
+            found.setdefault(key, []).append(Room(op, largest, gradient, lost))
+        return {key: least(rooms) for key, rooms in found.items()}
+
+
+class Room(NamedTuple):
+    """The largest half value, the largest scaled half gradient, and the share of gradients that become 0.
+
+    ``op``: the function whose result is nearest to the end of the range.
+    """
+
+    op: str
+    largest: float
+    gradient: float
+    lost: float
+
+
+def least(rooms):
+    """Return several ``Room`` objects as one."""
+    nearest = max(rooms, key=lambda room: max(room.largest, room.gradient))
+    return Room(nearest.op, *[max(getattr(room, name) for room in rooms) for name in ("largest", "gradient", "lost")])

@@ -1,18 +1,36 @@
 """The forecast as JSON: what ``--json`` writes, and what the terminal and the page show besides."""
 
-from .prediction import predict
+import math
+
+from ...errors import AmpError
+from .prediction import make_level, predict
+
+#: The largest finite number of a half dtype.
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
+
+NO_STEP = "No training step was recorded: a forecast needs a backward pass and a step of an optimizer of torch.optim."
 
 
 def make(observed):
-    """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``."""
+    """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
+
+    ``details``: ``steps``, the ``losses`` at the start and the end, and by level the ``dtype``, ``error`` (why it would
+    raise, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None), and the
+    ``rooms`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
+
+    Raises:
+        AmpError: no step was recorded.
+    """
+    if not observed.steps or not observed.losses:
+        raise AmpError(NO_STEP)
     predictions = predict(observed)
     return {
         "levels": {each.level: _level(each) for each in predictions},
         "details": {
             "steps": len(observed.losses),
-            "reasons": {each.level: each.reason for each in predictions},
-            "skips": {each.level: each.skips for each in predictions},
+            "losses": [observed.losses[0], observed.losses[-1]],
             "problems": observed.problems,
+            "levels": {each.level: _details(each, make_level(observed, each.level)) for each in predictions},
         },
     }
 
@@ -27,3 +45,21 @@ def _level(prediction):
             for fault in prediction.faults
         ],
     }
+
+
+def _details(prediction, level):
+    dtype = None if level.low is None else str(level.low).replace("torch.", "")
+    rooms = {} if dtype is None else prediction.rooms
+    return {
+        "dtype": dtype,
+        "error": prediction.reason,
+        "skips": prediction.skips,
+        "scale": level.scale,
+        "rooms": [dict(room._asdict(), module=module, margin=_margin(room, dtype)) for module, room in rooms.items()],
+    }
+
+
+def _margin(room, dtype):
+    """Return how many powers of two the largest number is beyond the range of the dtype; negative where it is not."""
+    largest = max(room.largest, room.gradient)
+    return round(math.log2(largest / LARGEST[dtype]), 1) if largest else None

@@ -1,7 +1,7 @@
 """Takes every optimizer step a second time, in half weights: what O3 would make of the same gradients.
 
 A twin of each optimizer, of the same class, has copies of the params in float16 and steps with the float32 gradients
-rounded to it. For each param, with w the weights and t the twin's, at the first and the last step,
+rounded to it, for ``STEPS`` steps. For each param, with w the weights and t the twin's, before and after them,
 
     kept = <t_last - t_first, w_last - w_first> / |w_last - w_first|**2
 
@@ -13,6 +13,9 @@ gradient under 2**-12.
 import collections
 
 import torch
+
+#: Steps that a twin takes.
+STEPS = 20
 
 _INSTANCE_STATE = ("param_groups", "state", "_amp_stash")
 
@@ -27,7 +30,9 @@ class HalfUpdates:
     def __init__(self, dtype):
         self._dtype = dtype
         self._twins = {}  # id(optimizer) -> (optimizer, its twin or None)
-        self._starts = {}  # param -> (its float32 values, its half values) before the first step
+        self._counts = {}  # id(optimizer) -> its steps
+        self._starts = {}  # param -> (its float32 values, its half values before the first step; now)
+        self._rows = []  # (param, what ``_compared`` returns)
         self.problems = {}  # class of an optimizer -> why it could not step in half
 
     def before_step(self, optimizer):
@@ -36,6 +41,10 @@ class HalfUpdates:
             self._twins[id(optimizer)] = optimizer, self._twin(optimizer)
         twin = self._twins[id(optimizer)][1]
         if twin is None:
+            return
+        self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        if self._counts[id(optimizer)] > STEPS:
+            self._finish(twin, optimizer)
             return
         with torch.no_grad():
             for group, own in zip(optimizer.param_groups, twin.param_groups):
@@ -65,17 +74,30 @@ class HalfUpdates:
             self._starts[param] = param.detach().clone(), half.clone(), half
         return half.requires_grad_(param.requires_grad)
 
+    def _finish(self, twin, optimizer):
+        """Compare the weights, and free the twin."""
+        self._twins[id(optimizer)] = optimizer, None
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for param in group["params"]:
+                    if param in self._starts:
+                        self._rows.append((param, _compared(param, *self._starts.pop(param))))
+
     def kept(self):
         """Return ``{id(param): (kept, whether all half weights are finite)}`` of the params that have moved."""
-        found = []
-        with torch.no_grad():
-            for param, (start, half_start, half) in self._starts.items():
-                moved, half_moved = (param - start).cpu().double(), (half.float() - half_start.float()).cpu().double()
-                square = (moved * moved).sum()
-                found.append(torch.stack([(moved * half_moved).sum() / square, square, half.cpu().double().sum()]))
-        rows = [row.tolist() for row in found]
-        pairs = zip(self._starts, rows)
-        return {id(param): (kept, total - total == 0) for param, (kept, square, total) in pairs if square > 0}
+        for optimizer, twin in list(self._twins.values()):
+            if twin is not None:
+                self._finish(twin, optimizer)
+        rows = [(param, row.tolist()) for param, row in self._rows]
+        return {id(param): (kept, total - total == 0) for param, (kept, square, total) in rows if square > 0}
+
+
+def _compared(param, start, half_start, half):
+    """Return a tensor of (kept, square of the distance that the param moved, sum of the half weights)."""
+    wide = torch.float32 if param.device.type == "mps" else torch.float64  # which has no float64
+    moved, half_moved = (param - start).to(wide), half.to(wide) - half_start.to(wide)
+    square = (moved * moved).sum()
+    return torch.stack([(moved * half_moved).sum() / square, square, half.to(wide).sum()])
 
 
 def _plain_step(kind):

@@ -7,7 +7,7 @@ import torch
 
 from ... import opt_levels
 from ...training import state
-from .faults import LARGEST, TO_ZERO, Fault, StepFaults
+from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
 from .level_dtypes import Level, table
 from .op_calls import Place
 
@@ -38,7 +38,8 @@ class Prediction(NamedTuple):
     """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` one line for people.
 
     ``kept``: what to pass as keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
-    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first.
+    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``rooms``: what
+    ``StepFaults.rooms`` returned for the level as it is, without layers in float32, of all recorded steps.
     """
 
     level: str
@@ -48,6 +49,7 @@ class Prediction(NamedTuple):
     skips: int
     faults: List[Fault]
     reason: str
+    rooms: dict
 
 
 class Outcome(NamedTuple):
@@ -57,6 +59,7 @@ class Outcome(NamedTuple):
     safe_scale: Optional[float]
     skips: int
     error: Optional[str]
+    rooms: dict
 
 
 def predict(observed):
@@ -73,7 +76,7 @@ class _Forecast:
     def prediction(self):
         level = self._level
         if level.low is None:
-            return Prediction(level.name, WORKS, (), None, 0, [], "it is the float32 run that was observed")
+            return Prediction(level.name, WORKS, (), None, 0, [], "", {})
         outcome = self._outcome(level)
         if not outcome.faults:
             return self._made(WORKS, (), outcome, outcome, "")
@@ -84,7 +87,7 @@ class _Forecast:
 
     def _made(self, kind, kept, outcome, final, error):
         faults = outcome.faults
-        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error)
+        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error, outcome.rooms)
 
     # -- one candidate -------------------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class _Forecast:
         faults += _noisy([step.noises() for step in steps], self._observed.losses, limit)
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
-        return Outcome(_merged(faults), safe, skips, error)
+        return Outcome(_merged(faults), safe, skips, error, _joined([step.rooms(scale) for step in steps]))
 
     @staticmethod
     def _errors(steps):
@@ -304,6 +307,15 @@ def _merged(faults):
         known = found.get(fault.key)
         found[fault.key] = fault if known is None or fault.margin > known.margin else known
     return list(found.values())
+
+
+def _joined(rooms):
+    """Return the rooms of several steps as those of one."""
+    found = {}
+    for step in rooms:
+        for module, room in step.items():
+            found.setdefault(module, []).append(room)
+    return {module: least(each) for module, each in found.items()}
 
 
 def _outermost(names):

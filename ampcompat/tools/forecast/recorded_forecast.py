@@ -1,6 +1,7 @@
 """Makes a forecast an event of a recorded run: ``RunOptions(watch="ampcompat.tools.forecast.recorded_forecast")``."""
 
 from ...abtest import curves
+from ...errors import AmpError
 from . import forecast_data
 from .watch import Watch
 
@@ -9,7 +10,7 @@ STEPS = 50
 
 
 class ForecastEvents(Watch):
-    """A ``Watch`` whose last event is the forecast, under the key ``forecast``.
+    """A ``Watch`` whose last event has the key ``forecast``: ``forecast_data.make``, or why there is none as a text.
 
     Args:
         recorder: the ``Recorder`` of the run.
@@ -32,7 +33,10 @@ class ForecastEvents(Watch):
             return []
         self._is_told = True
         losses = curves.curve(self._recorder.run, ("loss", 0))
-        return [{"forecast": forecast_data.make(self.observed(losses))}]
+        try:
+            return [{"forecast": forecast_data.make(self.observed(losses))}]
+        except AmpError as error:  # the run has its own end
+            return [{"forecast": str(error)}]
 
 
 def make(recorder, steps):

@@ -22,7 +22,7 @@ class Stats(NamedTuple):
     """What is known of a tensor's values, without those that are inf or nan.
 
     ``minimum`` and ``maximum`` are exact, and inf or nan if one value is. ``smallest``: of the absolute values but 0.
-    ``exponents[i]``: the number of values in 2**(LOWEST + i) <= abs(x) < 2**(LOWEST + i + 1). ``size``: of the tensor.
+    ``exponents``: pairs (e, the number of values in 2**e <= abs(x) < 2**(e + 1)), ascending. ``size``: of the tensor.
     """
 
     minimum: float
@@ -31,7 +31,7 @@ class Stats(NamedTuple):
     rms: float
     zeros: float
     size: int
-    exponents: Tuple[float, ...]
+    exponents: Tuple[Tuple[int, float], ...]
 
     @property
     def largest(self):
@@ -41,13 +41,15 @@ class Stats(NamedTuple):
     @property
     def nonzero(self):
         """The number of values that were counted and are not 0."""
-        return sum(self.exponents)
+        return sum(count for _, count in self.exponents)
 
     def share_below(self, exponent, power=0):
         """Return the share of the values but 0 that are under 2**exponent, each weighted by abs(x)**power."""
-        weights = [count * 2.0 ** (power * (LOWEST + place)) for place, count in enumerate(self.exponents)]
-        total = sum(weights)
-        return sum(weights[: max(0, math.floor(exponent) - LOWEST)]) / total if total else 0.0
+        end = math.floor(exponent)
+        if not self.exponents or self.exponents[0][0] >= end:
+            return 0.0
+        weights = [(e, count * 2.0 ** (power * e)) for e, count in self.exponents]
+        return sum(weight for e, weight in weights if e < end) / sum(weight for _, weight in weights)
 
 
 class TensorSamples:
@@ -88,7 +90,8 @@ class TensorSamples:
 
 def _stats(size, row):
     minimum, maximum, smallest, square, zeros = row[:5]
-    return Stats(minimum, maximum, smallest, math.sqrt(square) if square >= 0 else math.nan, zeros, size, tuple(row[5:]))
+    exponents = tuple((LOWEST + place, count) for place, count in enumerate(row[5:]) if count)
+    return Stats(minimum, maximum, smallest, math.sqrt(square) if square >= 0 else math.nan, zeros, size, exponents)
 
 
 def _rows(samples, extrema):

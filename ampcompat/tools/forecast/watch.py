@@ -3,12 +3,14 @@
 Between the recorded steps the script runs with a function mode that passes every call on, and a hook of optimizers.
 """
 
+import math
 import sys
 from typing import Dict, List, NamedTuple
 
 import torch
 
-from ... import amp
+from ... import amp, tensor_lists
+from ...apex.multi_tensor.foreach_ops import norms
 from ...errors import AmpError
 from ...observer import Observer
 from ...patching import PatchStack
@@ -18,7 +20,7 @@ from .op_calls import OpCalls, Step
 from .tensor_samples import Stats, TensorSamples
 
 #: Of a run of n steps these are recorded, as shares of it, besides the first two.
-SHARES = (0.1, 0.3, 0.6, 1.0)
+SHARES = (0.1, 0.4, 1.0)
 
 OLD_TORCH = "A forecast needs torch 2.0 or newer, which has function modes and hooks of all optimizers; this is {}."
 
@@ -201,9 +203,9 @@ class Watch(Observer):
         self._calls.is_paused = True
         self._updates.before_step(optimizer)
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        params = [param for param in params if param.grad is not None and not param.grad.is_sparse]
+        params = [param for param in params if param.grad is not None and param.numel() and not param.grad.is_sparse]
         with torch.no_grad():
-            found = [param.grad.abs().max().float() for param in params if param.numel()]
+            found = [norms(alike, math.inf).max().float() for alike in tensor_lists.grouped([p.grad for p in params])]
             for device in {each.device for each in found}:
                 largest = torch.stack([each for each in found if each.device == device]).max()
                 self._largest.setdefault(device, []).append(largest)
