@@ -55,6 +55,7 @@ setup(
         "ampcompat.abtest.report": ["page.*", "charts.json"],
         "ampcompat.apex": ALIAS,
         "ampcompat.cuda_redirect": ["site/*.py"],
+        "ampcompat.tools.forecast": ["forecast.html", "heat_map.json"],
     },
     python_requires=">=3.7",
     # The oldest torch that the test suite runs on; the newest, 2.15, is no upper bound: `ampcompat info` tells.

@@ -63,7 +63,7 @@ def row(kind, counts):
         cells.append(cell(truth, told["prediction"]))
         counts[cells[-1]] += 1
         if cells[-1] == "FAIL" and kind.module is not None:
-            named.append(any(each["module"] == kind.module for each in told["findings"]))
+            named.append(any((each["module"] or "") == kind.module for each in told["findings"]))
         if truth == REJECTED and told["prediction"] == "keep_fp32":
             kept.append(verdict_with(kind, level, told["keep_fp32"], report))
     counts["kept not judged"] += kept.count(NOT_JUDGED)

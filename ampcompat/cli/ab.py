@@ -20,6 +20,7 @@ from ..errors import AmpError
 from . import device_option, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .forecast import STEPS, agreement, print_forecast, run_forecast
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
 from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses
@@ -40,6 +41,7 @@ def ab(arguments):
         parser.error(str(error))
     if options.plan:
         return _plan(parser, options.plan, report, planned)
+    forecast = _forecast(options, command) if options.forecast else None
     progress = make_progress(steps=options.steps, runs=len(missing))
     outputs = {}
     try:
@@ -50,6 +52,8 @@ def ab(arguments):
     report.environment.update({"target": options.target} if options.target else {})
     advice.advise(report)
     print_report(options, report, outputs)
+    if forecast is not None:
+        print("\n" + agreement(forecast, report))
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
@@ -92,6 +96,8 @@ def _parser():
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
     target_option.add_option(parser)
+    told = "first forecast which levels will work, from 50 steps in float32, and say in the end whether that was right"
+    add("--forecast", action="store_true", help=told)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
@@ -150,6 +156,21 @@ def _add_output_options(add):
     add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+
+
+def _forecast(options, command):
+    """Forecast the levels and print what is foreseen; None where that is not possible, which is said too."""
+    wanted = argparse.Namespace(
+        steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
+    )
+    try:
+        found = run_forecast(wanted, command, make_progress(steps=wanted.steps))
+    except AmpError as error:  # the levels may run all the same
+        print("No forecast: {}\n".format(error), file=sys.stderr)
+        return None
+    print_forecast(found, command, options.details)
+    print()
+    return found
 
 
 def _plan(parser, folder, report, planned):

@@ -12,6 +12,7 @@ import sys
 from ..abtest.planned_run import PlannedRun
 from ..abtest.report_data import write_atomically
 from ..abtest.subprocess_run import SubprocessRun, exit_code, sigterm_as_interrupt
+from ..abtest.verdict import ACCEPTED, REJECTED, judge
 from ..errors import AmpError
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
@@ -125,6 +126,16 @@ def print_forecast(found, command, details):
 
     width = min(100, max(80, shutil.get_terminal_size((80, 24)).columns))
     print(to_text(found, command, width, details))
+
+
+def agreement(found, report):
+    """Return in which levels the verdicts of a report agree with a forecast, as one sentence."""
+    verdicts = {level: verdict.kind for level, verdict in judge(report).items() if level in found["levels"]}
+    judged = [level for level, kind in verdicts.items() if kind in (ACCEPTED, REJECTED)]
+    works = {level: found["levels"][level]["prediction"] == "works" for level in judged}
+    wrong = [level for level in judged if works[level] != (verdicts[level] == ACCEPTED)]
+    told = "The forecast was right at {} of {} judged levels".format(len(judged) - len(wrong), len(judged))
+    return told + ("; wrong at {}.".format(", ".join(wrong)) if wrong else ".")
 
 
 def write_files(found, options, command):

@@ -405,14 +405,13 @@ class StepFaults:
             if not self.is_low(index):
                 continue
             place, op = self._origin(index)
-            key = place.module if place.model is not None else None
             values, gradients = self._values[index], self._gradients.get(index)
             largest = values.largest if math.isfinite(values.largest) else 0.0
             gradient = 0.0 if gradients is None or not math.isfinite(gradients.largest) else gradients.largest * scale
             lost = 0.0
             if gradients is not None and self._level.low is torch.float16:
                 lost = gradients.share_below(TO_ZERO - math.log2(scale))
-            found.setdefault(key, []).append(Room(op, largest, gradient, lost))
+            found.setdefault(place.name, []).append(Room(op, largest, gradient, lost))
         return {key: least(rooms) for key, rooms in found.items()}
 
 

@@ -41,7 +41,7 @@ def _level(prediction):
         "keep_fp32": list(prediction.kept),
         "safe_loss_scale": prediction.safe_scale,
         "findings": [
-            {"module": fault.place.module, "op": fault.op, "kind": fault.kind, "margin": round(fault.margin, 1)}
+            {"module": fault.place.name, "op": fault.op, "kind": fault.kind, "margin": round(fault.margin, 1)}
             for fault in prediction.faults
         ],
     }
@@ -55,11 +55,17 @@ def _details(prediction, level):
         "error": prediction.reason,
         "skips": prediction.skips,
         "scale": level.scale,
-        "rooms": [dict(room._asdict(), module=module, margin=_margin(room, dtype)) for module, room in rooms.items()],
+        "rooms": [
+            dict(room._asdict(), module=module, margin=_margin(room, dtype, level.scale))
+            for module, room in rooms.items()
+        ],
     }
 
 
-def _margin(room, dtype):
-    """Return how many powers of two the largest number is beyond the range of the dtype; negative where it is not."""
-    largest = max(room.largest, room.gradient)
+def _margin(room, dtype, scale):
+    """Return how many powers of two the largest number is beyond the range of the dtype; negative where it is not.
+
+    A dynamic loss scale makes room for gradients, so that they count with a static one only.
+    """
+    largest = room.largest if scale is None else max(room.largest, room.gradient)
     return round(math.log2(largest / LARGEST[dtype]), 1) if largest else None

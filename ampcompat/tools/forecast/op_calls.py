@@ -69,6 +69,11 @@ class Place(NamedTuple):
     model: Optional[int]
     module: str
 
+    @property
+    def name(self):
+        """The module's dotted name, "" for the model itself; None outside every model."""
+        return None if self.model is None else self.module
+
     def layer_of(self, names):
         """Return which of these modules this one is, or is within; None if it is in none of them."""
         for name in names if self.model is not None else ():

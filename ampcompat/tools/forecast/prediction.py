@@ -6,6 +6,7 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ... import opt_levels
+from ...op_table.rows import HALF
 from ...training import state
 from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
 from .level_dtypes import Level, table
@@ -29,6 +30,9 @@ NOISE = 0.5
 
 #: Optimizers whose step does not depend on the size of the gradient: flushed gradients count by their absolute value.
 _NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
+
+#: The share of the products that must still run in half with the proposed layers in float32.
+LEFT_IN_HALF = 0.3
 
 #: Rounds of the search for layers to keep in float32.
 _ROUNDS = 12
@@ -240,14 +244,17 @@ class _Forecast:
         return kept
 
     def _leaves_half(self, kept):
-        """Return whether a product, at least, still runs in half."""
+        """Return whether ``LEFT_IN_HALF`` of the products that the level runs in half still do."""
         level = self._level._replace(kept=self._level.kept + kept)
-        for sampled in self._observed.steps[:1]:
-            dtypes = StepFaults(sampled, level).dtypes
-            for call in sampled.record.calls:
-                if level.table.get(call.op) == "half" and level.low in dtypes.seen[call.index]:
-                    return True
-        return False
+        before, after = [_half_products(self._observed.steps[0], each) for each in (self._level, level)]
+        return after >= max(1, LEFT_IN_HALF * before)
+
+
+def _half_products(sampled, level):
+    """Return the number of products of a step that run in half."""
+    seen = StepFaults(sampled, level).dtypes.seen
+    products = [call for call in sampled.record.calls if level.table.get(call.op) == HALF]
+    return sum(1 for call in products if level.low in seen[call.index])
 
 
 def make_level(observed, name):

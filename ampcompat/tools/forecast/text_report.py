@@ -13,7 +13,9 @@ PREFERRED = ("O1", "O2", "O4", "O5")
 SHOWN, ROWS = 2, 40
 
 _TOLD = {"works": "works", "fails": "will not work"}
-_OUTSIDE = "the script outside the model"
+
+#: What calls outside every model, and in the forward of a model itself, are said to be in.
+OUTSIDE, WHOLE = "the script outside the model", "the model itself"
 
 
 def to_text(forecast, command, width=80, details=False):
@@ -46,7 +48,7 @@ def verdict(found):
 
 
 def _level(level, found, told, width, details):
-    lines = ["{}  {}".format(level, verdict(found))]
+    lines = textwrap.wrap("{}  {}".format(level, verdict(found)), width, subsequent_indent="    ")
     sentences = reasons(found, told)
     hidden = 0 if details else len(sentences) - SHOWN
     sentences = sentences if details else sentences[:SHOWN]
@@ -63,8 +65,13 @@ def reasons(found, told):
     return sentences + [_finding(each, told["dtype"]) for each in found["findings"] if each["kind"] != "dtype"]
 
 
+def name_of(module):
+    """Return a module's name for people; None is the script outside every model."""
+    return OUTSIDE if module is None else module or WHOLE
+
+
 def _finding(finding, dtype):
-    module, op, margin = finding["module"] or _OUTSIDE, finding["op"], finding["margin"]
+    module, op, margin = name_of(finding["module"]), finding["op"], finding["margin"]
     texts = {
         "overflow": "{module}: {op} is {margin} powers of two beyond the largest {dtype}",
         "underflow": "{module}: {op} is {margin} powers of two under the smallest {dtype}",
@@ -92,7 +99,7 @@ def _rooms(told):
     rooms = sorted(told["rooms"], key=lambda room: -1e9 if room["margin"] is None else -room["margin"])
     lines = ["      {:28} {:16} {:>9} {:>9} {:>7}".format("module", "function", "largest", "gradient", "lost")]
     for room in rooms[:ROWS]:
-        name = (_OUTSIDE if room["module"] is None else room["module"] or "the model itself")[-28:]
+        name = name_of(room["module"])[-28:]
         row = name, room["op"][:16], number(room["largest"]), number(room["gradient"]), percent(room["lost"])
         lines.append("      {:28} {:16} {:>9} {:>9} {:>7}".format(*row))
     return lines + (["      and {} more modules".format(len(rooms) - ROWS)] if len(rooms) > ROWS else [])
