@@ -1227,10 +1227,10 @@ class KeptByScript(ActivationOverflows):
     options = {"keep_fp32": ["body"]}
 
 
-# -- held out ----------------------------------------------------------------------------------------------------------
+# -- more of all kinds -------------------------------------------------------------------------------------------------
 
 
-@held_out
+@case
 class CubeOfActivations(Plain):
     """The cube of 100 in half, by multiplication."""
 
@@ -1255,7 +1255,7 @@ class Expanding(nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-@held_out
+@case
 class WideRange(Plain):
     """Activations of 1e6 between two layers that do not learn."""
 
@@ -1269,7 +1269,7 @@ class WideRange(Plain):
         return torch.optim.SGD(params[:2] + params[-2:], lr=self.rate)
 
 
-@held_out
+@case
 class ModerateRange(WideRange):
     """The same with activations of 1e3: healthy."""
 
@@ -1279,7 +1279,7 @@ class ModerateRange(WideRange):
         return Expanding(1e3)
 
 
-@held_out
+@case
 class ConvolutionOverflows(Plain):
     """A convolution with weights of 1e4 over inputs of 100, then a group norm."""
 
@@ -1300,7 +1300,7 @@ class ConvolutionOverflows(Plain):
         return x[:, 0, :1] / 100
 
 
-@held_out
+@case
 class HealthyConvolution(ConvolutionOverflows):
     """The same with inputs and weights of 1."""
 
@@ -1319,7 +1319,7 @@ class HealthyConvolution(ConvolutionOverflows):
         return x[:, 0, :1]
 
 
-@held_out
+@case
 class ProductOfFeatures(Plain):
     """An outer product of activations of 500, summed."""
 
@@ -1330,7 +1330,7 @@ class ProductOfFeatures(Plain):
         return torch.bmm(y.unsqueeze(2), y.unsqueeze(1)).mean(2) / 500 + x
 
 
-@held_out
+@case
 class GatedBySigmoid(Plain):
     """A gate of 1e6 before a sigmoid: healthy."""
 
@@ -1338,7 +1338,7 @@ class GatedBySigmoid(Plain):
         return torch.relu(x) * torch.sigmoid(x.detach() * 1e6)
 
 
-@held_out
+@case
 class ClampedActivations(Plain):
     """1e6, clamped to 6: healthy."""
 
@@ -1346,7 +1346,7 @@ class ClampedActivations(Plain):
         return torch.clamp(x.detach() * 1e6, -6, 6) * 0.1 + torch.relu(x)
 
 
-@held_out
+@case
 class NormOfLargeVector(Plain):
     """Squares of 1e6, summed by hand, for a root."""
 
@@ -1357,7 +1357,7 @@ class NormOfLargeVector(Plain):
         return y / (y * y).sum(-1, keepdim=True).add(1.0).sqrt() * 3
 
 
-@held_out
+@case
 class SmallDenominator(Plain):
     """A quotient of two numbers of 1e-9."""
 
@@ -1368,7 +1368,7 @@ class SmallDenominator(Plain):
         return torch.relu(x) * 1e-9 / small
 
 
-@held_out
+@case
 class SmallInputs(Plain):
     """Features of 1e-9 that a large first weight makes 1."""
 
@@ -1390,7 +1390,7 @@ class SmallInputs(Plain):
         return super().targets(x * 1e9)
 
 
-@held_out
+@case
 class TinyGradientsOfAdam(Plain):
     """Gradients of 1e-10 with an Adam whose eps is smaller still."""
 
@@ -1401,14 +1401,14 @@ class TinyGradientsOfAdam(Plain):
         return super().loss(output, target) * 1e-10
 
 
-@held_out
+@case
 class GradientsOfMillions(ScaledLoss):
     """Gradients of 1e8."""
 
     factor = 1e8
 
 
-@held_out
+@case
 class ScaleOf1024(ScaledLoss):
     """Small gradients with a static scale of 1024: healthy."""
 
@@ -1416,7 +1416,7 @@ class ScaleOf1024(ScaledLoss):
     options = {"loss_scale": 1024.0}
 
 
-@held_out
+@case
 class ScaleForHugeGradients(ScaledLoss):
     """Gradients of 1e5 with a static scale of 64."""
 
@@ -1424,7 +1424,7 @@ class ScaleForHugeGradients(ScaledLoss):
     options = {"loss_scale": 64.0}
 
 
-@held_out
+@case
 class AdamWithMiddlingEpsilon(Plain):
     """Adam with an eps of 1e-6 and gradients of 1e-3: their squares are 0 in half."""
 
@@ -1435,7 +1435,7 @@ class AdamWithMiddlingEpsilon(Plain):
         return super().loss(output, target) * 1e-3
 
 
-@held_out
+@case
 class MomentumOfLargeWeights(Plain):
     """A bias of 300 that SGD with momentum moves by 0.01 per step."""
 
@@ -1456,7 +1456,7 @@ class MomentumOfLargeWeights(Plain):
         return super().targets(x) + 303.0
 
 
-@held_out
+@case
 class StandardizedByHand(Plain):
     """(x - mean) / (std + 1e-9) of columns that are constant in a quarter of the batch's columns."""
 
@@ -1468,7 +1468,7 @@ class StandardizedByHand(Plain):
     rate = 0.01
 
 
-@held_out
+@case
 class InverseSquareRoot(Plain):
     """rsqrt of sums of squares with an eps of 1e-5: healthy."""
 
@@ -1476,7 +1476,7 @@ class InverseSquareRoot(Plain):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
 
 
-@held_out
+@case
 class EntropyOfWeights(Classified):
     """p log p of a sharp softmax with an eps of 1e-10, in the model."""
 
@@ -1487,14 +1487,14 @@ class EntropyOfWeights(Classified):
         return p * torch.log(p + 1e-10) + torch.relu(x)
 
 
-@held_out
+@case
 class LargeOffsetOfInputs(OffsetOfInputs):
     """Features of 2000 with a deviation of 1: lost in bfloat16, not in float16."""
 
     offset = 2e3
 
 
-@held_out
+@case
 class RunningDifference(Plain):
     """Differences between neighbours of a sum that has grown to some thousands."""
 
@@ -1505,7 +1505,7 @@ class RunningDifference(Plain):
         return torch.cat([x[:, :1], total[:, 1:] - total[:, :-1] - 300], -1)
 
 
-@held_out
+@case
 class PositionsInFloat32(Plain):
     """Positions from arange, in float32, that a layer gets with the half features."""
 
@@ -1524,7 +1524,7 @@ class PositionsInFloat32(Plain):
         return WithPositions()
 
 
-@held_out
+@case
 class FilledByHand(Plain):
     """A mask of 1e30 written into half scores."""
 
@@ -1534,7 +1534,7 @@ class FilledByHand(Plain):
         return Attention(lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -1e30))
 
 
-@held_out
+@case
 class CellInFloat32(Plain):
     """A GRU cell whose state is made like its input: healthy."""
 
@@ -1552,7 +1552,7 @@ class CellInFloat32(Plain):
         return Cell()
 
 
-@held_out
+@case
 class SeparableConvolutions(Convolutions):
     """Grouped convolutions with batch norm and SiLU."""
 
@@ -1564,7 +1564,7 @@ class SeparableConvolutions(Convolutions):
         )  # fmt: skip
 
 
-@held_out
+@case
 class MultiHead(Plain):
     """nn.MultiheadAttention with SGD."""
 
@@ -1581,7 +1581,7 @@ class MultiHead(Plain):
         return Heads()
 
 
-@held_out
+@case
 class Mixture(Plain):
     """Two branches mixed by a learned softmax."""
 
@@ -1598,7 +1598,7 @@ class Mixture(Plain):
         return Mixed()
 
 
-@held_out
+@case
 class CosineLoss(Plain):
     """A cosine embedding loss between two vectors."""
 
@@ -1611,7 +1611,7 @@ class CosineLoss(Plain):
         return (1 - F.cosine_similarity(output, target)).mean()
 
 
-@held_out
+@case
 class LabelsSmoothed(Classified):
     """Cross-entropy with smoothed labels and weight decay."""
 
@@ -1622,7 +1622,7 @@ class LabelsSmoothed(Classified):
         return F.cross_entropy(output, target, label_smoothing=0.1)
 
 
-@held_out
+@case
 class LargeClassWeights(Classified):
     """Logits of 3e5 whose differences count, from weights of 1e6."""
 
@@ -1636,3 +1636,196 @@ class LargeClassWeights(Classified):
 
     def optimizer(self, params):
         return torch.optim.SGD(list(params)[3:4], lr=0.0)
+
+
+# -- held out ----------------------------------------------------------------------------------------------------------
+
+
+@held_out
+class SquareBeforeMean(Plain):
+    """A mean of squares of 600, by pow, in the model; then its root."""
+
+    module = "body"
+
+    def function(self, x):
+        y = torch.tanh(x) * 600
+        return y / (torch.mean(torch.square(y), -1, keepdim=True) + 1).sqrt()
+
+
+@held_out
+class BatchNormAfterLargeLayer(Classified):
+    """A layer that returns 1e6, before batch norm."""
+
+    module = "embed"
+    rate = 0.05
+
+    def model(self):
+        net = Net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU()), self.outputs)
+        with torch.no_grad():
+            net.embed.weight.mul_(1e6)
+        return net
+
+
+@held_out
+class LargeButInRange(Classified):
+    """The same with 1e3: healthy."""
+
+    rate = 0.05
+
+    def model(self):
+        net = Net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU()), self.outputs)
+        with torch.no_grad():
+            net.embed.weight.mul_(1e3)
+        return net
+
+
+@held_out
+class BilinearScores(Plain):
+    """einsum of two activations of 400 over 32 units."""
+
+    module = "body"
+
+    def function(self, x):
+        y = torch.tanh(x) * 400
+        return torch.einsum("bi,bj->bij", y, y).sum(-1) / 1e6 + torch.relu(x)
+
+
+@held_out
+class LogOfVariance(Plain):
+    """log(var + 1e-9) of rows of which some are constant."""
+
+    module = "body"
+    rate = 0.005
+
+    def function(self, x):
+        y = x.detach() * (torch.arange(len(x), device=x.device)[:, None] > 2)
+        return torch.relu(x) + 0.1 * torch.log(y.pow(2).mean(-1, keepdim=True) + 1e-9).tanh()
+
+
+@held_out
+class Harmonic(Plain):
+    """A reciprocal of numbers between 1e-9 and 1e-8, scaled."""
+
+    module = "body"
+
+    def function(self, x):
+        return torch.reciprocal((torch.sigmoid(x) + 0.1) * 1e-8) * 1e-9
+
+
+@held_out
+class NesterovWithDecay(Plain):
+    """SGD with Nesterov momentum and weight decay: healthy."""
+
+    def optimizer(self, params):
+        return torch.optim.SGD(params, lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
+
+
+@held_out
+class AdamaxOptimizer(Plain):
+    """Adamax, whose eps is added within a maximum."""
+
+    def optimizer(self, params):
+        return torch.optim.Adamax(params, lr=2e-3)
+
+
+@held_out
+class NAdamOptimizer(Plain):
+    """NAdam's eps of 1e-8 is 0 in half weights."""
+
+    def optimizer(self, params):
+        return torch.optim.NAdam(params, lr=2e-3)
+
+
+@held_out
+class LossPerSampleTiny(Plain):
+    """A loss of 1e-6, whose learning rate is as much larger."""
+
+    factor = 1e-7
+
+    def optimizer(self, params):
+        return torch.optim.SGD(params, lr=self.rate / self.factor, momentum=0.5)
+
+    def loss(self, output, target):
+        return F.l1_loss(output, target) * self.factor
+
+
+@held_out
+class SumOverBatch(Plain):
+    """A loss that is a sum of 32 squares times 1e4: large gradients, found by a dynamic scale."""
+
+    rate = 1e-7
+
+    def loss(self, output, target):
+        return F.mse_loss(output, target, reduction="sum") * 1e4
+
+
+@held_out
+class TimestampFeature(Plain):
+    """One feature is a time of 1e9 seconds, from which the model subtracts the first."""
+
+    module = "0"
+
+    def model(self):
+        class Centered(nn.Module):
+            def forward(self, x):
+                return (x - 1e9) / 1e3
+
+        return nn.Sequential(Centered(), Net(self.body()))
+
+    def inputs(self):
+        return torch.randint(-1000, 1000, (BATCH, FEATURES)).float() * 64 / 64 * 64 + 1e9
+
+    def targets(self, x):
+        return super().targets((x - 1e9) / 64e3)
+
+
+@held_out
+class PercentTargets(Plain):
+    """Outputs of 50 with deviations of 5: healthy."""
+
+    rate = 0.002
+
+    def model(self):
+        net = super().model()
+        with torch.no_grad():
+            net.head.bias.fill_(50.0)
+        return net
+
+    def targets(self, x):
+        return super().targets(x) * 5 + 50
+
+
+@held_out
+class SqueezeAndExcite(Convolutions):
+    """Channels weighted by a gate: healthy."""
+
+    def model(self):
+        class Gate(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.down, self.up = nn.Linear(8, 4), nn.Linear(4, 8)
+
+            def forward(self, x):
+                return x * torch.sigmoid(self.up(torch.relu(self.down(x.mean((2, 3))))))[:, :, None, None]
+
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), Gate(), nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(), nn.Linear(32, 4),
+        )  # fmt: skip
+
+
+@held_out
+class MaskMadeInForward(Plain):
+    """A float32 mask of -1e9 made in forward and added to half scores: float32 from there on."""
+
+    module = "body"
+
+    def body(self):
+        class Masked(Attention):
+            def forward(self, x):
+                x = x.view(4, -1, WIDTH)
+                mask = torch.triu(torch.full((x.shape[1], x.shape[1]), -1e9), 1)
+                weights = torch.softmax(self.query(x) @ self.key(x).transpose(1, 2) / 6 + mask, -1)
+                return (x + torch.bmm(weights, self.value(x))).view(-1, WIDTH)
+
+        return Masked()

@@ -10,7 +10,7 @@ import shutil
 import sys
 
 from ..abtest.planned_run import PlannedRun
-from ..abtest.report_data import write_atomically
+from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
 from ..abtest.subprocess_run import SubprocessRun, exit_code, sigterm_as_interrupt
 from ..abtest.verdict import ACCEPTED, REJECTED, judge
 from ..errors import AmpError
@@ -113,11 +113,10 @@ def run_forecast(options, command, progress):
         child.run_to_end(on_event)
     finally:
         progress.end("float32", child.run)
-    if not found:
-        raise AmpError("\n".join(filter(None, [child.run.error or "it made no step", child.output])))
-    if isinstance(found[0], str):
-        raise AmpError(found[0])
-    return found[0]
+    if found and isinstance(found[0], dict):
+        return found[0]
+    told = None if child.run.error in NOTHING_TO_RECORD else child.run.error
+    raise AmpError("\n".join(filter(None, [child.output.strip(), told or (found or ["it made no step"])[0]])))
 
 
 def print_forecast(found, command, details):

@@ -33,7 +33,7 @@ With S the loss scale, x a value, g an unscaled gradient, rms the root mean squa
 
 Layers for ``keep_fp32`` are searched on the same record: those with faults are kept, and the dtypes and faults computed
 again, until none is left; then each that is not needed is left out. A proposal must leave a quarter of the limits above,
-and three tenths of the products in half.
+and a fifth of the products in half.
 
 Harmless, and no fault: single gradients that become 0, an overflow that saturates, a skipped step at the start.
 """

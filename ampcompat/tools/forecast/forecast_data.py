@@ -14,7 +14,8 @@ NO_STEP = "No training step was recorded: a forecast needs a backward pass and a
 def make(observed):
     """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
 
-    ``details``: ``steps``, the ``losses`` at the start and the end, and by level the ``dtype``, ``error`` (why it would
+    ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
+    ``problems`` (optimizers that did not step in half, and why), and by level the ``dtype``, ``error`` (why it would
     raise, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None), and the
     ``rooms`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
 
@@ -30,6 +31,7 @@ def make(observed):
             "steps": len(observed.losses),
             "losses": [observed.losses[0], observed.losses[-1]],
             "problems": observed.problems,
+            "has_amp": bool(observed.stated),
             "levels": {each.level: _details(each, make_level(observed, each.level)) for each in predictions},
         },
     }

@@ -32,7 +32,7 @@ NOISE = 0.5
 _NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
 
 #: The share of the products that must still run in half with the proposed layers in float32.
-LEFT_IN_HALF = 0.3
+LEFT_IN_HALF = 0.2
 
 #: Rounds of the search for layers to keep in float32.
 _ROUNDS = 12

@@ -120,9 +120,10 @@ def advice(forecast, command):
     if level is None:
         return ["No level will work: train in float32."]
     kept = forecast["levels"][level]["keep_fp32"]
-    if kept:
-        call = 'amp.initialize(model, optimizer, opt_level="{}", {})'.format(level, argument(kept))
-        return ["Take {}: {}".format(level, call)]
+    if kept or not forecast["details"]["has_amp"]:
+        layers = ", " + argument(kept) if kept else ""
+        call = 'amp.initialize(model, optimizer, opt_level="{}"{})'.format(level, layers)
+        return ["Take {}: model, optimizer = {}".format(level, call)]
     return [
         "Take {}: python -m ampcompat run --opt-level {} {}".format(level, level, script),
         "Check:   python -m ampcompat ab --levels O0,{} {}".format(level, script),
