@@ -1,9 +1,9 @@
 """Small trainings for ``forecasts.py``: planted causes why half precision fails, and healthy networks of every kind.
 
-A case is a class with what differs from a plain regression: ``body`` (the module between ``embed`` and ``head``), or
-``model``; ``batch``; ``loss``; ``optimizer``; ``options`` of ``amp.initialize``. ``module`` is the one to be named where a
-level fails, or None where the case plants no fault in one. The cases in the last part are held out: they were written
-when the forecast's constants had been chosen with the others, which have not been changed since.
+A case is a class with what differs from a plain regression: ``function`` or ``body`` (between ``embed`` and ``head``),
+or ``model``; ``inputs``, ``targets``; ``loss``; ``optimizer``; ``options`` of ``amp.initialize``. ``module`` is the one
+to be named where a level fails, or None where the case plants no fault in one. The cases in the last part are held out:
+they were written when the forecast's constants had been chosen with the others.
 """
 
 import math

@@ -111,7 +111,9 @@ def test_updates_under_half_a_unit_of_the_last_place_are_lost_without_master_wei
 def test_gradients_that_no_first_scale_saves_underflow():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e14)
-    found = forecast(model, steps=30, optimizer=optimizer, loss=lambda output, x: (output - x[:, :1]).pow(2).mean() * 1e-15)
+    found = forecast(
+        model, steps=30, optimizer=optimizer, loss=lambda output, x: (output - x[:, :1]).pow(2).mean() * 1e-15
+    )
     assert [predictions(found)[level] for level in ("O1", "O2", "O4", "O5")] == ["fails", "fails", "works", "works"]
     assert {kind for _, kind in kinds(found, "O1")} == {"underflow"}
 

@@ -1,4 +1,4 @@
-"""What is recorded of a step: calls by module, the dtypes that a level gives them, statistics; and that nothing stays."""
+"""What is recorded of a step: calls by module, their dtypes at a level, statistics; and that nothing stays."""
 
 import math
 import os

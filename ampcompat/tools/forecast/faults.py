@@ -1,23 +1,16 @@
 """What would go wrong in one recorded step at a level: see the formulas in the package's docstring."""
 
 import math
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 
 from ...op_table.rows import HALF
 from .level_dtypes import StepDtypes
-from .op_calls import NORMS, Place
+from .op_calls import Place
 
 #: The first number that float16 rounds to inf, and its largest finite one; the exponent under which it rounds to 0.
 TO_INF, LARGEST, TO_ZERO = 65520.0, 65504.0, -25
-
-#: The root mean square of a rounding error relative to the value, and the dtype's smallest subnormal.
-ROUNDING = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
-SUBNORMAL = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
-
-#: Noise over signal from which a difference, norm or softmax is not what it is in float32.
-NOISE = 0.5
 
 #: A value's share of the loss, to first order at most, below which it does not matter that it becomes 0.
 SIGNIFICANT = 0.01
@@ -35,10 +28,6 @@ _BOUNDED_BELOW = frozenset(
 )
 #: Functions that keep the sign of inf.
 _KEEPS_SIGN = frozenset("add radd relu dropout cat stack sum mean leaky_relu softplus float half to".split())
-_DIFFERENCES = frozenset("add sub rsub mse_loss l1_loss smooth_l1_loss huber_loss subtract".split())
-_LOSSES = {"mse_loss": 0.5, "l1_loss": 1.0, "smooth_l1_loss": 1.0, "huber_loss": 1.0}
-#: Functions whose relative error is the absolute error of their input.
-_OF_ABSOLUTE_ERROR = frozenset("softmax log_softmax cross_entropy exp logsumexp".split())
 #: Functions that sum many numbers, for the name of a fault.
 _REDUCTIONS = frozenset(
     "sum mean norm vector_norm matrix_norm std var prod cumsum cumprod mse_loss l1_loss logsumexp dist cdist".split()
@@ -46,18 +35,6 @@ _REDUCTIONS = frozenset(
 #: Functions that are singular at 0, and which input it is that must not be 0.
 _SINGULAR = dict.fromkeys("reciprocal rsqrt log log2 log10 sqrt rtruediv rdiv".split(), 0)
 _SINGULAR.update(div=1, true_divide=1, truediv=1, divide=1, addcdiv=2)
-
-
-class Noise(NamedTuple):
-    """What rounding makes of a value: root mean squares of the noise and of the value.
-
-    ``power``: where the value is a loss, that by which the loss gives this size; otherwise None.
-    """
-
-    fault: "Fault"
-    noise: float
-    size: float
-    power: Optional[float]
 
 
 class Fault(NamedTuple):
@@ -74,7 +51,7 @@ class Fault(NamedTuple):
         return self.place, self.op, self.kind
 
 
-def _plain(op):
+def plain(op):
     """Return the name of a function without the underscores of operators and in-place forms."""
     name = op.strip("_")
     return name[1:] if op.startswith("__i") and name != "invert" else name
@@ -95,46 +72,50 @@ class StepFaults:
     """The faults of one recorded step at a level.
 
     Args:
-        sampled: the ``watch.Sampled``.
+        sampled: the ``watch.Sampled``, whose fields are attributes of the same names here.
         level: the ``Level``.
+
+    Attributes:
+        dtypes: the ``StepDtypes``.
+        losses: the indices of the values that are losses.
     """
 
     def __init__(self, sampled, level):
-        self._level, self._record = level, sampled.record
-        self._values, self._gradients, self._details = sampled.values, sampled.gradients, sampled.details
+        self.level, self.record = level, sampled.record
+        self.values, self.gradients, self.details = sampled.values, sampled.gradients, sampled.details
         self.dtypes = StepDtypes(sampled.record, level)
         self._consumers = [[] for _ in sampled.record.values]  # of each value: (call, position of the input)
         for call in sampled.record.calls:
             for position, index in enumerate(call.inputs):
                 self._consumers[index].append((call, position))
-        self._losses = frozenset(sampled.record.losses)
+        self.losses = frozenset(sampled.record.losses)
         self._reached = {}
-        sizes = [self._values[index].rms for index in self._losses if index in self._values]
+        sizes = [self.values[index].rms for index in self.losses if index in self.values]
         self._loss = max(sizes, default=0.0)
 
     # -- where a value is half -----------------------------------------------------------------------------------------
 
     def _casts_of(self, index):
         """Return the (call, position) pairs that get a value in the low dtype."""
-        return [(c, p) for c, p in self._consumers[index] if self.dtypes.seen[c.index][p] is self._level.low]
+        return [(c, p) for c, p in self._consumers[index] if self.dtypes.seen[c.index][p] is self.level.low]
 
     def is_low(self, index):
         """Return whether a value, or the cast of it that a function gets, has the low dtype."""
         stored = self.dtypes.stored[index]
-        return stored is self._level.low or index in self.dtypes.rounded or bool(self._casts_of(index))
+        return stored is self.level.low or index in self.dtypes.rounded or bool(self._casts_of(index))
 
-    def _origin(self, index):
+    def origin(self, index):
         """Return (place, function) of a low value: what made it, or what gets it by a cast."""
-        value = self._record.values[index]
-        if self.dtypes.stored[index] is self._level.low and value.call is not None:
-            return value.place, self._record.calls[value.call].op
+        value = self.record.values[index]
+        if self.dtypes.stored[index] is self.level.low and value.call is not None:
+            return value.place, self.record.calls[value.call].op
         for call, _ in self._casts_of(index) or self._consumers[index]:
             return call.place, call.op
         return value.place, value.kind
 
     def _inputs_of(self, index):
-        call = self._record.values[index].call
-        return () if call is None else self._record.calls[call].inputs
+        call = self.record.values[index].call
+        return () if call is None else self.record.calls[call].inputs
 
     # -- does it reach the loss? ---------------------------------------------------------------------------------------
 
@@ -143,20 +124,20 @@ class StepFaults:
         key = index, side
         if key not in self._reached:
             self._reached[key] = False  # while it is looked for
-            self._reached[key] = index in self._losses or any(
+            self._reached[key] = index in self.losses or any(
                 self._passes_on(call, position, side) for call, position in self._consumers[index]
             )
         return self._reached[key]
 
     def _passes_on(self, call, position, side):
-        name = _plain(call.op)
+        name = plain(call.op)
         if name in _BOUNDED_BELOW and side < 0:
             return False
         for index in call.outputs:
-            stats = self._values.get(index)
+            stats = self.values.get(index)
             if stats is None:
                 continue
-            for each in (0,) if self._level.table.get(call.op) == HALF else _sides(name, call, position, side):
+            for each in (0,) if self.level.table.get(call.op) == HALF else _sides(name, call, position, side):
                 is_in_range = (stats.maximum if each > 0 else -stats.minimum) < TO_INF
                 is_bounded = name in (_BOUNDED if each else _SELECTS) and is_in_range
                 if not is_bounded and self._reaches_loss(index, each):
@@ -167,37 +148,37 @@ class StepFaults:
 
     def overflows(self):
         """Return the faults of values beyond float16's range that reach the loss, without those that follow."""
-        if self._level.low is not torch.float16:
+        if self.level.low is not torch.float16:
             return []
         beyond, found = set(), []
-        for index in sorted(self._values):
-            stats = self._values[index]
+        for index in sorted(self.values):
+            stats = self.values[index]
             sides = [side for side, end in ((1, stats.maximum), (-1, -stats.minimum)) if TO_INF <= end < math.inf]
             if not sides or not self.is_low(index):
                 continue
             beyond.add(index)
             if beyond.intersection(self._inputs_of(index)) or not any(self._escapes(index, each) for each in sides):
                 continue
-            place, op = self._origin(index)
+            place, op = self.origin(index)
             largest = max(abs(end) for end in (stats.maximum, stats.minimum) if math.isfinite(end))
-            kind = "reduction" if _plain(op) in _REDUCTIONS else "overflow"
+            kind = "reduction" if plain(op) in _REDUCTIONS else "overflow"
             found.append(Fault(place, op, kind, math.log2(largest / LARGEST)))
         return found + self._squares()
 
     def _escapes(self, index, side):
-        if self.dtypes.stored[index] is self._level.low or index in self.dtypes.rounded:
+        if self.dtypes.stored[index] is self.level.low or index in self.dtypes.rounded:
             return self._reaches_loss(index, side)
         return any(self._passes_on(call, position, side) for call, position in self._casts_of(index))
 
     def _squares(self):
         """Return the faults of a mean of squares in half, whose squares are in half too."""
         found = []
-        for call in self._record.calls:
+        for call in self.record.calls:
             low = [index for index, dtype in zip(call.inputs, self.dtypes.seen[call.index]) if dtype is torch.float16]
-            if _plain(call.op) != "mse_loss" or self.dtypes.stored[call.outputs[0]] is not torch.float16 or not low:
+            if plain(call.op) != "mse_loss" or self.dtypes.stored[call.outputs[0]] is not torch.float16 or not low:
                 continue
-            largest = sum(self._values[index].largest for index in call.inputs if index in self._values) ** 2
-            mean = self._values.get(call.outputs[0])
+            largest = sum(self.values[index].largest for index in call.inputs if index in self.values) ** 2
+            mean = self.values.get(call.outputs[0])
             # The largest square is at most the sum of both maxima, squared, and at least the mean.
             if mean is not None and mean.largest < TO_INF <= largest and mean.largest > TO_INF / 16:
                 found.append(Fault(call.place, call.op, "reduction", math.log2(largest / LARGEST)))
@@ -205,21 +186,21 @@ class StepFaults:
 
     def zero_denominators(self):
         """Return the faults of inputs, not 0 in float32, that float16 makes 0 where the function is singular."""
-        if self._level.low is not torch.float16:
+        if self.level.low is not torch.float16:
             return []
         found = []
-        for call in self._record.calls:
-            position = _SINGULAR.get(_plain(call.op))
-            if position is None and _plain(call.op) == "pow" and call.scalars and call.scalars[0] < 1:
+        for call in self.record.calls:
+            position = _SINGULAR.get(plain(call.op))
+            if position is None and plain(call.op) == "pow" and call.scalars and call.scalars[0] < 1:
                 position = 0
             position = 0 if position is not None and len(call.inputs) == 1 and call.scalars else position
             if position is None or position >= len(call.inputs) or not self._reaches_loss_somehow(call):
                 continue
             index = call.inputs[position]
-            stats = self._values.get(index)
+            stats = self.values.get(index)
             if stats is None or not self._is_half_at(call, position) or stats.zeros or stats.smallest >= 2.0**TO_ZERO:
                 continue
-            if _plain(call.op) == "sqrt" and self._is_masked(index):
+            if plain(call.op) == "sqrt" and self._is_masked(index):
                 continue
             eps = self._epsilon(index)
             beyond = 2.0**TO_ZERO / (eps or stats.smallest)
@@ -235,11 +216,11 @@ class StepFaults:
 
     def _is_masked(self, index, depth=4):
         """Return whether gradients where a value is 0 are left out by what made it: a derivative of inf is harmless."""
-        call = self._record.values[index].call
+        call = self.record.values[index].call
         if call is None or not depth:
             return False
-        call = self._record.calls[call]
-        name = _plain(call.op)
+        call = self.record.calls[call]
+        name = plain(call.op)
         if name in ("relu", "where", "masked_fill", "clamp", "clamp_min", "threshold"):
             return True
         is_of_one = len(call.inputs) == 1 and name in ("add", "mul", "div", "float", "half", "to")
@@ -247,118 +228,43 @@ class StepFaults:
 
     def _epsilon(self, index, depth=4):
         """Return the small number that was added, or that limits a value, a few calls before; None without."""
-        call = self._record.values[index].call
+        call = self.record.values[index].call
         if call is None or not depth:
             return None
-        call = self._record.calls[call]
-        if _plain(call.op) in ("add", "clamp", "clamp_min", "clip", "maximum", "radd"):
+        call = self.record.calls[call]
+        if plain(call.op) in ("add", "clamp", "clamp_min", "clip", "maximum", "radd"):
             found = [number for number in call.scalars if 0 < number < 2.0**TO_ZERO]
             return max(found, default=None)
         return next((eps for eps in (self._epsilon(each, depth - 1) for each in call.inputs) if eps), None)
 
     def flushes(self):
         """Return the faults of values of which most, by their squares, become 0 in float16 and that the loss needs."""
-        if self._level.low is not torch.float16:
+        if self.level.low is not torch.float16:
             return []
         gone, found = set(), []
-        for index in sorted(self._values):
-            stats = self._values[index]
+        for index in sorted(self.values):
+            stats = self.values[index]
             if not self.is_low(index) or not stats.nonzero or stats.share_below(TO_ZERO, 2) < 0.5:
                 continue
             gone.add(index)
-            if gone.intersection(self._inputs_of(index)) or not self._matters(index):
+            if gone.intersection(self._inputs_of(index)) or not self.matters(index):
                 continue
-            place, op = self._origin(index)
+            place, op = self.origin(index)
             found.append(Fault(place, op, "underflow", math.log2(2.0**TO_ZERO / stats.rms)))
         return found
 
-    def _matters(self, index):
+    def matters(self, index):
         """Return whether the loss may change by a share of ``SIGNIFICANT`` if a value becomes 0."""
-        gradient, stats = self._gradients.get(index), self._values[index]
-        if gradient is None or not self._loss:
+        gradient, stats = self.gradients.get(index), self.values.get(index)
+        if gradient is None or stats is None or not self._loss:
             return False
         return gradient.rms * stats.rms * stats.size >= SIGNIFICANT * self._loss
-
-    # -- noise ---------------------------------------------------------------------------------------------------------
-
-    def noises(self):
-        """Return the ``Noise`` of differences, norms and softmaxes; its fault is where the noise comes from."""
-        low = self._level.low
-        if low is None:
-            return []
-        noise, source, found = {}, {}, []
-        for value in self._record.values:
-            call = None if value.call is None else self._record.calls[value.call]
-            inputs = [] if call is None else self._noise_of_inputs(call, noise)
-            own = self._noise_after(call, inputs, value.index) if inputs else 0.0
-            source[value.index] = self._source(call, inputs, source) if inputs else None
-            is_loss = value.index in self._losses
-            if inputs and self._amplifies(call) and source[value.index] and self._matters(value.index):
-                size = self._values[value.index].rms ** _LOSSES.get(_plain(call.op), 1.0)
-                fault = Fault(*source[value.index], "reduction", 0.0)
-                found.append(Noise(fault, own * size, size, _LOSSES.get(_plain(call.op)) if is_loss else None))
-            if self.dtypes.stored[value.index] is low:
-                rounding = self._rounding(value.index)
-                if 4 * rounding >= own:  # the last of several of one size
-                    source[value.index] = self._origin(value.index)
-                own = math.hypot(own, rounding)
-            noise[value.index] = own
-        return found
-
-    @staticmethod
-    def _amplifies(call):
-        name = _plain(call.op)
-        return name in NORMS or name in _DIFFERENCES or name in _OF_ABSOLUTE_ERROR
-
-    def _source(self, call, inputs, source):
-        """Return (place, function) of the rounding that makes most of the noise of a call's inputs."""
-        sizes = [self._values[index].rms if index in self._values else 0.0 for index in call.inputs]
-        if _plain(call.op) not in _DIFFERENCES:
-            sizes = [1.0] * len(inputs)
-        largest = max(range(len(inputs)), key=lambda place: inputs[place] * sizes[place])
-        if not inputs[largest]:
-            return None
-        return source.get(call.inputs[largest]) or (call.place, call.op)
-
-    def _noise_of_inputs(self, call, noise):
-        low, found = self._level.low, []
-        for index, dtype in zip(call.inputs, self.dtypes.seen[call.index]):
-            is_cast = dtype is low and self.dtypes.stored[index] is not low or index in self.dtypes.rounded
-            found.append(math.hypot(noise[index], self._rounding(index)) if is_cast else noise[index])
-        return found
-
-    def _rounding(self, index):
-        low, stats = self._level.low, self._values.get(index)
-        if stats is None or not stats.rms or not math.isfinite(stats.rms):
-            return 0.0
-        return max(ROUNDING[low], min(1.0, SUBNORMAL[low] / 4 / stats.rms)) if self._is_inexact(stats, low) else 0.0
-
-    @staticmethod
-    def _is_inexact(stats, low):
-        """Return whether values may change when they are rounded: constants such as 0 and 1 do not."""
-        return stats.minimum != stats.maximum or stats.minimum not in (0.0, 1.0)
-
-    def _noise_after(self, call, inputs, index):
-        name = _plain(call.op)
-        stats = [self._values.get(each) for each in call.inputs]
-        own = self._values.get(index)
-        if name in _DIFFERENCES and None not in stats and own is not None:
-            size = own.rms ** _LOSSES.get(name, 1.0)
-            absolute = math.sqrt(sum((noise * each.rms) ** 2 for noise, each in zip(inputs, stats)))
-            return absolute / size if size and math.isfinite(absolute) else max(inputs)
-        if name in NORMS and call.inputs[0] in self._details:
-            return inputs[0] / math.sqrt(max(self._details[call.inputs[0]].rms, 1e-12))
-        if name in _OF_ABSOLUTE_ERROR and stats[0] is not None and math.isfinite(stats[0].rms):
-            gap = self._details.get(call.inputs[0])
-            # A masked logit of -1e9 has no share. Where one logit leads by far, only noise of that size matters.
-            return inputs[0] * abs(stats[0].maximum) / max(1.0, 0.0 if gap is None else gap.rms)
-        return max(inputs)
 
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
     def largest_gradient(self):
         """Return (largest absolute gradient that is half, the index of its value), unscaled; (0.0, None) without."""
-        found = [(stats.largest, index) for index, stats in self._gradients.items() if self.is_low(index)]
+        found = [(stats.largest, index) for index, stats in self.gradients.items() if self.is_low(index)]
         return max([each for each in found if math.isfinite(each[0])], default=(0.0, None))
 
     def gradient_overflow(self, limit, margin):
@@ -366,12 +272,12 @@ class StepFaults:
 
         It is the fault of the function whose backward pass makes it; in float32 already, of what made the value.
         """
-        beyond = [i for i, stats in self._gradients.items() if self.is_low(i) and stats.largest > limit]
+        beyond = [i for i, stats in self.gradients.items() if self.is_low(i) and stats.largest > limit]
         index = max(beyond)
         for call, _ in self._consumers[index]:
-            if call.place.layer_of(self._level.kept) is None:
+            if call.place.layer_of(self.level.kept) is None:
                 return Fault(call.place, call.op, "overflow", margin)
-        return Fault(*self._origin(index), "overflow", margin)
+        return Fault(*self.origin(index), "overflow", margin)
 
     def survival(self, scale, power):
         """Return ``{(model, name of a param): share of its gradient that does not become 0 on the way}``, and faults.
@@ -382,14 +288,14 @@ class StepFaults:
         """
         shares, params, found = {}, {}, []
         limit = TO_ZERO - math.log2(scale)
-        for value in reversed(self._record.values):
-            after = [shares[i] for c, _ in self._consumers[value.index] for i in c.outputs if i in self._gradients]
-            share, stats = max(after, default=1.0), self._gradients.get(value.index)
-            if stats is not None and stats.nonzero and self._level.low is torch.float16 and self.is_low(value.index):
+        for value in reversed(self.record.values):
+            after = [shares[i] for c, _ in self._consumers[value.index] for i in c.outputs if i in self.gradients]
+            share, stats = max(after, default=1.0), self.gradients.get(value.index)
+            if stats is not None and stats.nonzero and self.level.low is torch.float16 and self.is_low(value.index):
                 own = stats.share_below(limit, power)
                 if own >= 0.5 and share >= 0.5:
                     margin = math.log2(2.0**limit / stats.rms) if stats.rms else 0.0
-                    found.append(Fault(*self._origin(value.index), "underflow", margin))
+                    found.append(Fault(*self.origin(value.index), "underflow", margin))
                 share *= 1.0 - own
             shares[value.index] = share
             if value.kind == "param" and stats is not None:
@@ -401,15 +307,15 @@ class StepFaults:
     def rooms(self, scale):
         """Return ``{module: Room}`` of the half values of each module, None for those outside every model."""
         found = {}
-        for index in self._values:
+        for index in self.values:
             if not self.is_low(index):
                 continue
-            place, op = self._origin(index)
-            values, gradients = self._values[index], self._gradients.get(index)
+            place, op = self.origin(index)
+            values, gradients = self.values[index], self.gradients.get(index)
             largest = values.largest if math.isfinite(values.largest) else 0.0
             gradient = 0.0 if gradients is None or not math.isfinite(gradients.largest) else gradients.largest * scale
             lost = 0.0
-            if gradients is not None and self._level.low is torch.float16:
+            if gradients is not None and self.level.low is torch.float16:
                 lost = gradients.share_below(TO_ZERO - math.log2(scale))
             found.setdefault(place.name, []).append(Room(op, largest, gradient, lost))
         return {key: least(rooms) for key, rooms in found.items()}

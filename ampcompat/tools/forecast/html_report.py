@@ -91,8 +91,10 @@ def _by_module(found, told):
     """Return ``{module: sentences}`` of a level's findings."""
     sentences = {}
     for finding in found["findings"]:
-        told_of = [told["error"]] if finding["kind"] == "dtype" else text_report.reasons(
-            {"findings": [finding]}, dict(told, error="")
+        told_of = (
+            [told["error"]]
+            if finding["kind"] == "dtype"
+            else text_report.reasons({"findings": [finding]}, dict(told, error=""))
         )
         sentences.setdefault(finding["module"], []).extend(told_of)
     return sentences
@@ -126,5 +128,14 @@ def _findings(forecast):
     for level, found in forecast["levels"].items():
         for each in found["findings"]:
             sentences = _by_module({"findings": [each]}, forecast["details"]["levels"][level])[each["module"]]
-            rows.append((level, text_report.name_of(each["module"]), each["op"], each["kind"], each["margin"], "; ".join(sentences)))
+            rows.append(
+                (
+                    level,
+                    text_report.name_of(each["module"]),
+                    each["op"],
+                    each["kind"],
+                    each["margin"],
+                    "; ".join(sentences),
+                )
+            )
     return rows

@@ -11,7 +11,8 @@ import torch
 
 from ...nested import BYTES
 from ...op_table import rules
-from .op_calls import CASTS, NORMS
+from .details import NORMS
+from .op_calls import CASTS
 
 #: Functions that take the dtype of their first argument whatever the others are.
 _FOLLOWS_FIRST = NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])

@@ -16,6 +16,7 @@ from ...casting.half_emulation_mode import without_mode_checks
 from ...module_hook import ModuleHook
 from ...nested import floating_tensors
 from ...torch_compat.thread_context import FunctionMode
+from . import details
 
 #: Functions whose result has the numbers of its input, or some of them.
 VIEWS = frozenset(
@@ -41,10 +42,6 @@ WALKED = frozenset(
         torch.nn.functional.gumbel_softmax,
     ]
 )
-#: The norms, with the dimensions over which they subtract a mean: all but the channels, or the last ones.
-NORMS = frozenset(["batch_norm", "instance_norm", "group_norm", "layer_norm"])
-#: Softmaxes, and losses that begin with one.
-SOFTMAXES = frozenset(["softmax", "log_softmax", "cross_entropy"])
 
 
 class Value(NamedTuple):
@@ -86,7 +83,7 @@ class OpCall(NamedTuple):
     """One call of a function: ``number`` is its place among those of the module's call ``module_call``.
 
     ``outer``: the walked function that made it, or None. ``scalars``: the numbers among its arguments. ``target``: the
-    dtype that a cast or a factory was asked for, or None; ``like``: the value whose dtype the module read last, or None.
+    dtype that a cast or a factory was asked for, or None; ``like``: the value whose dtype the module read last.
     """
 
     index: int
@@ -223,7 +220,12 @@ class OpCalls(FunctionMode):
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, and record it while a step is recorded."""
         kwargs = kwargs or {}
-        if not self._is_on or self.is_paused or os.getpid() != self._process or not (torch.is_grad_enabled() or self._is_training):
+        if (
+            not self._is_on
+            or self.is_paused
+            or os.getpid() != self._process
+            or not (torch.is_grad_enabled() or self._is_training)
+        ):
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if name == "__get__":
@@ -260,13 +262,13 @@ class OpCalls(FunctionMode):
 
     def _called(self, name, function, args, kwargs):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
-        if name in NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
+        if name in details.NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
             for tensor in tensors:
                 self._index(tensor)
-        if name in NORMS:
-            self._on_detail(self._index(tensors[0]), _variance_share(name, tensors[0], args, kwargs))
-        elif name in SOFTMAXES and tensors:
-            self._on_detail(self._index(tensors[0]), _gaps(name, tensors[0], args, kwargs))
+        if name in details.NORMS:
+            self._on_detail(self._index(tensors[0]), details.variance_share(name, tensors[0], args, kwargs))
+        elif name in details.SOFTMAXES and tensors:
+            self._on_detail(self._index(tensors[0]), details.gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it asks for the shape, or compares
@@ -301,31 +303,3 @@ class OpCalls(FunctionMode):
         self._known[id(tensor)] = weakref.ref(tensor), index
         self._on_value(index, tensor)
         return index
-
-
-def _variance_share(name, tensor, args, kwargs):
-    """Return variance over mean square of a norm's input, of each channel or position: 0 where all is its mean."""
-    with torch.no_grad():
-        values = tensor.detach()
-        if name == "layer_norm":
-            shape = kwargs.get("normalized_shape") or args[1]
-            dims = list(range(values.dim() - len(tuple(shape)), values.dim()))
-        elif name == "batch_norm":
-            dims = [dim for dim in range(values.dim()) if dim != 1]
-        else:
-            groups = kwargs.get("num_groups") or args[1] if name == "group_norm" else values.shape[1]
-            values, dims = values.reshape(values.shape[0], groups, -1), [2]
-        square = values.pow(2).mean(dims)
-        return (square - values.mean(dims).pow(2)).clamp_min(0) / square.clamp_min(1e-30)
-
-
-def _gaps(name, tensor, args, kwargs):
-    """Return the differences between the largest and the second number over which a softmax goes."""
-    with torch.no_grad():
-        values = tensor.detach()
-        dim = 1 if name == "cross_entropy" else kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        dim = -1 if dim is None or values.dim() == 1 else dim
-        if values.shape[dim] < 2:
-            return torch.zeros_like(values)
-        largest, second = values.topk(2, dim)[0].unbind(dim)
-        return largest - second

@@ -10,6 +10,7 @@ from ...op_table.rows import HALF
 from ...training import state
 from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
 from .level_dtypes import Level, table
+from .noise import StepNoise, noisy
 from .op_calls import Place
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
@@ -24,6 +25,9 @@ TOO_FAR = 4.0
 #: First steps within which a dynamic scale must be found, and the share of skipped steps from which it matters whether
 #: it is found later: as for the verdicts of ``ab``.
 LONGEST_SEARCH, SKIPPED_SHARE = 25, 0.1
+
+#: The share of skipped steps that is too much, whenever they are.
+MANY_SKIPPED = 0.3
 
 #: The squares of rounding errors over those of what they change, from which on they count.
 NOISE = 0.5
@@ -101,7 +105,7 @@ class _Forecast:
         for step in steps:
             faults += step.overflows() + step.zero_denominators() + step.flushes()
         limit = NOISE if level.kept == self._level.kept else NOISE / 4
-        faults += _noisy([step.noises() for step in steps], self._observed.losses, limit)
+        faults += noisy([StepNoise(step).found() for step in steps], self._observed.losses, limit)
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
         return Outcome(_merged(faults), safe, skips, error, _joined([step.rooms(scale) for step in steps]))
@@ -126,8 +130,8 @@ class _Forecast:
             faults = [step.gradient_overflow(LARGEST / level.scale, margin)] if is_beyond else []
             return safe, 0, level.scale, faults
         skipped = self._skipped(largest, level.init_scale)
-        is_too_long = len(skipped) > SKIPPED_SHARE * self._length and skipped[-1] >= LONGEST_SEARCH
-        if not is_too_long:
+        is_late = len(skipped) > SKIPPED_SHARE * self._length and skipped[-1] >= LONGEST_SEARCH
+        if not is_late and len(skipped) <= MANY_SKIPPED * self._length:
             return safe, len(skipped), min(level.init_scale, safe), []
         beyond = math.log2(level.init_scale * max(largest) / LARGEST)
         limit = LARGEST / level.init_scale * 2.0 ** min(beyond / 2, LONGEST_SEARCH)
@@ -280,31 +284,6 @@ def make_level(observed, name):
 
 def _place(param):
     return Place(param.model, param.name.rpartition(".")[0])
-
-
-def _noisy(found, losses, limit):
-    """Return the faults of values that rounding changes too much.
-
-    The squares of the noise of the last step are compared with those of the value then, or with 5 % of their median,
-    whichever is more: where a loss has almost vanished, ``ab`` compares with that too.
-
-    Args:
-        found: what ``StepFaults.noises`` returned for each step.
-        losses: of all steps.
-        limit: the share from which on it is too much.
-    """
-    last, squares = {}, {}
-    for step in found:
-        for each in step:
-            squares.setdefault(each.fault.key, []).append(each.size**2)
-            last[each.fault.key] = each
-    faults = []
-    for key, each in last.items():
-        sizes = squares[key] if each.power is None else [abs(loss) ** (2 * each.power) for loss in losses]
-        share = each.noise**2 / (max(each.size**2, 0.05 * sorted(sizes)[len(sizes) // 2]) or 1.0)
-        if share >= limit:
-            faults.append(each.fault._replace(margin=math.log2(share / limit) / 2))
-    return faults
 
 
 def _merged(faults):

@@ -75,9 +75,9 @@ def _finding(finding, dtype):
     texts = {
         "overflow": "{module}: {op} is {margin} powers of two beyond the largest {dtype}",
         "underflow": "{module}: {op} is {margin} powers of two under the smallest {dtype}",
-        "lost_updates": "{module}: updates are {margin} powers of two under half a unit of the last place of the weight",
+        "lost_updates": "{module}: updates are {margin} powers of two under half a unit of the last place",
         "epsilon": "{module}: the eps of {op} is 0 in {dtype}, or as good as that",
-        "reduction": "{module}: what {op} returns needs float32: in {dtype} it is {margin} powers of two too rough or large",
+        "reduction": "{module}: {op} needs float32: in {dtype} it is {margin} powers of two too rough or large",
     }
     return texts[finding["kind"]].format(module=module, op=op, margin="{:g}".format(abs(margin)), dtype=dtype)
 
@@ -85,12 +85,16 @@ def _finding(finding, dtype):
 def scale_sentence(found, told):
     """Return what to know of the loss scale, as a list of one sentence, or of none."""
     safe = found["safe_loss_scale"]
-    if safe is None or found["prediction"] == "fails":
+    if safe is None or (found["prediction"] == "fails" and not told["skips"]):
         return []
     if told["scale"] is not None:
         return ["loss scale {}; up to {} is safe".format(scale(told["scale"]), scale(safe))]
-    skips = "skips no step" if not told["skips"] else "skips {} step{}".format(
-        told["skips"], "" if told["skips"] == 1 else "s"
+    if found["prediction"] == "fails":
+        return ["a dynamic loss scale skips {} steps; init_scale={:g} fewer".format(told["skips"], safe)]
+    skips = (
+        "skips no step"
+        if not told["skips"]
+        else "skips {} step{}".format(told["skips"], "" if told["skips"] == 1 else "s")
     )
     return ["loss scales up to {} are safe; a dynamic one {}".format(scale(safe), skips)]
 

@@ -26,7 +26,7 @@ OLD_TORCH = "A forecast needs torch 2.0 or newer, which has function modes and h
 
 
 class Sampled(NamedTuple):
-    """A recorded step, its number in the run, and the ``Stats`` of its values, their gradients, and the details of ``OpCalls``."""
+    """A recorded step, its number in the run, and the ``Stats`` of values, gradients, and details (see ``OpCalls``)."""
 
     number: int
     record: Step
