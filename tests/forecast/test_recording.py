@@ -57,6 +57,14 @@ def test_calls_within_attention_belong_to_its_module():
     assert {"linear", "baddbmm", "softmax", "bmm"} & {each.op for each in step.calls} >= {"linear", "bmm"}
 
 
+def test_an_argument_that_another_hook_looks_at_is_an_argument_all_the_same():
+    model = Net()
+    model.register_forward_pre_hook(lambda module, args: args[0].dtype and None)
+    data = torch.ones(2, 6)
+    step = calls_of(lambda calls: model(data), [model])
+    assert step.values[step.calls[0].inputs[0]].place.model is None
+
+
 def test_a_forked_process_records_nothing():
     calls = OpCalls(lambda index, tensor: None, lambda index, values: None)
     with calls:

@@ -168,8 +168,13 @@ class OpCalls(FunctionMode):
         self._handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
 
     def _take_arguments(self, model, args, kwargs):
-        if len(self._stack) <= 1 or self._stack[-2][1].model is None:
-            self._arguments.update(map(id, floating_tensors(kwargs, floating_tensors(args, []))))
+        if len(self._stack) > 1 and self._stack[-2][1].model is not None:
+            return  # a model within another
+        for tensor in floating_tensors(kwargs, floating_tensors(args, [])):
+            self._arguments.add(id(tensor))
+            reference, index = self._known.get(id(tensor), (None, None))
+            if reference is not None and reference() is tensor and self._values[index].kind == "input":
+                self._values[index] = self._values[index]._replace(place=OUTSIDE)  # another hook has looked at it
 
     def _name(self, number, model):
         for name, module in model.named_modules():
