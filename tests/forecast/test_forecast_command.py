@@ -151,6 +151,11 @@ def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():
     assert "Take O1: python -m ampcompat run --opt-level O1 train.py --lr 0.1" in told
 
 
+def test_a_module_is_called_by_its_name():
+    assert text_report.to_text(FOUND, ["-m", "package.train"]).startswith("Forecast of package.train from")
+    assert "run --opt-level O1 -m package.train" in text_report.to_text(FOUND, ["-m", "package.train"])
+
+
 def test_a_level_with_layers_in_float32_is_recommended_where_none_works_as_it_is():
     levels = dict.fromkeys(FOUND["levels"], FOUND["levels"]["O3"])
     assert text_report.advice({**FOUND, "levels": levels}, ["train.py"]) == ["No level will work: train in float32."]

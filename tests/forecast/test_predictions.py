@@ -1,10 +1,11 @@
 """Forecasts of planted causes: which levels will fail, where and why, and with which layers in float32 they work."""
 
 import functools
+import math
 
 import pytest
 import torch
-from trainings import Net, forecast, predictions, train
+from trainings import Net, forecast, predictions, record, train
 
 import ampcompat
 
@@ -170,6 +171,20 @@ def test_rounding_that_leaves_nothing_of_a_difference_is_foreseen():
     found = forecast(Net(lambda x: (torch.relu(x) + 1e5 / 2) - 1e5 / 2))
     assert ("body", "reduction") in kinds(found, "O2") and ("body", "reduction") in kinds(found, "O5")
     assert found["levels"]["O2"]["keep_fp32"] == ["body"]
+
+
+def test_a_run_that_diverges_in_float32_is_one_clear_error():
+    events, _ = record(lambda: train(Net(), loss=lambda output, x: (output * math.inf).mean()), steps=12)
+    told = [event["forecast"] for event in events if "forecast" in event]
+    assert len(told) == 1 and "in float32 already" in told[0]
+
+
+def test_one_batch_with_large_gradients_between_the_recorded_steps_is_no_error():
+    batches = iter(range(100))
+    inputs = lambda: torch.randn(16, 6) * (1e5 if next(batches) == 7 else 1.0)  # noqa: E731
+    loss = lambda output, x: (output - x[:, :1]).abs().mean()  # noqa: E731
+    found = forecast(Net(), steps=50, inputs=inputs, loss=loss)
+    assert found["details"]["levels"]["O2"]["skips"] >= 1
 
 
 def test_layers_that_the_script_keeps_in_float32_are_not_found_again():

@@ -10,6 +10,8 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 
 NO_STEP = "No training step was recorded: a forecast needs a backward pass and a step of an optimizer of torch.optim."
 
+NOT_FINITE = "The loss is {} in float32 already: no level can do better. Lower the learning rate, or check the data."
+
 
 def make(observed):
     """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
@@ -20,10 +22,12 @@ def make(observed):
     ``rooms`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
 
     Raises:
-        AmpError: no step was recorded.
+        AmpError: no step was recorded, or the loss is not finite in float32.
     """
     if not observed.steps or not observed.losses:
         raise AmpError(NO_STEP)
+    if not math.isfinite(observed.losses[-1]):
+        raise AmpError(NOT_FINITE.format(observed.losses[-1]))
     predictions = predict(observed)
     return {
         "levels": {each.level: _level(each) for each in predictions},

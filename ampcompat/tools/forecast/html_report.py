@@ -40,7 +40,7 @@ def to_html(forecast, command):
     picture = renderer.image(dict(spec, width=WIDTH, config=charts.config()), "svg")
     label = html.escape("A map of modules and levels; the table of findings has the same content.")
     return template.render(
-        script=os.path.basename(command[0]),
+        script=os.path.basename(text_report.name_of_script(command)),
         details=forecast["details"],
         levels=_levels(forecast),
         findings=_findings(forecast),

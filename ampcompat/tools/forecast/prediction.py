@@ -88,10 +88,10 @@ class _Forecast:
         outcome = self._outcome(level)
         if not outcome.faults:
             return self._made(WORKS, (), outcome, outcome, "")
-        kept = self._search(outcome)
+        kept, error = self._search(outcome), outcome.error or ""
         if kept is not None:
-            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)), "")
-        return self._made(FAILS, (), outcome, outcome, outcome.error or "")
+            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)), error)
+        return self._made(FAILS, (), outcome, outcome, error)
 
     def _made(self, kind, kept, outcome, final, error):
         faults = outcome.faults
@@ -134,7 +134,7 @@ class _Forecast:
         if not is_late and len(skipped) <= MANY_SKIPPED * self._length:
             return safe, len(skipped), min(level.init_scale, safe), []
         beyond = math.log2(level.init_scale * max(largest) / LARGEST)
-        limit = LARGEST / level.init_scale * 2.0 ** min(beyond / 2, LONGEST_SEARCH)
+        limit = min(LARGEST / level.init_scale * 2.0 ** min(beyond / 2, LONGEST_SEARCH), max(largest) / 2)
         return safe, len(skipped), safe, [step.gradient_overflow(limit, beyond)]
 
     def _skipped(self, largest, scale):

@@ -29,7 +29,7 @@ def to_text(forecast, command, width=80, details=False):
     """
     told = forecast["details"]
     heading = "Forecast of {} from {} steps in float32, loss {} to {}".format(
-        shlex.quote(command[0]), told["steps"], *map(number, told["losses"])
+        name_of_script(command), told["steps"], *map(number, told["losses"])
     )
     lines = textwrap.wrap(heading, width) + [""]
     for level, found in forecast["levels"].items():
@@ -40,6 +40,11 @@ def to_text(forecast, command, width=80, details=False):
         lines += textwrap.wrap(text, width)
     lines += [""] + advice(forecast, command)
     return "\n".join(lines)
+
+
+def name_of_script(command):
+    """Return the name of the script or module of a command."""
+    return command[1] if command[0] == "-m" else command[0]
 
 
 def verdict(found):
