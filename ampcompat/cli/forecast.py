@@ -24,7 +24,10 @@ FAILED = 1
 #: Optimizer steps that are observed without ``--steps``.
 STEPS = 50
 
-#: The module that makes the forecast in the script's process (see ``RunOptions``), and the parts that show it here.
+#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
+UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+
+#: The module that makes the forecast in the script's process (see ``RunOptions``).
 WATCH = "ampcompat.tools.forecast.recorded_forecast"
 
 
@@ -100,6 +103,7 @@ def run_forecast(options, command, progress):
         steps=options.steps,
         options=dict(run_options, initialize={"loss_scale": 1.0}),
         device=options.device,
+        environment=dict.fromkeys(UNCOMPILED, "1"),
     )
     child = SubprocessRun(planned, options.verbose, name="forecast")
     found = []
