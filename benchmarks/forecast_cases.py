@@ -1324,10 +1324,11 @@ class ProductOfFeatures(Plain):
     """An outer product of activations of 500, summed."""
 
     module = "body"
+    rate = 0.02
 
     def function(self, x):
         y = torch.tanh(x) * 500
-        return torch.bmm(y.unsqueeze(2), y.unsqueeze(1)).mean(2) / 500 + x
+        return torch.bmm(y.unsqueeze(2), y.unsqueeze(1)).mean(2) / 2.5e5 + x
 
 
 @case
@@ -1768,12 +1769,12 @@ class TimestampFeature(Plain):
     def model(self):
         class Centered(nn.Module):
             def forward(self, x):
-                return (x - 1e9) / 1e3
+                return (x - 1e9) / 64e3
 
         return nn.Sequential(Centered(), Net(self.body()))
 
     def inputs(self):
-        return torch.randint(-1000, 1000, (BATCH, FEATURES)).float() * 64 / 64 * 64 + 1e9
+        return torch.randint(-1000, 1000, (BATCH, FEATURES)).float() * 64 + 1e9
 
     def targets(self, x):
         return super().targets((x - 1e9) / 64e3)

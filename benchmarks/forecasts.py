@@ -89,7 +89,10 @@ def forecast_of(case):
     found = []
     options = {"watch": recorded_forecast.__name__, "losses_by_line": True, "initialize": {"loss_scale": 1.0}}
     record(case, lambda event: found.append(event.get("forecast")), options)
-    return next(each for each in found if each is not None)
+    told = next(each for each in found if each is not None)
+    if isinstance(told, str):
+        raise RuntimeError("no forecast of {}: {}".format(type(case).__name__, told))
+    return told
 
 
 def record(case, on_event, options):
