@@ -48,6 +48,7 @@ LAYERS += [
     "check",
     "migrate",
     "checkpoint_files",
+    "tools",
     "as_apex",
     "cli",
     "__main__",

@@ -67,10 +67,14 @@ class PlainTraining:
 
     Optimizers are known from the time they are made. A step of the run ends when all of them have stepped, or when a
     line with a backward pass runs again after a step.
+
+    Args:
+        recorder: the ``Recorder``.
+        observers: sources of events of the recorder that also observe a plain training: its backward passes.
     """
 
-    def __init__(self, recorder):
-        self._recorder = recorder
+    def __init__(self, recorder, observers=()):
+        self._recorder, self._observers = recorder, list(observers)
         self._loss_ids = {}  # (file, line) -> loss_id
         self._optimizers = weakref.WeakKeyDictionary()  # optimizer -> PlainOptimizer
         self._scaled = deque(maxlen=16)  # (weak reference to the scaled loss, the loss, its GradScaler)
@@ -149,14 +153,15 @@ class PlainTraining:
     def _before_backward(self, loss):
         if not self._recorder.is_initialized:
             self._recorder.initialized(SimpleNamespace(choice=None), [], [])
-            self._recorder.sources.clear()  # memory and overflows are measured of models that amp knows
+            self._recorder.sources[:] = self._observers  # the others measure models that amp knows
         loss, scale = self._unscaled(loss)
         loss_id = self.number()
         self._begin_step_if_ended()
         records = [each for each in self._optimizers.values() if each not in self._stepped]
         if len(self._stepped) > self._passes.get(loss_id, len(self._stepped)):
             records = self._stepped[-1:]  # the recorder ends its step
-        self._recorder.before_backward(Pass(loss, loss_id, scale, records))
+        for observer in [self._recorder] + self._observers:
+            observer.before_backward(Pass(loss, loss_id, scale, records))
         self._begin_step_if_ended()
         self._passes[loss_id] = len(self._stepped)
 

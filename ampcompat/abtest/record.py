@@ -33,13 +33,13 @@ class Recorder(Observer):
 
     def __init__(self, steps=None, on_event=None):
         self.run = Run()
+        self.limit = steps
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
         self.loaded = []  # files that the script loaded before the first step
         self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
         self._metrics = []  # (name, value) of this step
-        self.limit = steps
         self._on_event = on_event
         self._optimizer_records = weakref.WeakSet()
         self._stepped = []  # the records that have stepped in this step of the run

@@ -114,7 +114,7 @@ class HalfMode(thread_context.FunctionMode):
             return function(args[0].to(self.high), *args[1:], **kwargs).to(self.low)
         if function in _WALKED_TYPES:
             with self:
-                return _without_mode_checks(function)(*args, **kwargs)
+                return without_mode_checks(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
     def _is_for(self, args, kwargs):
@@ -204,7 +204,7 @@ def _emulated_functions():
     return found
 
 
-def _without_mode_checks(function):
+def without_mode_checks(function):
     """Return a copy of a Python function that does not check for function modes."""
     never = dict.fromkeys(_MODE_CHECKS, lambda *tensors: False)
     names = dict(function.__globals__, **never)

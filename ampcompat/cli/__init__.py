@@ -23,6 +23,7 @@ COMMANDS = {
     "checkpoint": ("checkpoint", "say what a checkpoint file holds, and convert it"),
     "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
+    "forecast": ("forecast", "say from one float32 run which opt levels will work, and with which layers in float32"),
     "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),
     "uninstall": ("install", "undo `install`"),

@@ -21,6 +21,7 @@ from ..errors import AmpError
 from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .forecast import STEPS, agreement, print_forecast, run_forecast
 from .live import follow
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
@@ -45,6 +46,7 @@ def ab(arguments):
     kept = len(planned) - len(missing)
     if kept:
         print("{}: {} of {} runs kept".format(options.resume, kept, len(planned)), file=sys.stderr)
+    forecast = _forecast(options, command) if options.forecast else None
     runs = len(planned) + count_short_runs(options, report)
     progress = make_progress(steps=options.steps, runs=runs, kept=kept)
     live = follow(progress, report, planned) if options.live else None
@@ -60,6 +62,8 @@ def ab(arguments):
     if live is not None:
         live.close()
     print_report(options, report, outputs)
+    if forecast is not None:
+        print("\n" + agreement(forecast, report))
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
@@ -105,6 +109,8 @@ def _parser():
     _add_output_options(add)
     target_option.add_option(parser)
     gate_options.add_options(parser)
+    told = "first forecast which levels will work, from 50 steps in float32, and say in the end whether that was right"
+    add("--forecast", action="store_true", help=told)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
@@ -168,6 +174,21 @@ def _add_output_options(add):
     add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+
+
+def _forecast(options, command):
+    """Forecast the levels and print what is foreseen; None where that is not possible, which is said too."""
+    wanted = argparse.Namespace(
+        steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
+    )
+    try:
+        found = run_forecast(wanted, command, make_progress(steps=wanted.steps))
+    except AmpError as error:  # the levels may run all the same
+        print("No forecast: {}\n".format(error), file=sys.stderr)
+        return None
+    print_forecast(found, command, options.details)
+    print()
+    return found
 
 
 def _plan(parser, folder, report, planned):

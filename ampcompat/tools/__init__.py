@@ -1,1 +1,1 @@
-"""Tools around training: each is a package of its own."""
+"""Tools beside the training itself: they observe sessions, and no session imports them."""

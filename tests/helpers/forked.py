@@ -94,9 +94,18 @@ def torchrun(*arguments):
 
 def ab(*arguments):
     """Do what ``python -m ampcompat ab ARGUMENTS`` does; the processes of its runs are forked from the server too."""
+    _command_with_runs("ab", *arguments)
+
+
+def forecast(*arguments):
+    """Do what ``python -m ampcompat forecast ARGUMENTS`` does; the process of its run is forked from the server too."""
+    _command_with_runs("forecast", *arguments)
+
+
+def _command_with_runs(*arguments):
     subprocess_run.subprocess = types.SimpleNamespace(**vars(subprocess))
     subprocess_run.subprocess.Popen = _popen_run
-    sys.exit(main(["ab"] + [str(argument) for argument in arguments]))
+    sys.exit(main([str(argument) for argument in arguments]))
 
 
 def _popen_run(args, stdin, env, cwd, stdout, stderr):
