@@ -56,8 +56,10 @@ def live_storages():
         # type() instead of isinstance, which would load lazy objects and call their properties.
         if issubclass(type(each), torch.Tensor):
             yield each.untyped_storage()
-            if each.is_leaf and each.grad is not None:
-                yield each.grad.untyped_storage()
+            if (
+                each.is_leaf and tensor_lists.stored_gradient(each) is not None
+            ):
+                yield tensor_lists.stored_gradient(each).untyped_storage()
 
 
 class HighWater(TorchDispatchMode):

@@ -48,6 +48,7 @@ LAYERS += [
     "check",
     "migrate",
     "checkpoint_files",
+    "tools.forecast",
     "tools",
     "as_apex",
     "cli",

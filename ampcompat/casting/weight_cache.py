@@ -43,7 +43,7 @@ def _belongs_to_its_user(weight):
     """Return whether a cast made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
     if functorch_level() is not None or jit_tracing_state() is not None:
         return True
-    return weight.is_cuda and is_capturing_cuda_graph()
+    return weight.is_cuda and not is_fake_type(type(weight)) and is_capturing_cuda_graph()
 
 
 class _Entry:

@@ -41,6 +41,7 @@ INITIALIZE = {
     "skip_static_overflow": _boolean,
     "raise_on_max_skips": _boolean,
     "diagnose": _boolean,
+    "free_half_grads": _boolean,
     "process_group": _boolean,
     "loss_scale": _number_or_dynamic,
     "min_loss_scale": float,

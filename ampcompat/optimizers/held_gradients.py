@@ -161,6 +161,7 @@ class HeldGradients:
 
     def leave_by_client(self, scaler, post_backward):
         """Let a client's ``_post_amp_backward`` unscale; then free the half gradients, as if they had been moved."""
+        self.state = Scaled(scaler.loss_scale(), None)
         scaler.unscale_by_optimizer(post_backward)
         for pair in self._masters.pairs():
             set_stored_gradient(pair.model, None)
@@ -262,7 +263,7 @@ class HeldGradients:
         """
         stored = stored_gradient(model)
         is_other = isinstance(self.state, ScaledByOther) and stored is not None
-        if self._record.open_blocks or self.are_delayed() or is_other or id(model) in self._read:
+        if self._are_in_pass() or is_other or id(model) in self._read:
             return stored
         if master.grad is None:
             if stored is None and self._stepped:
@@ -277,10 +278,13 @@ class HeldGradients:
         self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
 
+    def _are_in_pass(self):
+        """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
+        return bool(self._record.open_blocks) or isinstance(self.state, Scaled)
+
     def was_set(self, model, master):
         """Note that the script has assigned to ``.grad`` of a half param."""
-        is_held = master.grad is not None and not (self._record.open_blocks or self.are_delayed())
-        if is_held and id(model) not in self._read:
+        if master.grad is not None and not self._are_in_pass() and id(model) not in self._read:
             self._read[id(model)] = _ReadGradient(model, master, is_shown=False)
 
     def take_changes(self):

@@ -133,7 +133,7 @@ def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
     done = forked.run(forked.ab, *(options + (script,) + small))
     assert done.returncode == 0, done.stderr
     report = Report.load(str(tmp_path / "report.json"))
-    assert list(report.runs) == ["unchanged", "imagenet.new.py"]
+    assert list(report.runs) == ["imagenet.py", "imagenet.new.py"]
     assert judge(report)["imagenet.new.py"].kind == ACCEPTED, done.stdout
 
 
