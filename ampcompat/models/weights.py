@@ -74,7 +74,7 @@ class ModelCast:
             for is_param, name, tensor in own:
                 dtype = self.high if id(tensor) in protected else self.dtype
                 if id(tensor) not in protected or tensor_lists.is_narrower(tensor, self.high):
-                    if tensor.is_floating_point() and tensor.dtype is not dtype and id(tensor) not in self._seen:
+                    if tensor.is_floating_point() and id(tensor) not in self._seen:
                         self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
                         self._cast_tensor(tensor, dtype)
             if own and isinstance(module, torch.nn.RNNBase):
@@ -82,6 +82,8 @@ class ModelCast:
 
     def _cast_tensor(self, tensor, dtype):
         self._seen.add(id(tensor))
+        if tensor.dtype is dtype:  # a master may have another
+            return
         self.originals[id(tensor)] = tensor.data, tensor.grad
         _set_data(tensor, dtype, tensor.data, tensor.grad)
 
