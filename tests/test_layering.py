@@ -40,6 +40,7 @@ LAYERS += [
     "amp",
     "sessions",
     "memory_tools",
+    "forced_levels",
     "mmcv",
     "abtest",
     "selftest",

@@ -13,6 +13,7 @@ import sys
 from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
+from ..forced_levels import startup as forced_levels
 from ..training import state
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
@@ -34,6 +35,8 @@ def run(arguments):
     state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
     device_option.apply_option(parser, options.device)
+    if options.opt_level is not None:
+        os.environ.update(forced_levels.environment())
     if options.device is None:
         os.environ.update(missing_cuda.environment("run", arguments))
     return _exec([sys.executable] + interpreter_options() + command)

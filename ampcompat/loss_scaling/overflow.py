@@ -126,6 +126,10 @@ class StepSkips:
             self._next = [waiting for waiting in self._next if waiting[0].overflowed()]
         self._next.append((check, scaler))
 
+    def drop_next(self):
+        """Forget the checks of the next step: the gradients that they are of were cleared. The scale still follows."""
+        self._next = []
+
     def has_checks(self):
         """Return whether there are checks of the next step or of the last one."""
         return bool(self._next or self._last or self.deferred)
