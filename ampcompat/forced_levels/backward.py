@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .. import tensor_lists
 from ..loss_scaling.scaler import is_one, is_same
 from . import graph, refusals
 
@@ -57,11 +58,8 @@ class BackwardPasses:
         if not records:
             backward(tensors, *args)
             return
-        for record in records:
-            if not record.gradients.has_gradients_to_rescale():  # cleared since the pass that overflowed
-                record.skips.drop_next()
-        session, optimizers = self._forced.session, [record.optimizer for record in records]
-        block = session.scale_loss(tensors[0], optimizers)
+        optimizers = [record.optimizer for record in _with_usable_gradients(records)]
+        block = self._forced.session.scale_loss(tensors[0], optimizers)
         with block as scaled:
             scale = getattr(block, "scale", 1.0)
             if reached.scale is None:
@@ -92,6 +90,30 @@ class BackwardPasses:
         finally:
             for leaf in others:
                 _add_unscaled(leaf, scale)
+
+
+def _with_usable_gradients(records):
+    """Return the records whose gradients a pass may be added to; all of them if none may.
+
+    In adversarial training the generator's pass reaches the discriminator too, whose gradients may have overflowed
+    before. They are not part of this pass' overflow check. The script clears them before that optimizer's next pass.
+    """
+    usable = []
+    for record in records:
+        if not _has_gradients(record):
+            record.skips.gradients_cleared()
+            usable.append(record)
+        elif not record.skips.are_stale():
+            usable.append(record)
+    for record in records if usable else ():
+        if record not in usable:
+            record.skips.skip_until_cleared()
+    return usable or records
+
+
+def _has_gradients(record):
+    groups = record.optimizer.param_groups
+    return record.masters.have_half_gradients() or any(tensor_lists.have_gradients(each["params"]) for each in groups)
 
 
 def _add_unscaled(leaf, scale):

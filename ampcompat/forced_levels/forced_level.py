@@ -17,6 +17,7 @@ from ..training import state
 from . import models, refusals
 from .autocast import AutocastRegions
 from .backward import BackwardPasses
+from .first_steps import FirstSteps
 from .grad_scaler import ScriptScalers
 
 
@@ -40,6 +41,7 @@ class ForcedLevel:
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
         self._is_preparing = False
+        self._steps = FirstSteps(self._waiting)
 
     # -- begin and end -------------------------------------------------------------------------------------------------
 
@@ -67,6 +69,8 @@ class ForcedLevel:
         session, self.session = self.session, None
         if session is not None:
             session.close()
+        for optimizer in list(self.made_at):
+            self._steps.release(optimizer)
         self._calls.undo()
         self._patches.undo()
 
@@ -85,6 +89,7 @@ class ForcedLevel:
         def watched(optimizer, *args, **kwargs):
             make(optimizer, *args, **kwargs)
             self.made_at[optimizer] = refusals.script_line()
+            self._steps.watch(optimizer)
             self._waiting.add(optimizer)
             self._unrelated.clear()
             self._watch_calls()
@@ -118,6 +123,7 @@ class ForcedLevel:
         self._prepare(parts, sorted(optimizers, key=list(self.made_at).index))
         for wrapper in models.wrappers(module):
             self._wrap_again(wrapper)
+        self._steps.prepared()
 
     def _cast(self, method):
         @functools.wraps(method)
@@ -162,6 +168,8 @@ class ForcedLevel:
     def _prepare(self, parts, optimizers):
         from .. import amp  # once a model trains: a script that imports torch alone pays nothing
 
+        for optimizer in optimizers:
+            self._steps.release(optimizer)
         self._is_preparing = True
         try:
             amp.initialize(

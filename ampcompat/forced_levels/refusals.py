@@ -47,7 +47,7 @@ def step_in_backward(optimizer, made_at, level):
     """Return the error that an optimizer steps in a hook of the backward pass."""
     return AmpError(
         "{} of {} steps within the backward pass, before the gradients of opt level {} are unscaled and checked. Call "
-        "optimizer.step() after backward(), or use --opt-level O0 or O4, which scale nothing.".format(
+        "optimizer.step() after backward(), or use --opt-level O4 or O5, which scale nothing.".format(
             type(optimizer).__name__, made_at, level
         )
     )

@@ -161,6 +161,8 @@ class Preparation:
             if policy.casts_model:
                 fsdp.gather_in(policy, model, inner + norms, self._patches)
             kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+        elif request.allow_half_model:
+            self._cast.widen(modules)
         if policy.casts_model:
             state_dict.hook(modules, high, masters, self._patches)
         for module in [module for module in kept if module in modules]:

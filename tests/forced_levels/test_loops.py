@@ -197,6 +197,7 @@ def test_data_parallel_models(level):
     assert_equal(both(level, run))
 
 
+@pytest.mark.usefixtures("compiled_before")
 @pytest.mark.parametrize("method", ["function", "method"])
 def test_compiled_models(level, method):
     def run(hand):
