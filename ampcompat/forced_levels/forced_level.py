@@ -4,6 +4,7 @@ Optimizers are known from the time they are made. The models of an optimizer are
 of its params is first called with gradients enabled: by then the script has loaded its checkpoint and moved the model.
 """
 
+import atexit
 import contextlib
 import functools
 import sys
@@ -26,10 +27,12 @@ class ForcedLevel:
 
     Args:
         level: "O0" to "O5".
+        tells_if_unused: say when the process ends if the script has made optimizers, and the level was not applied.
     """
 
-    def __init__(self, level):
+    def __init__(self, level, tells_if_unused=False):
         self.level = level
+        self._tells_if_unused = tells_if_unused
         self.session = None  # the ``Session`` once a model is prepared
         self.scaler = None  # the ``LossScaler`` that all optimizers share
         self.made_at = weakref.WeakKeyDictionary()  # optimizer -> "FILE:LINE" where it was made
@@ -40,20 +43,24 @@ class ForcedLevel:
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
-        self._is_preparing = False
+        self._is_preparing = self._has_optimizers = False
         self._steps = FirstSteps(self._waiting)
 
     # -- begin and end -------------------------------------------------------------------------------------------------
 
     def begin(self):
-        """Patch torch, which has been imported. Before torch 2.0, which has no hooks of all optimizers, do nothing."""
-        optim = sys.modules[torch.optim.Optimizer.__module__]
-        if not hasattr(optim, "register_optimizer_step_pre_hook"):
-            return
+        """Patch torch, which has been imported; with a torch that is too old only note that optimizers are made."""
         state.before_initialize.append(self._before_initialize)
         self._patches.defer(state.before_initialize.remove, self._before_initialize)
-        make = torch.optim.Optimizer.__init__
-        self._patches.set(torch.optim.Optimizer, "__init__", self._made(make))
+        if self._tells_if_unused:
+            atexit.register(self._tell_if_unused)
+            self._patches.defer(atexit.unregister, self._tell_if_unused)
+        self._patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        if is_supported():
+            self._patch()
+
+    def _patch(self):
+        optim = sys.modules[torch.optim.Optimizer.__module__]
         self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
         self._patches.redirect(torch.autograd.backward, self.passes.watched)
         for method in ("half", "bfloat16"):
@@ -78,6 +85,13 @@ class ForcedLevel:
         if not self._is_preparing:
             self.end()
 
+    def _tell_if_unused(self):
+        if self._has_optimizers and self.session is None:
+            reason = "no module that an optimizer trains was called with gradients enabled"
+            if not is_supported():
+                reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
+            print("ampcompat: opt level {} was not applied: {}.".format(self.level, reason), file=sys.stderr)
+
     def rules(self):
         """Return whether the script has made an optimizer, so that the level decides what is computed in half."""
         return bool(self.made_at)
@@ -88,6 +102,9 @@ class ForcedLevel:
         @functools.wraps(make)
         def watched(optimizer, *args, **kwargs):
             make(optimizer, *args, **kwargs)
+            self._has_optimizers = True
+            if not is_supported():
+                return
             self.made_at[optimizer] = refusals.script_line()
             self._steps.watch(optimizer)
             self._waiting.add(optimizer)
@@ -198,6 +215,12 @@ class ForcedLevel:
         """Return an optimizer whose models are not prepared and that trains one of some tensors, or None."""
         owners = models.trained_params(self._waiting) if self._waiting else {}
         return next((owners[key] for key in leaves if key in owners), None)
+
+
+def is_supported():
+    """Return whether levels can be forced with this torch: 2.1 has hooks of all optimizers, and tells passes apart."""
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    return hasattr(optim, "register_optimizer_step_pre_hook") and hasattr(torch._C, "_current_graph_task_id")
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.forced_levels.forced_level import forced
+from ampcompat.forced_levels.forced_level import forced, is_supported
 from ampcompat.optimizers.record import record_of
 
-pytestmark = pytest.mark.skipif(not hasattr(torch, "compile"), reason="forced levels need torch 2.0")
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 from processes import RUN, python
 
-pytestmark = pytest.mark.skipif(not hasattr(torch, "compile"), reason="forced levels need torch 2.0")
+from ampcompat.forced_levels.forced_level import is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 
 PLAIN = """
 import sys
@@ -70,3 +72,10 @@ def test_a_level_and_a_device_together(script):
     done = python(*RUN, "--opt-level", "O5", "--device", "cpu", path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.split()[-2:] == ["torch.bfloat16", "torch.float32"]
+
+
+def test_a_script_whose_models_are_never_called_in_training_is_told_so(script):
+    path = script("import torch; model = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(model.parameters(), lr=1.0)")
+    done = python(*RUN, "--opt-level", "O1", path)
+    assert done.returncode == 0
+    assert done.stderr.startswith("ampcompat: opt level O1 was not applied: no module") and done.stdout == ""

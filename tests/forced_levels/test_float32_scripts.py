@@ -9,14 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from ampcompat import amp
-from ampcompat.forced_levels.forced_level import forced
+from ampcompat.forced_levels.forced_level import forced, is_supported
 from ampcompat.optimizers.record import record_of
 
-torch_2 = pytest.mark.skipif(
-    not hasattr(nn.modules.module, "register_module_parameter_registration_hook"),
-    reason="forced levels need torch 2.0, which has hooks of all optimizers",
-)
-pytestmark = torch_2
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 
 
 def convolutional():

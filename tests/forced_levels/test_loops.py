@@ -8,10 +8,10 @@ from torch import nn
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.forced_levels.forced_level import forced
+from ampcompat.forced_levels.forced_level import forced, is_supported
 from ampcompat.optimizers.record import record_of
 
-pytestmark = pytest.mark.skipif(not hasattr(torch, "compile"), reason="forced levels need torch 2.0")
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow
 
 
@@ -49,7 +49,8 @@ def weights(*models):
 def assert_equal(pair):
     assert len(pair[0]) == len(pair[1])
     for one, other in zip(*pair):
-        assert one.dtype is other.dtype and torch.equal(one, other)
+        assert one.dtype is other.dtype and torch.equal(one.isnan(), other.isnan())  # LBFGS diverges at O3
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def adversarial(hand):
@@ -127,9 +128,6 @@ def test_gradients_of_several_passes_add_up(level):
 
 @pytest.mark.parametrize("make", [lambda model: torch.optim.LBFGS(model.parameters(), max_iter=3), sgd], ids="LS")
 def test_closures(level, make):
-    if level == "O3":
-        pytest.skip("LBFGS diverges in float16 without masters")
-
     def run(hand):
         model = mlp()
         optimizer = make(model)

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from ampcompat.errors import AmpError
-from ampcompat.forced_levels.forced_level import forced
+from ampcompat.forced_levels.forced_level import forced, is_supported
 
-pytestmark = pytest.mark.skipif(not hasattr(torch, "compile"), reason="forced levels need torch 2.0")
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 LINE = r"test_refusals\.py:\d+"
 
 
