@@ -3,7 +3,6 @@
 import textwrap
 
 import pytest
-import torch
 from processes import RUN, python
 
 from ampcompat.forced_levels.forced_level import is_supported
@@ -66,16 +65,20 @@ def test_an_error_names_the_line_of_the_script(script):
 
 
 def test_a_level_and_a_device_together(script):
-    path = script(PLAIN.replace("model = torch.nn.Linear(4, 1)", "model = torch.nn.Linear(4, 1).cuda()").replace(
-        "torch.ones(2, 4)", "torch.ones(2, 4).cuda()"
-    ))
+    path = script(
+        PLAIN.replace("model = torch.nn.Linear(4, 1)", "model = torch.nn.Linear(4, 1).cuda()").replace(
+            "torch.ones(2, 4)", "torch.ones(2, 4).cuda()"
+        )
+    )
     done = python(*RUN, "--opt-level", "O5", "--device", "cpu", path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.split()[-2:] == ["torch.bfloat16", "torch.float32"]
 
 
 def test_a_script_whose_models_are_never_called_in_training_is_told_so(script):
-    path = script("import torch; model = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(model.parameters(), lr=1.0)")
+    path = script(
+        "import torch; model = torch.nn.Linear(1, 1); optimizer = torch.optim.SGD(model.parameters(), lr=1.0)"
+    )
     done = python(*RUN, "--opt-level", "O1", path)
     assert done.returncode == 0
     assert done.stderr.startswith("ampcompat: opt level O1 was not applied: no module") and done.stdout == ""

@@ -28,7 +28,9 @@ class Script:
         torch.manual_seed(seed)
         self.level = level
         self.model = convolutional()
-        self.optimizer = (make_optimizer or (lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9)))(self.model.parameters())
+        self.optimizer = (make_optimizer or (lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9)))(
+            self.model.parameters()
+        )
         self.losses = []
         if level is not None:
             amp.initialize(self.model, self.optimizer, opt_level=level, verbosity=0)

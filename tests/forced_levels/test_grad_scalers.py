@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.forced_levels.forced_level import forced, is_supported
+from ampcompat.forced_levels.forced_level import forced
 from ampcompat.optimizers.record import record_of
 from ampcompat.training import state
 

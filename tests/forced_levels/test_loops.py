@@ -215,7 +215,9 @@ def test_compiled_models(level, method):
 
 @pytest.fixture
 def group(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method="file://{}".format(tmp_path / "group"), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method="file://{}".format(tmp_path / "group"), rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 

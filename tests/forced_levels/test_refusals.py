@@ -50,7 +50,9 @@ def test_gradients_of_torch_func(level):
     with forced(level):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         params = {name: param.detach() for name, param in model.named_parameters()}
-        gradients = torch.func.grad(lambda each: torch.func.functional_call(model, each, torch.ones(1, 2)).sum())(params)
+        gradients = torch.func.grad(lambda each: torch.func.functional_call(model, each, torch.ones(1, 2)).sum())(
+            params
+        )
         for name, param in model.named_parameters():
             param.grad = gradients[name]
         with pytest.raises(AmpError, match="{}.*torch.func".format(LINE)):
