@@ -46,7 +46,8 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat run",
         usage=SCRIPT_USAGE,
-        description="Run an unmodified script that imports apex. Arguments after SCRIPT or MODULE are passed to it.",
+        description="Run an unmodified script with ampcompat's apex; with --opt-level, one that does not use Apex at that "
+        "level too. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")

@@ -275,3 +275,43 @@ def test_parts_of_a_container_that_is_never_called(level):
         after = weights(model)
         assert not any(torch.equal(one, other) for one, other in zip(before, after))
         assert {each.dtype for each in after} == {torch.float32}
+
+
+def test_sharded_models(level, group):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard")
+    mesh = init_device_mesh("cpu", (1,))
+    with forced(level):
+        model = fsdp.fully_shard(mlp(), mesh=mesh)
+        optimizer = sgd(model)
+        before = [each.full_tensor().clone() for each in model.parameters()]
+        train(model, model, optimizer)
+        assert not any(torch.equal(one.full_tensor(), other) for one, other in zip(model.parameters(), before))
+
+
+def test_a_pass_of_two_optimizers_counts_once(level):
+    with forced(level):
+        first, second = mlp(4, 4), mlp()
+        optimizers = [sgd(first), sgd(second)]
+        (second(first(torch.ones(2, 4))).sum() * SMALL).backward()
+        scaler = record_of(optimizers[0]).configuration.scalers[0]
+        assert scaler is record_of(optimizers[1]).configuration.scalers[0]
+        assert scaler._unskipped == 1 or scaler.is_static_one()
+
+
+def test_optimizers_and_models_that_the_script_drops_are_freed(level):
+    import gc
+    import weakref
+
+    with forced(level):
+        for _ in range(2):
+            model = mlp()
+            optimizer = sgd(model)
+            train(model, model, optimizer)
+            alive = [weakref.ref(model), weakref.ref(optimizer)]
+            del model, optimizer
+            gc.collect()
+            assert [each() for each in alive] == [None, None]
