@@ -5,6 +5,9 @@ from types import MethodType
 
 import torch
 
+from ..optimizers.record import record_of
+from ..optimizers.step import amp_step, is_stepping
+
 
 class _Prepared(BaseException):
     """Raised in a closure when its model is prepared; no handler of the script catches it."""
@@ -28,10 +31,11 @@ class FirstSteps:
         @functools.wraps(step.__func__)
         def first_step(own, *args, **kwargs):
             closure = kwargs.get("closure", args[0] if args else None)
-            if own not in self._waiting or not callable(closure) or self._is_trying:
+            if own in self._waiting and callable(closure) and not self._is_trying:
+                self._try(closure)
+            if record_of(own) is None or is_stepping(own):
                 return step(*args, **kwargs)
-            self._try(closure)
-            return (step if own in self._waiting else own.step)(*args, **kwargs)
+            return amp_step(own, *args, **kwargs)  # a trainer has kept this method, and put it back
 
         optimizer.step = MethodType(first_step, optimizer)
 

@@ -11,6 +11,7 @@ import weakref
 import torch
 
 from ..optimizers.record import record_of
+from ..optimizers.step import amp_step
 from .backward import times
 from .graph import mark_scaled
 
@@ -114,6 +115,9 @@ class ScriptScalers:
         if self._stages.get(optimizer) != _UNSCALED:
             self._tell_found_inf(scaler, optimizer)
         self._stages[optimizer] = _STEPPED
+        record = record_of(optimizer)
+        if record is not None and record.skips.is_next_skipped():  # trainers see that their ``step`` is not called
+            return amp_step(optimizer, *args, **kwargs)
         return optimizer.step(*args, **kwargs)
 
     def _update(self, original, scaler, new_scale=None):

@@ -178,3 +178,28 @@ def test_without_a_level_nothing_changes():
     with forced(None):
         script = Script().step()
         assert record_of(script.optimizer) is None and script.scaler.get_scale() == 2.0**16
+
+
+def test_a_trainer_that_puts_its_own_step_in_place_as_accelerate_does(level):
+    with forced(level):
+        script = Script()
+        optimizer, called = script.optimizer, []
+        original = optimizer.step
+
+        def patched(*args, **kwargs):
+            called.append(True)
+            return original(*args, **kwargs)
+
+        for factor in (SMALL, SMALL, 2.0**20):
+            before = script.weights()
+            called.clear()
+            optimizer.zero_grad()
+            script.scaler.scale(script.loss(factor)).backward()
+            optimizer.step = patched
+            script.scaler.step(optimizer)
+            script.scaler.update()
+            optimizer.step = original
+            is_skipped = factor > 1 and state.current().scalers[0].dynamic
+            assert called == ([] if is_skipped else [True])
+            assert amp.step_was_skipped(optimizer) is is_skipped
+            assert all(torch.equal(one, other) for one, other in zip(before, script.weights())) is is_skipped
