@@ -46,7 +46,7 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat run",
         usage=SCRIPT_USAGE,
-        description="Run an unmodified script with ampcompat's apex; with --opt-level, one that does not use Apex at that "
+        description="Run an unmodified script with ampcompat's apex; with --opt-level, one without Apex at that "
         "level too. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)

@@ -27,6 +27,8 @@ class FirstSteps:
     def watch(self, optimizer):
         """Replace ``optimizer.step`` until ``release``."""
         step = optimizer.step
+        if not isinstance(step, MethodType):
+            return
 
         @functools.wraps(step.__func__)
         def first_step(own, *args, **kwargs):

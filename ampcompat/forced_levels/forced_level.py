@@ -13,6 +13,7 @@ import weakref
 import torch
 
 from ..optimizers.record import record_of
+from ..optimizers.step import is_stepping
 from ..patching import PatchStack, run_after
 from ..training import state
 from . import models, refusals
@@ -130,8 +131,8 @@ class ForcedLevel:
     def _before_call(self, module):
         if not torch.is_grad_enabled() or torch.jit.is_tracing() or self._is_preparing:
             return
-        owners, params = models.trained_params(self._waiting), models.params_in(module)
-        optimizers = [each for each in self._waiting if any(owners.get(key) is each for key in params)]
+        params = models.params_in(module)
+        optimizers = [each for each in self._waiting if not params.isdisjoint(models.trained_params([each]))]
         if not optimizers:
             self._unrelated.add(module)
             return
@@ -175,10 +176,21 @@ class ForcedLevel:
     def _before_step(self, optimizer, args, kwargs):
         if self.passes.is_within() and self.session is not None and not self.scaler.is_static_one():
             raise refusals.step_in_backward(optimizer, self.made_at[optimizer], self.level)
+        self._check_inner(optimizer)
         if optimizer in self._waiting and any(
             param.grad is not None for group in optimizer.param_groups for param in group["params"]
         ):
             raise refusals.no_module(optimizer, self.made_at[optimizer], self.level)
+
+    def _check_inner(self, optimizer):
+        """Raise if an optimizer steps on the masters of another one around it, which does not round them then."""
+        record = record_of(optimizer)
+        if record is None or not record.configuration.policy.master_weights or record.pairs():
+            return
+        params = models.trained_params([optimizer])
+        for other in self.prepared():
+            if any(id(pair.master) in params for pair in other.pairs()) and not is_stepping(other.optimizer):
+                raise refusals.inner_step(optimizer, self.made_at[optimizer], other.optimizer, self.level)
 
     # -- prepare -------------------------------------------------------------------------------------------------------
 

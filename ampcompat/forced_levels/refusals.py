@@ -51,3 +51,13 @@ def step_in_backward(optimizer, made_at, level):
             type(optimizer).__name__, made_at, level
         )
     )
+
+
+def inner_step(optimizer, made_at, outer, level):
+    """Return the error that the inner optimizer of another one steps outside of that one's ``step``."""
+    return AmpError(
+        "{0} of {1} steps on the float32 weights of {2}, outside of its step(), so opt level {3} would not round them "
+        "into the model. Call {2}.step(closure), or use --opt-level O0, O1 or O4, which have no half weights.".format(
+            type(optimizer).__name__, made_at, type(outer).__name__, level
+        )
+    )

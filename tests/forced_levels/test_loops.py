@@ -315,3 +315,47 @@ def test_optimizers_and_models_that_the_script_drops_are_freed(level):
             del model, optimizer
             gc.collect()
             assert [each() for each in alive] == [None, None]
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """As public code has it: an optimizer around another one, with the same groups."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+        self.inner = torch.optim.SGD(self.param_groups, **options)
+        self.param_groups = self.inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        closure()
+        params = [param for group in self.param_groups for param in group["params"]]
+        before = [param.clone() for param in params]
+        for param in params:
+            param.add_(param.grad, alpha=0.5)
+        self.zero_grad()
+        closure()
+        for param, value in zip(params, before):
+            param.copy_(value)
+        self.inner.step()
+
+
+def test_an_optimizer_around_another_one(level):
+    def run(hand):
+        model = mlp()
+        optimizer = SharpnessAware(model.parameters(), lr=0.5)
+        if hand is not None:
+            amp.initialize(model, [optimizer, optimizer.inner], opt_level=hand, verbosity=0)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).pow(2).sum() * 2.0**-14
+            with block(hand, loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+        return weights(model)
+
+    assert_equal(both(level, run))

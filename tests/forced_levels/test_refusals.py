@@ -98,3 +98,17 @@ def test_steps_in_hooks_of_the_backward_pass_work_where_nothing_is_scaled(forced
         model(torch.ones(1, 2)).sum().backward()
         changed = model.state_dict()["bias"] - bias
         assert torch.allclose(changed, torch.tensor(-0.25), atol=2e-3)  # O3 rounds weights to float16
+
+
+@pytest.mark.parametrize("forced_level", ["O2", "O5"])
+def test_an_inner_optimizer_that_steps_by_itself(forced_level):
+    with forced(forced_level):
+        model = nn.Linear(2, 1)
+        before = copy.deepcopy(model.state_dict())
+        outer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inner = torch.optim.Adam(outer.param_groups)
+        inner.param_groups = outer.param_groups
+        (model(torch.ones(1, 2)).sum() / 256).backward()
+        with pytest.raises(AmpError, match="Adam of .*{}.*SGD.step".format(LINE)):
+            inner.step()
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
