@@ -1,73 +1,153 @@
-"""``nox``: the suite on each torch that is supported; ``nox -s "tests(py3.11-torch2.13.0)"`` runs one leg.
-
-Each leg is (Python, torch, what else that torch needs). Interpreters that are not on this machine are skipped.
-"""
+"""The legs of ``.ci/run`` as sessions of nox: ``nox -s LEG`` runs one, ``nox --list`` prints them all."""
 
 import pathlib
+import re
+import shlex
+import shutil
+import subprocess
 
 import nox
 
-LEGS = [
-    ("3.7", "1.3.1", []),
-    ("3.8", "1.5.1", []),
-    ("3.8", "1.6.0", []),
-    ("3.10", "1.12.1", ["numpy<2"]),
-    ("3.10", "1.13.1", ["numpy<2"]),
-    ("3.11", "2.1.2", ["numpy<2"]),
-    ("3.11", "2.3.1", []),
-    ("3.11", "2.5.1", []),
-    ("3.11", "2.8.0", []),
-    ("3.11", "2.13.0", []),
-    ("3.11", "2.15.0", []),  # 5.7 GB with its CUDA libraries
-    ("3.12", "2.13.0", []),
-    ("3.13", "2.13.0", []),
-]
+ROOT = pathlib.Path(__file__).resolve().parent
+EXTRAS = nox.project.load_toml(str(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
 
-#: Packages that use ampcompat's names, tested as they are: (leg, folder of tests, Python) each.
-TABLE = pathlib.Path("tests/clients/table.txt").read_text().splitlines()
-CLIENTS = [line.split() for line in TABLE if not line.startswith("#")]
+#: Folders whose tests start no processes, or next to none.
+FAST = "casting check loss_scaling op_table optimizers specification torch_compat training".split()
 
-nox.options.sessions = ["tests", "interpreters"]
+nox.options.default_venv_backend = "venv"  # virtualenv makes no environments for Python 3.7
+nox.options.sessions = ["main", "interpreters", "lint"]
 
 
-@nox.session
-@nox.parametrize("python,torch,needs", [nox.param(*leg, id="py{}-torch{}".format(*leg)) for leg in LEGS])
-def tests(session, torch, needs):
-    """Install ampcompat with its test extra beside that torch, and run the suite."""
-    session.install("torch=={}".format(torch), "-e", ".[test]", *needs)
-    session.run("python", "-m", "pytest", *session.posargs)
+def table(*path):
+    """Return the rows of a text file, split into columns; lines that start with # are comments."""
+    lines = ROOT.joinpath(*path).read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if not line.startswith("#")]
 
 
-@nox.session(python=False)
+def readme_command():
+    """Return what the README's test command gives to pip install, and the command that runs the tests."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^    pip install (.*) && (python -m pytest.*)$", readme, re.MULTILINE)
+    return shlex.split(command.group(1)), shlex.split(command.group(2))
+
+
+REQUIREMENTS, TESTS = readme_command()
+(TORCH,) = [each for each in REQUIREMENTS if each.startswith("torch==")]
+VERSIONS = "import platform, torch; print('torch', torch.__version__, '/ python', platform.python_version())"
+
+
+def define_torch_leg(release, python, leg, _gigabytes, *also):
+    """Define the session that runs the README's test command with a release of torch in place of its own."""
+    requirements = ["torch==" + release if each == TORCH else each for each in REQUIREMENTS]
+
+    def run(session):
+        session.install(*requirements, *also)
+        session.run("python", "-c", VERSIONS)
+        session.run(*TESTS, *session.posargs)
+
+    run.__doc__ = f"The test suite with torch {release}."
+    name = "main" if leg == "main" else "torch-" + release
+    nox.session(run, name=name, python=python, tags=[] if leg == "hand" else ["ci"])
+
+
+for row in table(".ci", "torch_versions.txt"):
+    define_torch_leg(*row)
+
+
+@nox.session(python=False, tags=["ci"])
 def interpreters(session):
-    """Without torch, on each Python that is here: the code compiles and the command line starts."""
-    session.run("bash", ".ci/run", "interpreters", external=True)
+    """Every Python 3.7 to 3.13 that is found, without torch: the code compiles, the command line starts."""
+    for version in ["3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]:
+        python = shutil.which("python" + version)
+        if python and subprocess.run([python, "--version"], stdout=subprocess.DEVNULL).returncode == 0:
+            session.run(python, ".ci/without_torch.py", external=True)
+        else:
+            print(f"******** leg python-{version} was NOT RUN: there is none here ********")
 
 
-@nox.session
-@nox.parametrize("python,leg,folder", [nox.param(python, leg, folder, id=leg) for leg, folder, python in CLIENTS])
-def clients(session, leg, folder):
-    """Install a client and run its tests: ``nox -s "clients(mmcv)"``."""
-    tests = pathlib.Path("tests/clients", folder)
-    constraints = tests / "constraints.txt"
-    env = {"PIP_CONSTRAINT": str(constraints.resolve())} if constraints.exists() else {}
-    session.install("-r", str(tests / "requirements.txt"), env=env)
-    env = {"PYTHONPATH": ".", "AMPCOMPAT_CLIENT": leg}
-    session.run("python", "-m", "pytest", str(tests), *session.posargs, env=env)
+@nox.session(python="3.11", tags=["ci"])
+def lint(session):
+    """Ruff's rules and format, as pyproject.toml sets them."""
+    session.install(*EXTRAS["lint"])
+    session.run("ruff", "check", "--no-cache", ".")
+    session.run("ruff", "format", "--no-cache", "--check", ".")
+
+
+@nox.session(python="3.11", tags=["ci"])
+def docs(session):
+    """The documentation site; a warning, such as a broken link, is an error."""
+    session.install(*EXTRAS["docs"])
+    # --quiet would hide warnings from --strict.
+    site, env = session.create_tmp(), {"NO_MKDOCS_2_WARNING": "1"}
+    session.run("mkdocs", "build", "--strict", "--site-dir", site, env=env)
+
+
+@nox.session(python="3.11", tags=["ci"])
+def package(session):
+    """Sdist, and wheel from the sdist, used in a folder where no checkout can be imported instead."""
+    session.install("build", "nox", "setuptools>=64", "wheel", TORCH)
+    session.run("bash", ".ci/package.sh", external=True)
+
+
+def define_client_leg(leg, folder, python):
+    """Define the session that runs the tests of packages that use ampcompat's names, or Apex's."""
+    tests = ROOT / "tests" / "clients" / folder
+
+    def run(session):
+        constraints = tests / "constraints.txt"
+        env = {"PIP_CONSTRAINT": str(constraints)} if constraints.exists() else None
+        session.install("-r", str(tests / "requirements.txt"), env=env)
+        session.run("python", "-c", VERSIONS)
+        # Its tests skip where a client cannot be imported, and then a leg that says "skipped" has tested nothing.
+        env = {"PYTHONPATH": str(ROOT), "AMPCOMPAT_CLIENT": leg}
+        session.run("python", "-m", "pytest", f"tests/clients/{folder}", *session.posargs, env=env)
+
+    run.__doc__ = f"Packages as they are: tests/clients/{folder}."
+    nox.session(run, name=leg, python=python, tags=["ci"])
+
+
+for row in table("tests", "clients", "table.txt"):
+    define_client_leg(*row)
+
+
+@nox.session(name="newest-clients", python="3.11")
+def newest_clients(session):
+    """The tests of the clients with the newest releases of all of them, where those still support Apex."""
+    for _, folder, _ in table("tests", "clients", "table.txt"):
+        tests = ROOT / "tests" / "clients" / folder
+        names = [row[0] for row in table("tests", "clients", folder, "requirements.txt")]
+        session.install(*sorted({re.split("[=<>]", name)[0] for name in names}), "--upgrade")
+        session.run("python", "-c", VERSIONS)
+        session.run("python", "-m", "pytest", str(tests), *session.posargs, env={"PYTHONPATH": str(ROOT)})
 
 
 @nox.session(python="3.11")
-@nox.parametrize("leg", ["lint", "docs", "package"], ids=["lint", "docs", "package"])
-def tools(session, leg):
-    """A leg of .ci/run that runs a tool: ``nox -s "tools(lint)"``."""
-    session.install("-r", ".ci/requirements-{}.txt".format(leg))
-    session.run("bash", ".ci/{}.sh".format(leg), external=True)
+def fast(session):
+    """The tests that start no processes, for the systems that .ci/run does not cover."""
+    session.install(*REQUIREMENTS)
+    # On Windows text files are not read as UTF-8 otherwise.
+    session.run(*TESTS, *["tests/" + name for name in FAST], *session.posargs, env={"PYTHONUTF8": "1"})
+
+
+@nox.session(python="3.11")
+def gpu(session):
+    """The tests that need a CUDA device, with a torch that has CUDA."""
+    session.install(*REQUIREMENTS)
+    session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no CUDA device'")
+    session.run("python", "-m", "pytest", "-m", "cuda", *session.posargs)
 
 
 @nox.session(python="3.11")
 def examples(session):
     """Train both examples at every level, in full."""
-    session.install("torch==2.13.0", ".[examples]")
+    session.install(TORCH, ".[examples]")
     for script in ("digits_cnn.py", "char_transformer.py"):
         for level in ("O0", "O1", "O2", "O3", "O4", "O5"):
             session.run("python", "-m", "ampcompat", "run", "--opt-level", level, "examples/" + script)
+
+
+@nox.session(python="3.11")
+def mutations(session):
+    """Seed faults in a copy of the package, one at a time; the tests must catch each: ``-- --only NAME`` seeds some."""
+    session.install(*REQUIREMENTS)
+    session.run("python", "-m", "helpers.mutations", *session.posargs, env={"PYTHONPATH": "tests"})

@@ -40,7 +40,7 @@ def main():
     version = importlib.metadata.version("ampcompat")
     assert version == ampcompat.__version__
     command = shutil.which("ampcompat", path=os.path.dirname(sys.executable))
-    assert call(command, "--version") == "ampcompat {}\n".format(version)
+    assert call(command, "--version") == f"ampcompat {version}\n"
     assert version in call(command, "info", "--table")
     with open("script.py", "w") as file:
         file.write(SCRIPT)

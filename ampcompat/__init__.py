@@ -10,14 +10,15 @@ import importlib
 
 __version__ = "0.2.0"
 
-__all__ = ["amp", "current", "estimate", "fsdp_policy", "gradient_histogram", "memory_report", "reset", "session"]
+__all__ = ["amp", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram", "memory_report"]
+__all__ += ["reset", "session"]
 
 #: True for type checkers, which see the imports that ``__getattr__`` makes. Importing ``typing`` would cost more than
 #: the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
-    from .memory_tools import estimate, memory_report
+    from .memory_tools import estimate, estimate_batches, memory_report
     from .sessions import current, fsdp_policy, gradient_histogram, reset, session
 
 _MODULES = {
@@ -29,6 +30,7 @@ _MODULES = {
     "gradient_histogram": "sessions",
     "memory_report": "memory_tools",
     "estimate": "memory_tools",
+    "estimate_batches": "memory_tools",
 }
 
 if not TYPE_CHECKING:  # type checkers know all names, and report others

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
@@ -15,17 +15,16 @@ from .errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from .memory import report
 from .memory.bytes_by_kind import MemoryUsage
 from .memory.estimate import WITHOUT_AMP, Estimate, before_initialize, during_training
-from .memory.sharding import Sharding
-from .memory.step_observer import MemoryObserver
+from .memory.measurement import measured_step, was_skipped
+from .memory.sharding import Sharding, StateSharding
 from .optimizers.record import record_of
-from .patching import PatchStack
+from .tools.estimate.batches import BatchTable, batch_table
+from .tools.estimate.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
+from .tools.estimate.ranks import WAYS, Ranks
 from .training import state
 from .training.request import checked_count, checked_list, is_module, is_optimizer, listed_layers
 
-__all__ = ["Estimate", "MemoryReport", "estimate", "memory_report"]
-
-#: Iterations that may be skipped before the measured one: a dynamic loss scale starts high.
-_MAX_SKIPPED = 10
+__all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 
 
 @dataclass
@@ -98,56 +97,16 @@ def memory_report(
     session = state.current()
     if session is not None and not any(map(record_of, optimizers)):
         session = None
-    for _ in range(_MAX_SKIPPED):
-        step()
-        if not _was_skipped(optimizers):
-            break
-    usage = _measured(session, models, optimizers, step)
+    usage = measured_step(session, models, optimizers, step)
     policy = session.policy if session is not None else None
     with session.casts.paused() if session is not None else nullcontext():
         predicted, sentences = _predicted(models, optimizers, policy)
-    if _was_skipped(optimizers):
+    if was_skipped(optimizers):
         sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
     level = WITHOUT_AMP if policy is None else policy.opt_level
     explanations = report.differences(usage, predicted) + sentences
     num_params = sum({id(param): param.numel() for each in models for param in each.parameters()}.values())
     return MemoryReport(level, num_params, usage, predicted, explanations)
-
-
-def _was_skipped(optimizers):
-    return any(record.skips.was_last_skipped() for record in map(record_of, optimizers) if record is not None)
-
-
-def _measured(session, models, optimizers, step):
-    observer = MemoryObserver(first=(0,), every=None)
-    observer.initialized(None, models, optimizers)  # no session: the caller predicts
-    with PatchStack() as patches:
-        if session is not None:
-            session.observers.append(observer)
-            patches.defer(session.observers.remove, observer)
-        for each in optimizers:
-            if record_of(each) is None:
-                patches.set(each, "step", MethodType(_observed(each.step, observer), each))
-        observer.begin_step(0)
-        try:
-            step()
-        finally:
-            observer.closed(session)
-    return observer.usage
-
-
-def _observed(step, observer):
-    """Return the ``step`` of an optimizer that is not initialized, with the observer's callbacks around it."""
-
-    @functools.wraps(step)
-    def observed(self, *args, **kwargs):
-        observer.before_step(None)
-        try:
-            return step(*args, **kwargs)
-        finally:
-            observer.after_step(None)
-
-    return observed
 
 
 def _predicted(models, optimizers, policy):
@@ -166,47 +125,122 @@ def estimate(
     keep_fp32: Any = None,
     world_size: int = 1,
     shard: Union[str, Sequence[torch.nn.Module], None] = None,
+    loss: Optional[Callable[[torch.nn.Module], torch.Tensor]] = None,
+    accumulate: int = 1,
+    device: str = "cuda",
     **options: Any,
 ) -> Estimate:
     """Predict the memory of training before anything is allocated, and the bytes that ranks send.
 
     Args:
-        model: a float32 module before ``initialize``; it may be on the meta device, where it takes no memory.
+        model: a float32 module before ``initialize``; it may be on the meta device, where it takes no memory. It is not
+            changed.
         optimizer_class: an optimizer class, or a function that makes an optimizer of a list of params:
             ``lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)``. It steps on small tensors.
         level: "O0" … "O5".
         dtypes: an ``opt_levels.DtypePair`` instead of the level's own.
         keep_fp32, **options: as in ``amp.initialize``.
         world_size: the number of ranks.
-        shard: None: each rank holds the whole model, and gradients are all-reduced (DistributedDataParallel). Modules
-            that ``fully_shard`` is called with before it is called with the model; "full": the items of the model's
-            outermost ``ModuleList`` and ``Sequential`` containers, the usual blocks.
+        shard: None: each rank holds the whole model, and gradients are all-reduced (DistributedDataParallel). "zero1":
+            so it is, but the optimizer's state is divided (``ZeroRedundancyOptimizer``). Modules that ``fully_shard``
+            is called with before it is called with the model; "full": the items of the model's outermost
+            ``ModuleList`` and ``Sequential`` containers, the usual blocks. "zero2": as "full", but gathered weights
+            are kept from the forward to the backward pass (``reshard_after_forward=False``).
+        loss: a function of the model that makes its inputs, of one rank, and returns the loss, a tensor of shape ().
+            One step runs on torch's fake tensors, without memory, so that activations and temporaries are predicted
+            too. Needs torch 2.5.
+        accumulate: how often ``loss`` is called per optimizer step.
+        device: whose memory is predicted with ``loss``, wherever the model is: "cuda" for a GPU; "cpu" for this CPU,
+            with the float32 copies of emulated half, to compare with ``memory_report``.
 
     Returns:
-        An ``Estimate`` of one rank; print it, or its ``table()``. Besides that a rank holds, for a while, the gathered
-        weights of the model's own group and of one or two blocks.
+        An ``Estimate`` of one rank; print it, or its ``table()``. Without ``loss`` a rank holds besides that, for a
+        while, the gathered weights of the model's own group and of one or two blocks.
 
     Raises:
-        AmpError: an unknown level, an option that the level does not take, an optimizer that cannot be made or step.
+        AmpError: an unknown level, an option that the level does not take, an optimizer that cannot be made or step, a
+            torch without fake tensors.
     """
     (model,) = checked_list(model, "estimate", "model", "a torch.nn.Module", is_module)
-    if not callable(optimizer_class):
-        raise AmpTypeError(
-            "estimate expected an optimizer class or a function: list of params -> optimizer, not {}.".format(
-                type(optimizer_class).__name__
-            )
-        )
+    _check_function(optimizer_class, "an optimizer class or a function: list of params -> optimizer")
     _, policy = opt_levels.resolve(level, options, None, dtypes)
-    ranks = checked_count("world_size must be", world_size)
-    sharding = None if shard is None else Sharding(model, ranks, _blocks(shard))
+    sharding, ranks = _spread(model, checked_count("world_size must be", world_size), shard)
+    if device not in ("cpu", "cuda"):
+        raise AmpValueError('device must be "cpu" or "cuda", not {!r}.'.format(device))
     session = state.current()
-    with session.casts.paused() if session is not None else nullcontext():
-        return before_initialize(model, optimizer_class, policy, listed_layers(keep_fp32), sharding, ranks)
+    layers = listed_layers(keep_fp32)
+    counted = nullcontext() if loss is None else counted_as(device)
+    with session.casts.paused() if session is not None else nullcontext(), counted:
+        found = before_initialize(model, optimizer_class, policy, layers, sharding, ranks.world_size)
+    if loss is None:
+        return found
+    _check_function(loss, "loss to be a function: model -> loss")
+    make_step = functools.partial(loss_step, loss, checked_count("accumulate must be", accumulate))
+    options = dict(options, keep_fp32=layers)
+    training = Training([model], [optimizer_class], make_step, policy, options, device, ranks)
+    try:
+        usage, notes = measure(training)
+    except UnsupportedStep as error:
+        return dataclasses.replace(found, notes=[str(error)])
+    return dataclasses.replace(found, usage=usage, notes=notes, counted_as=device)
 
 
-def _blocks(shard):
-    if shard == "full":
-        return shard
+def _check_function(given, expected):
+    if not callable(given):
+        raise AmpTypeError("estimate expected {}, not {}.".format(expected, type(given).__name__))
+
+
+def _spread(model, world_size, shard):
+    """Return (what divides the params or the state, or None; the ``Ranks``)."""
+    if shard is None:
+        return None, Ranks(world_size)
+    if shard == "zero1":
+        divided = StateSharding(model, world_size)
+        return divided, Ranks(world_size, shard, divided.fullest)
     if isinstance(shard, str):
-        raise AmpValueError('shard must be "full", a list of modules or None, not {!r}.'.format(shard))
-    return checked_list(shard, "estimate", "shard", '"full", a list of modules or None', is_module)
+        if shard not in WAYS:
+            ways = ", ".join('"{}"'.format(way) for way in WAYS)
+            raise AmpValueError("shard must be {}, a list of modules or None, not {!r}.".format(ways, shard))
+        return Sharding(model, world_size, "full", shard != "zero2"), Ranks(world_size, shard)
+    blocks = checked_list(shard, "estimate", "shard", "a string, a list of modules or None", is_module)
+    return Sharding(model, world_size, blocks), Ranks(world_size, blocks)
+
+
+@hide_internal_frames
+def estimate_batches(
+    model: torch.nn.Module,
+    optimizer_class: Callable[[List[torch.nn.Parameter]], torch.optim.Optimizer],
+    loss: Callable[[torch.nn.Module, int], torch.Tensor],
+    batch_sizes: Sequence[int] = (1, 8, 32),
+    levels: Sequence[str] = ("O0", "O1", "O2"),
+    memory: Union[int, str, None] = None,
+    **options: Any,
+) -> BatchTable:
+    """Predict the peak of a training step by level and batch size, and the largest batch that fits.
+
+    Args:
+        model, optimizer_class: as for ``estimate``.
+        loss: a function of the model and a batch size that makes inputs of that size and returns the loss.
+        batch_sizes, levels: of the table.
+        memory: bytes, or a text such as "16GiB"; None looks for no largest batch.
+        **options: those of ``estimate``.
+
+    Returns:
+        A ``BatchTable``; print it, or read its ``peaks`` and ``largest``.
+
+    Raises:
+        AmpError: as ``estimate``; and where activations cannot be predicted.
+    """
+    _check_function(loss, "loss to be a function: model, batch size -> loss")
+    sizes = [checked_count("batch sizes must be", size) for size in batch_sizes]
+    notes = {}
+
+    def peak_of(level, size):
+        found = estimate(model, optimizer_class, level, loss=lambda model: loss(model, size), **options)
+        if found.usage is None:
+            raise AmpError(" ".join(found.notes))
+        notes.update(dict.fromkeys(found.notes))
+        return found.peak_total
+
+    table = batch_table(peak_of, list(levels), sizes, memory)
+    return dataclasses.replace(table, notes=list(notes))

@@ -45,18 +45,18 @@ class Observer:
             scaler: its ``LossScaler``, after the update of the scale.
         """
 
-    def before_step(self, adapter):
+    def before_step(self, record):
         """Called before ``step()`` of an optimizer.
 
         Args:
-            adapter: its ``OptimizerRecord``.
+            record: its ``OptimizerRecord``.
         """
 
-    def after_step(self, adapter):
+    def after_step(self, record):
         """Called after ``step()`` of an optimizer, skipped or not.
 
         Args:
-            adapter: its ``OptimizerRecord``; ``adapter.skips.was_last_skipped()`` waits for the device and returns
+            record: its ``OptimizerRecord``; ``record.skips.was_last_skipped()`` waits for the device and returns
                 whether the step was skipped.
         """
 

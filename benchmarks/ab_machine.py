@@ -9,9 +9,8 @@ import torch
 
 def describe():
     """Return the date, torch's version and the CPU in one line."""
-    return "{}, torch {}, {}, {} cores, {} threads".format(
-        datetime.date.today(), torch.__version__, _cpu(), os.cpu_count(), torch.get_num_threads()
-    )
+    today, threads = datetime.date.today(), torch.get_num_threads()
+    return f"{today}, torch {torch.__version__}, {_cpu()}, {os.cpu_count()} cores, {threads} threads"
 
 
 def _cpu():

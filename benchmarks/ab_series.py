@@ -78,9 +78,9 @@ def main():
         with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
             compare(train, levels=["O0"], control=False, executor=client.get_executor())  # workers import torch
             print("of            runs  ms a run, ours  ms a run, with Dask  s of verdict  MiB more  s in all")
-            print("a function  {}".format(measured(client, train, 60)), flush=True)
-            print("a function  {}".format(measured(client, train, stated.runs)), flush=True)
-            print("a script    {}".format(measured(client, [script], stated.scripts)), flush=True)
+            print(f"a function  {measured(client, train, 60)}", flush=True)
+            print(f"a function  {measured(client, train, stated.runs)}", flush=True)
+            print(f"a script    {measured(client, [script], stated.scripts)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,18 +34,27 @@ TRUTHS = collections.OrderedDict(
         ("healthy, heavy-tailed loss", HEALTHY),
         ("healthy, three seeds", HEALTHY),
         ("healthy, two losses (GAN)", HEALTHY),
+        ("healthy, batches of 1, start-up skips", HEALTHY),
+        ("healthy, bursts of noise", HEALTHY),
+        ("healthy, loss rises by design", HEALTHY),
         ("never learns, and one bad batch", BAD),
         ("learns, then diverges late", BAD),
         ("ends 5 % worse", BAD),
         ("ends 5 % worse, three seeds", BAD),
         ("drifts slowly", BAD),
         ("one of two losses collapses", BAD),
+        ("ends half as high again, batches of 1", BAD),
+        ("ends 30 % worse, bursts of noise", BAD),
+        ("rises twice as far as the baseline", BAD),
         ("nan from the first step", BAD),
         ("baseline itself broken", UNKNOWN),
         ("unseeded data", UNKNOWN),
         ("very short run", UNKNOWN),
     ]
 )
+
+#: Kinds that are simulated only.
+SIMULATED = ("batches of 1", "bursts of noise", "rises")
 
 
 def main():
@@ -55,19 +64,23 @@ def main():
     parser.add_argument("--trainings", type=int, default=7, help="really trained reports per kind; 0: none")
     parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
-    wrong, total = collections.Counter(), 0
+    wrong, total, healthy, unjudged = collections.Counter(), 0, 0, 0
     print("| kind | source | accepted | rejected | not judged | wrong |\n|---|---|---|---|---|---|")
     for source, make, count in (("simulated", simulated, options.seeds), ("trained", trained, options.trainings)):
-        for kind, allowed in TRUTHS.items():
+        kinds_of = [kind for kind in TRUTHS if make is simulated or not any(word in kind for word in SIMULATED)]
+        for kind, allowed in ((kind, TRUTHS[kind]) for kind in kinds_of):
             kinds = collections.Counter(judged(make(kind, options.first_seed + seed)) for seed in range(count))
             found = [each for each in kinds.elements() if each not in allowed]
             wrong.update(found)
             total += count
+            healthy += count if kind.startswith("healthy") else 0
+            unjudged += kinds[verdict.NOT_JUDGED] if kind.startswith("healthy") else 0
             counts = [kinds[each] for each in (verdict.ACCEPTED, verdict.REJECTED, verdict.NOT_JUDGED)]
             if count:
                 print("| {} | {} | {} | {} | {} | {} |".format(kind, source, *(counts + [len(found)])), flush=True)
     accepted, rejected = wrong[verdict.ACCEPTED], wrong[verdict.REJECTED]
-    print("\n{} reports: {} wrong acceptances, {} wrong rejections".format(total, accepted, rejected))
+    print(f"\n{total} reports: {accepted} wrong acceptances, {rejected} wrong rejections")
+    print(f"{healthy} healthy ones: {unjudged} not judged")
     print(ab_machine.describe())
     return 1 if accepted or rejected > 0.05 * total else 0
 
@@ -82,7 +95,7 @@ def judged(report):
 
 def simulated(kind, seed):
     """Return a report of two levels whose losses are simulated."""
-    rng = random.Random("{} {}".format(kind, seed))
+    rng = random.Random(f"{kind} {seed}")
     shape = {
         "steps": 12 if kind == "very short run" else rng.choice([60, 120, 300, 1000]),
         "start": rng.uniform(0.5, 10.0),
@@ -93,6 +106,10 @@ def simulated(kind, seed):
         "rounding": rng.uniform(0.2, 1.0),  # of the levels' curves, as a share of that
     }
     seeds = 3 if "three seeds" in kind else 1
+    if "batches of 1" in kind:
+        shape.update(batch=rng.uniform(0.5, 1.0), own=rng.uniform(0.1, 0.3))
+    if "bursts" in kind:
+        shape.update(batch=rng.uniform(0.1, 0.3), own=rng.uniform(0.03, 0.1))
     report = Report(baseline="O0")
     for repeat in range(max(2, seeds)):
         report.add("O0", repeat, simulated_run(kind, shape, rng, (seed, repeat), is_baseline=True))
@@ -104,14 +121,23 @@ def simulated(kind, seed):
 def simulated_run(kind, shape, rng, data, is_baseline):
     """Return one ``Run``; equal ``data`` means equal initial weights and batches."""
     data = rng.random() if kind == "unseeded data" else data
-    batches, seeds = random.Random("batches {}".format(data)), random.Random("seed {}".format(data))
-    skips = rng.randint(1, 4) if kind.endswith("start-up skips") and not is_baseline else 0
+    batches, seeds = random.Random(f"batches {data}"), random.Random(f"seed {data}")
+    skips = (
+        rng.randint(1, 4) if kind.endswith(("start-up skips", "as high again, batches of 1")) and not is_baseline else 0
+    )
     seed_drift, own_drift, updates = Drift(seeds, shape["seed"]), Drift(rng, shape["seed"] * shape["rounding"]), 0
     first_loss = seeds.uniform(0.5, 2.0) if kind == "unseeded data" else 1.0
+    burst = 0
     run, spike = Run(), rng.randrange(shape["steps"] * 7 // 10, shape["steps"])
     for step in range(shape["steps"]):
         progress = updates / shape["steps"]
         value = shape["floor"] + first_loss * shape["start"] * math.exp(-shape["rate"] * progress)
+        if "rises" in kind:
+            value = shape["start"] * (1 + (6 if kind.startswith("rises twice") and not is_baseline else 3) * progress)
+        # Where a step's loss depends on few samples, each run has its own: rounding moves each of them.
+        own = shape["own"] * rng.gauss(0, 1) * min(1.0, 5 * progress) if "own" in shape else 0.0
+        burst = batches.randint(5, 20) if "bursts" in kind and batches.random() < 0.02 else max(0, burst - 1)
+        value *= math.exp(own * (5 if burst else 1) + (0.5 if burst else 0.0))
         tail = abs(1 / max(1e-3, batches.random()) ** 0.7 - 1) if "heavy" in kind else 0.0
         value *= math.exp(seed_drift.next() + own_drift.next() + shape["batch"] * batches.gauss(0, 1)) * (1 + tail)
         if not is_baseline or kind == "baseline itself broken":
@@ -155,6 +181,10 @@ def faulty(kind, value, progress, shape, is_spike, is_baseline):
         value *= math.exp(20 * (progress - 0.8))
     if kind.startswith("ends 5 % worse"):
         value *= 1 + 0.05 * min(1.0, 3 * progress) + 0.01
+    if kind.startswith("ends half"):
+        value *= 1 + 0.5 * min(1.0, 3 * progress)
+    if kind.startswith("ends 30"):
+        value *= 1 + 0.3 * min(1.0, 3 * progress)
     if kind == "drifts slowly":
         value *= 1 + 0.3 * progress
     if kind == "nan from the first step":

@@ -42,17 +42,15 @@ def measure(count, share):
     """Print the seconds that ``check`` takes on ``count`` files, a share of which use Apex."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):
-            path = os.path.join(folder, "package_{}".format(number // 100))
+            path = os.path.join(folder, f"package_{number // 100}")
             os.makedirs(path, exist_ok=True)
             text = TRAINING if number < share * count else PLAIN.format(number)
-            with open(os.path.join(path, "module_{}.py".format(number)), "w", encoding="utf-8") as file:
+            with open(os.path.join(path, f"module_{number}.py"), "w", encoding="utf-8") as file:
                 file.write(text)
         begin = time.process_time()
         report = check([folder])
         seconds = time.process_time() - begin
-    print(
-        "{:7} files, {:3.0%} with Apex: {:6.2f} s, {} uses".format(count, share, seconds, len(report.uses)), flush=True
-    )
+    print(f"{count:7} files, {share:3.0%} with Apex: {seconds:6.2f} s, {len(report.uses)} uses", flush=True)
 
 
 if __name__ == "__main__":

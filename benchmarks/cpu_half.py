@@ -126,7 +126,7 @@ def cpu_flags():
 def print_heading():
     print("torch {}, {} threads; CPU: {}".format(torch.__version__, torch.get_num_threads(), " ".join(cpu_flags())))
     for dtype in (torch.float16, torch.bfloat16):
-        print("{}: {}".format(dtype, half_emulation.in_words(dtype)))
+        print(f"{dtype}: {half_emulation.in_words(dtype)}")
     print("network      level     ms a step   over O0", flush=True)
 
 
@@ -141,10 +141,10 @@ def main():
     print_heading()
     for name in stated.networks:
         for level, (milliseconds, ratio) in measure(name, stated.levels, stated.rounds, stated.steps).items():
-            print("{:12} {:5} {:13.1f} {:9.2f}".format(name, level, milliseconds, ratio), flush=True)
+            print(f"{name:12} {level:5} {milliseconds:13.1f} {ratio:9.2f}", flush=True)
     if stated.own:
         own, emulated = Subject("cnn", "O3", "off").seconds(1), Subject("cnn", "O3", "on").seconds(1)
-        print("CNN at O3: {:.1f} ms emulated, {:.1f} ms by torch's own kernels".format(emulated * 1e3, own * 1e3))
+        print(f"CNN at O3: {emulated * 1e3:.1f} ms emulated, {own * 1e3:.1f} ms by torch's own kernels")
 
 
 if __name__ == "__main__":

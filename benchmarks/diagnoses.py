@@ -122,8 +122,8 @@ def main():
         print("| {} | {} |".format(name, " | ".join("right" if each else "WRONG" for each in found)), flush=True)
         for level, text, each in zip(LEVELS, told, found):
             if options.show or not each:
-                print("    {}: {}".format(level, text))
-    print("\n{} of {} right".format(right, len(CAUSES) * len(LEVELS)))
+                print(f"    {level}: {text}")
+    print(f"\n{right} of {len(CAUSES) * len(LEVELS)} right")
     print(ab_machine.describe())
     return 0 if right >= 43 else 1
 

@@ -13,7 +13,7 @@ The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", sectio
 gradients 2, float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at
 the same time. ampcompat holds 18 and two bytes for each element of the last chunks (``tensor_lists.chunked``):
 float32 gradients, since any optimizer may read them, but half ones are freed chunk by chunk while they are copied.
-The smallest params' gradients keep their memory between steps (``optimizers.gradient_buffers``, at most 4 MiB). A
+The smallest params' gradients keep their memory between steps (``optimizers.master_chunks``, at most 4 MiB). A
 second backward pass before the step (accumulation) holds 20.
 
     python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--device cpu]
@@ -56,8 +56,8 @@ def live_storages():
         # type() instead of isinstance, which would load lazy objects and call their properties.
         if issubclass(type(each), torch.Tensor):
             yield each.untyped_storage()
-            if each.is_leaf and each.grad is not None:
-                yield each.grad.untyped_storage()
+            if each.is_leaf and tensor_lists.stored_gradient(each) is not None:
+                yield tensor_lists.stored_gradient(each).untyped_storage()
 
 
 class HighWater(TorchDispatchMode):
@@ -154,16 +154,14 @@ def main():
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     params = stated.layers * (stated.width + 1) * stated.width
-    print("torch {}, {:,} params, chunks of {:,}".format(torch.__version__, params, tensor_lists.CHUNK))
-    print("bytes per param; the formula for mixed precision with Adam is {}".format(FORMULA))
-    print(
-        "{:12} {:5}".format("optimizer", "level") + "".join("{:>10}".format(stage) for stage in STAGES) + "      peak"
-    )
+    print(f"torch {torch.__version__}, {params:,} params, chunks of {tensor_lists.CHUNK:,}")
+    print(f"bytes per param; the formula for mixed precision with Adam is {FORMULA}")
+    print("{:12} {:5}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
     for name in stated.optimizers:
         for level in stated.levels:
             held = measure(level, stated.layers, stated.width, OPTIMIZERS[name], stated.device)
-            row = "".join("{:10.2f}".format(held[stage]) for stage in STAGES)
-            print("{:12} {:5}{}{:10.2f}".format(name, level, row, max(held.values())))
+            row = "".join(f"{held[stage]:10.2f}" for stage in STAGES)
+            print(f"{name:12} {level:5}{row}{max(held.values()):10.2f}")
 
 
 if __name__ == "__main__":

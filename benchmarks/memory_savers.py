@@ -1,4 +1,5 @@
-"""Memory and time of training a small detector: base, mixed precision, accumulation, checkpointing, all together.
+"""Memory and time of training a small detector: base, mixed precision, accumulation, checkpointing, all together; and
+what is saved for the backward pass moved to the CPU (offloading, ``torch.autograd.graph.save_on_cpu``).
 
 The network is a RetinaNet in small: a residual backbone of four stages, a feature pyramid over the last three, and
 two heads that share their weights between the levels of the pyramid. Its targets are made up; what is measured does
@@ -9,8 +10,11 @@ after ``--accumulate`` such batches (as in MMCV's table: what an iteration costs
 after parts of one batch.
 
     memory      the most bytes that tensors hold at any operation of an iteration (on a GPU: from the allocator)
-    saved       the bytes that a forward pass keeps for the backward pass, activations and casts of weights
+    saved       the bytes that a forward pass keeps on the device for the backward pass: activations, casts of weights
+    on a GPU    the peak of a step on a GPU as `ampcompat.estimate` predicts it, and what is offloaded
     time        of an iteration (one forward and backward pass, and a step if it is due)
+
+Where the device is the CPU itself, offloading copies within one memory, and saves nothing but on the predicted GPU.
 
 The rows are interleaved, so that changes of the machine's speed affect all of them. Ratios are to the base, medians
 over the rounds.
@@ -113,18 +117,21 @@ class Row:
         accumulate: iterations per step, 1 for the base.
         checkpointed: whether activations are computed again.
         stated: the command's arguments.
+        offloaded: whether what is saved for the backward pass is moved to the CPU.
     """
 
-    def __init__(self, level, accumulate, checkpointed, stated):
+    def __init__(self, level, accumulate, checkpointed, stated, offloaded=False):
         self.name = " + ".join(
             word
             for word, there in (
                 ("AMP " + level, level != "O0"),
-                ("accumulation x{}".format(accumulate), accumulate > 1),
+                (f"accumulation x{accumulate}", accumulate > 1),
                 ("checkpointing", checkpointed),
+                ("offloading", offloaded),
             )
             if there
         )
+        self.offloaded = offloaded
         self.level, self.accumulate, self.checkpointed, self.stated = level, accumulate, checkpointed, stated
         self.times = []
 
@@ -143,7 +150,7 @@ class Row:
 
             def iterate(watch=None):
                 with contextlib.nullcontext() if watch is None else watch(model):
-                    loss = loss_of(model, images)
+                    loss = self.loss(model, images)
                 with accumulation.scale_loss(loss) as scaled_loss:
                     scaled_loss.backward()
                 accumulation.step()
@@ -151,6 +158,25 @@ class Row:
             yield iterate
         finally:
             ampcompat.reset()
+
+    def loss(self, model, images):
+        """Return the loss of a model."""
+        if not self.offloaded:
+            return loss_of(model, images)
+        with torch.autograd.graph.save_on_cpu(pin_memory=self.stated.device != "cpu"):
+            return loss_of(model, images)
+
+    def on_gpu(self):
+        """Return the ``Estimate`` of a step on a GPU."""
+        stated = self.stated
+        count = max(1, stated.batch // self.accumulate) if stated.same_batch else stated.batch
+        return ampcompat.estimate(
+            Detector(stated.width, stated.blocks, self.checkpointed),
+            lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
+            self.level,
+            loss=lambda model: self.loss(model, torch.randn(count, 3, stated.size, stated.size)),
+            accumulate=self.accumulate,
+        )
 
     def time(self):
         """Add the seconds of an iteration, a mean over some."""
@@ -213,16 +239,17 @@ class Row:
 
 
 def rows_of(stated):
-    """Return the base, then every combination of what saves memory."""
+    """Return the base, then every combination of what saves memory, offloading by itself at each level."""
     choices = itertools.product(["O0"] + stated.levels, (1, stated.accumulate), (False, True))
     rows = [Row(*choice, stated) for choice in choices]
+    rows += [Row(level, 1, False, stated, offloaded=True) for level in ["O0"] + stated.levels]
     return sorted(rows, key=lambda row: row.name.count("+") + bool(row.name))
 
 
 def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=4, help="timed in a row, in each round")
     parser.add_argument("--size", type=int, default=256, help="pixels of an image's side")
     parser.add_argument("--width", type=int, default=32, help="channels of the first stage")
@@ -236,14 +263,21 @@ def parse(arguments=None):
 
 def report(rows, peaks):
     """Return the table as lines."""
-    lines = ["| training | memory MB | ratio | saved MB | ratio | time ms | ratio |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| training | memory MB | ratio | saved MB | ratio | time ms | ratio | on a GPU MB, predicted | offloaded MB |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
     base_peak, base_kept = peaks[0]
     for row, (most, kept) in zip(rows, peaks):
         ratio = statistics.median(mine / base for mine, base in zip(row.times, rows[0].times))
         values = (most / 1e6, most / base_peak, kept / 1e6, kept / base_kept)
         figures = " | ".join("{:.1f} | {:.2f}".format(*pair) for pair in (values[:2], values[2:]))
         milliseconds = 1000 * statistics.median(row.times)
-        lines.append("| {} | {} | {:.1f} | {:.2f} |".format(row.name or "base", figures, milliseconds, ratio))
+        on_gpu = row.on_gpu()
+        predicted = f"{on_gpu.peak_total / 1e6:.1f} | {(on_gpu.offloaded or 0) / 1e6:.1f}"
+        lines.append(
+            "| {} | {} | {:.1f} | {:.2f} | {} |".format(row.name or "base", figures, milliseconds, ratio, predicted)
+        )
     return lines
 
 
@@ -252,11 +286,7 @@ def main(arguments=None):
     rows = rows_of(stated)
     count = sum(param.numel() for param in Detector(stated.width, stated.blocks).parameters())
     place = torch.cuda.get_device_name(stated.device) if stated.device != "cpu" else "CPU"
-    print(
-        "torch {}, {}, {:,} params, {} images of {} pixels square".format(
-            torch.__version__, place, count, stated.batch, stated.size
-        )
-    )
+    print(f"torch {torch.__version__}, {place}, {count:,} params, {stated.batch} images of {stated.size} pixels square")
     peaks = [row.peak() for row in rows]
     for _ in range(stated.rounds):
         for row in rows:

@@ -149,7 +149,7 @@ def print_calls(device, level, backend, rounds):
                 seconds[name][1].append(quickest(under[name]))
     for name, columns in seconds.items():
         before, after = (min(column) * 1e6 for column in columns)
-        print("{:22} {:5} {:8} {:8.2f} {:8.2f} {:+8.2f}".format(name, level, backend, before, after, after - before))
+        print(f"{name:22} {level:5} {backend:8} {before:8.2f} {after:8.2f} {after - before:+8.2f}")
 
 
 def print_steps(name, device, level, backends, rounds):
@@ -161,18 +161,18 @@ def print_steps(name, device, level, backends, rounds):
         pairs = [(clock(ours, steps), clock(rival, steps)) for _ in range(rounds)]
         mine, theirs = (statistics.median(column) * 1e6 for column in zip(*pairs))
         ratio = statistics.median(a / b for a, b in pairs)
-        print("{:12} {:5} {:8} {:10.0f} {:11.0f} {:7.2f}".format(name, level, backend, mine, theirs, ratio))
+        print(f"{name:12} {level:5} {backend:8} {mine:10.0f} {theirs:11.0f} {ratio:7.2f}")
 
 
 def print_heading(device, levels):
     """Print where this is measured, and where the two sides do not compute alike."""
-    print("torch {}, {}, {} threads".format(torch.__version__, device, torch.get_num_threads()))
+    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")
     for level in levels:
         low = OPT_LEVELS[level].dtypes.low
         if device == "cpu" and half_emulation.is_wanted(low):
             print(
-                "{}: half math is on for {} (AMPCOMPAT_HALF_MATH=off turns it off): products are computed in float32 "
-                "between rounded values, the rival's by torch's own half kernels.".format(level, low)
+                f"{level}: half math is on for {low} (AMPCOMPAT_HALF_MATH=off turns it off): products are computed in "
+                "float32 between rounded values, the rival's by torch's own half kernels."
             )
 
 

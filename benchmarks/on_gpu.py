@@ -74,7 +74,7 @@ def run_step(step, folder):
     options = {"cwd": str(ROOT), "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     path = folder / (step.name.replace(" ", "-") + ".txt")
     with open(str(path), "w", encoding="utf-8") as kept:
-        kept.write("python {}\ntargets: {}\n\n".format(step.command, step.targets))
+        kept.write(f"python {step.command}\ntargets: {step.targets}\n\n")
         with subprocess.Popen(command, universal_newlines=True, **options) as process:
             for line in process.stdout:
                 print(line, end="", flush=True)
@@ -104,7 +104,7 @@ def main(arguments=None):
     steps = [step for step in STEPS if not stated.only or step.name in stated.only]
     if stated.list:
         for step in steps:
-            print("{}: python {}\n    {}".format(step.name, step.command, step.targets))
+            print(f"{step.name}: python {step.command}\n    {step.targets}")
         return 0
     measured_on = heading()
     if measured_on is None:

@@ -32,7 +32,7 @@ def row(table, **cells):
 def span(numbers):
     """Return "least to greatest" with two decimals."""
     numbers = [float(number) for number in numbers]
-    return "{:.2f} to {:.2f}".format(min(numbers), max(numbers))
+    return f"{min(numbers):.2f} to {max(numbers):.2f}"
 
 
 def figures():
@@ -58,7 +58,7 @@ def figures():
         "| step with emulated float16 on a CPU: CNN, transformer, LSTM | {} | {} | float32 | B |".format(
             *(span(each[level] for each in half) for level in ("O1", "O2"))
         ),
-        "| `from ampcompat import amp` | {} ms | | `import torch` takes {} ms | A |".format(imported, torch_alone),
+        f"| `from ampcompat import amp` | {imported} ms | | `import torch` takes {torch_alone} ms | A |",
     ]
 
 

@@ -35,16 +35,16 @@ def main():
         for path in paths:
             row("read", read, path)
             row("report --html --png", show, path)
-        row("record {:,} steps".format(options.recorded), record, "", options.recorded)
+        row(f"record {options.recorded:,} steps", record, "", options.recorded)
 
 
 def row(name, function, path, *args):
     """Print what a call takes; it returns the time at which what is measured began."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         seconds, cpu, memory, new = pool.apply(measured, (function, path) + args)
-    size = "{:.1f}".format(os.path.getsize(path) / 1e6) if path else ""
+    size = f"{os.path.getsize(path) / 1e6:.1f}" if path else ""
     name += " " + os.path.basename(path)
-    print("| {} | {:.2f} | {:.2f} | {:.0f} | {:.0f} | {} |".format(name, seconds, cpu, memory, new, size), flush=True)
+    print(f"| {name} | {seconds:.2f} | {cpu:.2f} | {memory:.0f} | {new:.0f} | {size} |", flush=True)
 
 
 def measured(function, *args):

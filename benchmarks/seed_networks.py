@@ -273,7 +273,7 @@ def measure(task_class, stated):
 
 def print_table(task_class, found, stated):
     model = task_class("cpu").model
-    print("\n{}: {:,} params".format(task_class.name, sum(param.numel() for param in model.parameters())))
+    print(f"\n{task_class.name}: {sum(param.numel() for param in model.parameters()):,} params")
     print("way        ms/step  to float32  to autocast  peak MB allocated/reserved   last loss  farthest from float32")
     medians = {way: [statistics.median(seconds) * 1e3 for seconds in found[way][0]] for way in found}
     for way, (_, losses, memory) in found.items():
@@ -285,7 +285,7 @@ def print_table(task_class, found, stated):
                 statistics.median(medians[way]),
                 *ratios,
                 allocated / 2**20,
-                "not CUDA" if reserved is None else "{:.1f}".format(reserved / 2**20),
+                "not CUDA" if reserved is None else f"{reserved / 2**20:.1f}",
                 losses[0][-1],
                 _distance(losses[0], found["float32"][1][0]) if "float32" in found else "",
             )
@@ -295,13 +295,13 @@ def print_table(task_class, found, stated):
 def _ratio(mine, theirs):
     if theirs is None:
         return ""
-    return "{:.2f}".format(statistics.median(one / other for one, other in zip(mine, theirs)))
+    return f"{statistics.median(one / other for one, other in zip(mine, theirs)):.2f}"
 
 
 def _distance(losses, baseline):
     """Return the largest difference of two loss curves, relative to the baseline's mean."""
     largest = max(abs(one - other) for one, other in zip(losses, baseline))
-    return "nan" if math.isnan(largest) else "{:.2%}".format(largest / (sum(baseline) / len(baseline)))
+    return "nan" if math.isnan(largest) else f"{largest / (sum(baseline) / len(baseline)):.2%}"
 
 
 def main():

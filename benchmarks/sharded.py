@@ -164,7 +164,7 @@ def print_table():
             cells = []
             for ranks in (8, 64, 512, 4096):
                 found = ampcompat.estimate(model, torch.optim.Adam, level, world_size=ranks, shard="full")
-                cells.append("{:,.2f} / {:,.1f}".format(found.formula / 1e9, found.sent / 1e9))
+                cells.append(f"{found.formula / 1e9:,.2f} / {found.sent / 1e9:,.1f}")
             print("| {} | {} | {} |".format(billions, level, " | ".join(cells)))
 
 

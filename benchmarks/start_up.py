@@ -49,12 +49,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     stated = parser.parse_args()
-    print("python {}, {} rounds".format(sys.version.split()[0], stated.rounds))
+    print(f"python {sys.version.split()[0]}, {stated.rounds} rounds")
     for statement in ("from ampcompat import amp", "import ampcompat"):
         imported(statement)  # bytecode is compiled once, at installation
         rounds = [imported(statement) for _ in range(stated.rounds)]
         of_torch, ours = (statistics.median(column) * 1e3 for column in zip(*rounds))
-        print("{:28} {:6.1f} ms after `import torch`, which takes {:.0f} ms".format(statement, ours, of_torch))
+        print(f"{statement:28} {ours:6.1f} ms after `import torch`, which takes {of_torch:.0f} ms")
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "script.py")
         with open(script, "w", encoding="utf-8") as file:
@@ -65,7 +65,7 @@ def main():
             for way, arguments in ways.items():
                 seconds[way].append(started(arguments) * 1e3)
     plain, ours = (statistics.median(column) for column in seconds.values())
-    print("run adds {:.0f} ms to a script ({:.0f} ms against {:.0f} ms)".format(ours - plain, ours, plain))
+    print(f"run adds {ours - plain:.0f} ms to a script ({ours:.0f} ms against {plain:.0f} ms)")
 
 
 if __name__ == "__main__":

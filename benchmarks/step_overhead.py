@@ -8,11 +8,12 @@ Prints, for models of many small params, the dispatched operations, host reads a
 and the ratio of their times (median of interleaved rounds). Gradients are put in place by hand, so that nothing but the
 two is measured.
 
-    python benchmarks/step_overhead.py [--params 200 2000] [--rounds 200] [--device cpu]
+    python benchmarks/step_overhead.py [--params 8 200 2000] [--elements 32 256 1024] [--rounds 100] [--device cpu]
 """
 
 import argparse
 import gc
+import itertools
 import statistics
 import sys
 import time
@@ -22,8 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampcompat
 from ampcompat import amp
-
-SIZE = 32
 
 
 class CountOperations(TorchDispatchMode):
@@ -40,15 +39,15 @@ class CountOperations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def make_model(count, device):
-    return torch.nn.ParameterList([torch.nn.Parameter(torch.randn(SIZE, device=device)) for _ in range(count)])
+def make_model(count, elements, device):
+    return torch.nn.ParameterList([torch.nn.Parameter(torch.randn(elements, device=device)) for _ in range(count)])
 
 
 class Ours:
     """``with amp.scale_loss(...)`` around nothing, entered before the clock starts; then ``step``."""
 
-    def __init__(self, level, count, device, make_optimizer):
-        self.model = make_model(count, device)
+    def __init__(self, level, count, elements, device, make_optimizer):
+        self.model = make_model(count, elements, device)
         self.optimizer = make_optimizer(self.model.parameters())
         amp.initialize(self.model, self.optimizer, opt_level=level, verbosity=0)
         self.loss = torch.ones((), device=device)
@@ -68,15 +67,16 @@ class Ours:
 class Rival:
     """``unscale_``, ``step`` and ``update`` of torch's GradScaler."""
 
-    def __init__(self, count, device, make_optimizer):
-        self.model = make_model(count, device)
-        self.optimizer = make_optimizer(self.model.parameters())
+    def __init__(self, count, elements, device, make_optimizer):
+        # No ``Parameter``: beside masters, reading ``grad`` of one takes longer, and Rival is to be what it is alone.
+        self.params = [param.detach().requires_grad_() for param in make_model(count, elements, device)]
+        self.optimizer = make_optimizer(self.params)
         self.scaler = torch.amp.GradScaler(device)
         self.scaler.scale(torch.ones((), device=device))
 
     def prepare(self):
         self.optimizer.zero_grad()
-        for param in self.model.parameters():
+        for param in self.params:
             param.grad = torch.ones_like(param)
 
     def run(self):
@@ -116,9 +116,9 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def compare(level, params, rounds, device, make_optimizer):
-    rival = Rival(params, device, make_optimizer)
-    ours = Ours(level, params, device, make_optimizer)
+def compare(level, params, elements, rounds, device, make_optimizer):
+    rival = Rival(params, elements, device, make_optimizer)
+    ours = Ours(level, params, elements, device, make_optimizer)
     try:
         for subject in (ours, rival) * 5:
             clock(subject)
@@ -133,6 +133,7 @@ def compare(level, params, rounds, device, make_optimizer):
         ampcompat.reset()
     return (
         params,
+        elements,
         level,
         *counts,
         statistics.median(seconds["ours"]) * 1e6,
@@ -150,22 +151,28 @@ OPTIMIZERS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--params", type=int, nargs="+", default=[200, 2000])
+    parser.add_argument("--params", type=int, nargs="+", default=[8, 200, 2000])
+    parser.add_argument("--elements", type=int, nargs="+", default=[32, 256, 1024])
     parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
-    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--optimizers", nargs="+", default=["sgd"], choices=list(OPTIMIZERS))
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
+    print(f"torch {torch.__version__}, {stated.device}, {stated.rounds} rounds, {cpu_capability()}")
+    print("                              ours/rival:")
     print(
-        "torch {}, {}, {} rounds, {} elements per param".format(torch.__version__, stated.device, stated.rounds, SIZE)
+        "optimizer   params elements level  operations       host reads       Python calls   us ours     rival   ratio"
     )
-    print("                     ours/rival:")
-    print("optimizer   params level  operations       host reads       Python calls   us ours     rival   ratio")
     for name in stated.optimizers:
-        for params in stated.params:
-            for level in stated.levels:
-                row = compare(level, params, stated.rounds, stated.device, OPTIMIZERS[name])
-                print("{:11} {:6} {:5} {:7}/{:<7} {:7}/{:<7} {:7}/{:<7} {:9.0f} {:9.0f} {:9.2f}".format(name, *row))
+        for params, elements, level in itertools.product(stated.params, stated.elements, stated.levels):
+            row = compare(level, params, elements, stated.rounds, stated.device, OPTIMIZERS[name])
+            line = "{:11} {:6} {:8} {:5} {:7}/{:<7} {:7}/{:<7} {:7}/{:<7} {:9.0f} {:9.0f} {:9.2f}"
+            print(line.format(name, *row), flush=True)
+
+
+def cpu_capability():
+    """Return what torch's kernels use on this CPU; "" where torch does not tell."""
+    return getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", str)()
 
 
 if __name__ == "__main__":

@@ -130,9 +130,9 @@ def main():
         optimizer.step()
         scheduler.step()
         if step % 50 == 0 or step == args.steps:
-            print("step {:4d}: loss {:.4f}".format(step, loss.item()))
+            print(f"step {step:4d}: loss {loss.item():.4f}")
     loss = validate(model, validation, args.context, args.batch_size)
-    print("validation loss: {:.4f} nats per letter ({:.4f} bits)".format(loss, loss / math.log(2)))
+    print(f"validation loss: {loss:.4f} nats per letter ({loss / math.log(2):.4f} bits)")
 
 
 if __name__ == "__main__":

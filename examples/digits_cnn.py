@@ -92,11 +92,11 @@ def main():
             total += loss.item() * len(batch)
             step += 1
             if step == args.steps:
-                print("stopped after step {}: loss {:.4f}".format(step, loss.item()))
+                print(f"stopped after step {step}: loss {loss.item():.4f}")
                 return
         scheduler.step()
-        print("epoch {:2d}: loss {:.4f}".format(epoch, total / len(labels)))
-    print("test accuracy: {:.2f} %".format(accuracy(model, test_images, test_labels)))
+        print(f"epoch {epoch:2d}: loss {total / len(labels):.4f}")
+    print(f"test accuracy: {accuracy(model, test_images, test_labels):.2f} %")
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def run():
 
     join_the_others()
     if args.local_rank == 0:
-        print("device: {}".format(torch.cuda.get_device_name(args.gpu)))
+        print(f"device: {torch.cuda.get_device_name(args.gpu)}")
     model = ResNet(args.width)
     if args.sync_bn:
         import apex
@@ -266,7 +266,7 @@ def make_loaders():
 def resume(model, optimizer):
     global best_prec1
     if not os.path.isfile(args.resume):
-        print("=> no checkpoint found at '{}'".format(args.resume))
+        print(f"=> no checkpoint found at '{args.resume}'")
         return
     checkpoint = torch.load(args.resume, map_location=lambda storage, location: storage.cuda(args.gpu))
     args.start_epoch = checkpoint["epoch"]
@@ -287,10 +287,10 @@ def train(train_loader, model, criterion, optimizer, epoch):
     while input is not None:
         i += 1
         if args.prof >= 0 and i == args.prof:
-            print("Profiling begun at iteration {}".format(i))
+            print(f"Profiling begun at iteration {i}")
             torch.cuda.cudart().cudaProfilerStart()
         if args.prof >= 0:
-            torch.cuda.nvtx.range_push("iteration {}".format(i))
+            torch.cuda.nvtx.range_push(f"iteration {i}")
 
         adjust_learning_rate(optimizer, epoch, i, len(train_loader))
         if args.prof >= 0:
@@ -318,30 +318,21 @@ def train(train_loader, model, criterion, optimizer, epoch):
             batch_time.update((time.time() - end) / args.print_freq)
             end = time.time()
             if args.local_rank == 0:
+                images = args.world_size * args.batch_size
                 print(
-                    "Epoch: [{0}][{1}/{2}]\t"
-                    "Time {batch_time.val:.3f} ({batch_time.avg:.3f})\t"
-                    "Speed {3:.3f} ({4:.3f})\t"
-                    "Loss {loss.val:.6f} ({loss.avg:.4f})\t"
-                    "Prec@1 {top1.val:.3f} ({top1.avg:.3f})\t"
-                    "Prec@5 {top5.val:.3f} ({top5.avg:.3f})".format(
-                        epoch,
-                        i,
-                        len(train_loader),
-                        args.world_size * args.batch_size / batch_time.val,
-                        args.world_size * args.batch_size / batch_time.avg,
-                        batch_time=batch_time,
-                        loss=losses,
-                        top1=top1,
-                        top5=top5,
-                    )
+                    f"Epoch: [{epoch}][{i}/{len(train_loader)}]\t"
+                    f"Time {batch_time.val:.3f} ({batch_time.avg:.3f})\t"
+                    f"Speed {images / batch_time.val:.3f} ({images / batch_time.avg:.3f})\t"
+                    f"Loss {losses.val:.6f} ({losses.avg:.4f})\t"
+                    f"Prec@1 {top1.val:.3f} ({top1.avg:.3f})\t"
+                    f"Prec@5 {top5.val:.3f} ({top5.avg:.3f})"
                 )
         input, target = prefetcher.next()
 
         if args.prof >= 0:
             torch.cuda.nvtx.range_pop()
         if args.prof >= 0 and i == args.prof + 3:
-            print("Profiling ended at iteration {}".format(i))
+            print(f"Profiling ended at iteration {i}")
             torch.cuda.cudart().cudaProfilerStop()
             return
 
@@ -364,7 +355,7 @@ def validate(val_loader, model, criterion):
         top5.update(prec5.item(), input.size(0))
         input, target = prefetcher.next()
     if args.local_rank == 0:
-        print(" * Loss {:.4f} Prec@1 {:.3f} Prec@5 {:.3f}".format(losses.avg, top1.avg, top5.avg))
+        print(f" * Loss {losses.avg:.4f} Prec@1 {top1.avg:.3f} Prec@5 {top5.avg:.3f}")
     return top1.avg
 
 

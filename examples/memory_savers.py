@@ -87,9 +87,9 @@ def main():
         mine = divided(batches, world)[rank::world]
         losses = train(model, optimizer, divided(mine, args.accumulate), args.accumulate)
         if rank == 0:
-            print("epoch {:2d}: loss {:.4f}".format(epoch, sum(losses) / len(losses)))
+            print(f"epoch {epoch:2d}: loss {sum(losses) / len(losses):.4f}")
     if rank == 0:
-        print("test accuracy: {:.2f} %".format(accuracy(net, test_images, test_labels)))
+        print(f"test accuracy: {accuracy(net, test_images, test_labels):.2f} %")
     if world > 1:
         dist.destroy_process_group()
 

@@ -91,7 +91,7 @@ def main():
             scaled_loss.backward()
         optimizer.step()
         scheduler.step()
-        print("step {} loss {:.6f}".format(step, loss.item()), flush=True)
+        print(f"step {step} loss {loss.item():.6f}", flush=True)
         if step % args.every == 0 or step == args.steps:
             save(args.checkpoint, step, model, optimizer, scheduler)
 

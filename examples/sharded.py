@@ -44,9 +44,9 @@ def save(folder, model, optimizer, step):
     dcp.save(contents(model, optimizer, step), checkpoint_id=unfinished)  # returns when all processes have written
     if dist.get_rank() == 0:
         earlier = saved_steps(folder)
-        os.rename(unfinished, os.path.join(folder, "step-{}".format(step)))
+        os.rename(unfinished, os.path.join(folder, f"step-{step}"))
         for each in earlier:
-            shutil.rmtree(os.path.join(folder, "step-{}".format(each)))
+            shutil.rmtree(os.path.join(folder, f"step-{each}"))
     dist.barrier()
 
 
@@ -56,7 +56,7 @@ def load(folder, model, optimizer):
     if not steps:
         return 0
     state = contents(model, optimizer, 0)
-    dcp.load(state, checkpoint_id=os.path.join(folder, "step-{}".format(max(steps))))
+    dcp.load(state, checkpoint_id=os.path.join(folder, f"step-{max(steps)}"))
     model.load_state_dict(state["model"])
     set_optimizer_state_dict(model, optimizer, state["optimizer"])
     amp.load_state_dict(state["amp"])
@@ -106,7 +106,7 @@ def train(args):
     model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level, verbosity=0)
     done = load(args.checkpoint, model, optimizer)
     rank = dist.get_rank()
-    print("rank {} is process {}, after step {}".format(rank, os.getpid(), done), flush=True)
+    print(f"rank {rank} is process {os.getpid()}, after step {done}", flush=True)
     for step in range(done + 1, args.steps + 1):
         loss = loss_of(model, batch_of(letters, step, args))
         optimizer.zero_grad()
@@ -115,7 +115,7 @@ def train(args):
         torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
         optimizer.step()
         if rank == 0:
-            print("step {} loss {:.6f}".format(step, loss.item()), flush=True)
+            print(f"step {step} loss {loss.item():.6f}", flush=True)
         if step % args.every == 0 or step == args.steps:
             save(args.checkpoint, model, optimizer, step)
 

@@ -1,13 +1,13 @@
 """What every test gets: proof that it left torch untouched; levels and backends as parameters."""
 
+import collections
 import gc
 import os
+import pathlib
 
-import half_kernels
-import precision
 import pytest
-import snapshots
 import torch
+from helpers import forked, half_kernels, precision, snapshots
 
 import ampcompat
 from ampcompat import casting, opt_levels
@@ -17,25 +17,27 @@ from ampcompat.training import state
 
 ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
-#: They start first. With ``-n auto --dist loadfile`` no worker is left alone with one of them at the end.
-LONG_FILES = (
-    "cli/test_ab_command.py",
-    "cli/test_run_device.py",
-    "distributed/test_sharded_levels.py",
-    "cli/test_ab_series.py",
-    "distributed/test_sharded_checkpoints.py",
-    "cli/test_run_command.py",
-    "abtest/test_executors.py",
-    "casting/test_compiled_casts.py",
-    "selftest/test_selftest_command.py",
-    "apex/test_as_apex.py",
-    "distributed/test_process_group_threads.py",
-    "casting/test_fake_cuda.py",
-    "migrate/test_against.py",
-    "cuda_redirect/test_redirected_calls.py",
-    "examples/test_imagenet.py",
-    "cli/test_report_command.py",
-)
+#: Files that start first, the longest first. With ``-n auto --dist loadfile`` no worker ends alone with one of them.
+LONG_FILES = pathlib.Path(__file__).with_name("long_files.txt")
+_seconds = collections.Counter()  # of each file, where --write-long-files is given
+
+
+def pytest_addoption(parser):
+    """Add the option that measures which files take long."""
+    parser.addoption("--write-long-files", action="store_true", help="write tests/long_files.txt from this run's times")
+
+
+def pytest_runtest_logreport(report):
+    """Add the seconds of a test, its setup or its teardown to those of its file."""
+    _seconds[report.nodeid.partition("::")[0].partition("/")[2]] += report.duration
+
+
+def pytest_sessionfinish(session):
+    """Write which files took 1 % of all seconds or more."""
+    is_worker = hasattr(session.config, "workerinput")
+    if session.config.getoption("--write-long-files") and not is_worker:
+        long = [file for file, seconds in _seconds.most_common() if seconds >= 0.01 * sum(_seconds.values())]
+        LONG_FILES.write_text("\n".join(long) + "\n")
 
 
 def pytest_configure(config):
@@ -54,7 +56,13 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Put the long files first."""
-    items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONG_FILES))
+    order = {"tests/" + file: index for index, file in enumerate(LONG_FILES.read_text().split())}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+
+
+def pytest_keyboard_interrupt():
+    """End the processes that tests have started: they would go on, and pytest would wait for them."""
+    forked.end_all()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -39,14 +39,18 @@ LAYERS += [
     "cuda_redirect",
     "amp",
     "sessions",
+    "tools.estimate",
     "memory_tools",
     "forced_levels",
     "mmcv",
     "abtest",
+    "tools.script_estimate",
     "selftest",
     "check",
     "migrate",
     "checkpoint_files",
+    "tools.forecast",
+    "tools",
     "as_apex",
     "cli",
     "__main__",
@@ -62,8 +66,13 @@ IDS = [str(path.relative_to(ROOT)) for path in MODULES]
 
 
 def layer_of(dotted):
-    """Return the height of a module; names of the package itself (its version) may be imported anywhere."""
-    return LAYERS.index(dotted.split(".")[0]) if dotted.split(".")[0] in LAYERS else -1
+    """Return the height of a module; names of the package itself (its version) may be imported anywhere.
+
+    Each tool has a layer of its own.
+    """
+    parts = dotted.split(".")
+    layer = ".".join(parts[:2]) if parts[0] == "tools" else parts[0]
+    return LAYERS.index(layer) if layer in LAYERS else -1
 
 
 def dotted_name(path):
@@ -108,7 +117,7 @@ def own_name(path):
 def test_a_module_imports_only_from_its_own_layer_and_below():
     assert len(MODULES) > 100
     above = [
-        "{} imports {}".format(own_name(path), name)
+        f"{own_name(path)} imports {name}"
         for path in MODULES
         for name in imported(path)
         if own_name(path) != "__init__" and layer_of(name) > layer_of(own_name(path))
@@ -140,7 +149,7 @@ def test_every_module_has_a_docstring():
 def test_every_module_is_python_3_7_without_bare_asserts():
     older = {"feature_version": (3, 7)} if sys.version_info >= (3, 8) else {}
     asserts = [
-        "{}:{}".format(path, node.lineno)
+        f"{path}:{node.lineno}"
         for path in MODULES
         for node in ast.walk(ast.parse(path.read_text(), str(path), **older))
         if isinstance(node, ast.Assert)
@@ -150,7 +159,7 @@ def test_every_module_is_python_3_7_without_bare_asserts():
 
 def test_every_public_function_and_class_has_a_docstring():
     bare = [
-        "{}.{}".format(own_name(path), node.name)
+        f"{own_name(path)}.{node.name}"
         for path in MODULES
         for node in public_definitions(ast.parse(path.read_text()))
         if not ast.get_docstring(node)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from pairing import paired, pairs
+from helpers.pairing import paired, pairs
 
 AXES = [
     [list("abcdefghijk"), ["before", "after"], [None, 0, 2], list("uvwxy")],

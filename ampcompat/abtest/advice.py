@@ -1,9 +1,11 @@
 """Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
 
-from . import target
-from .number_format import percent, seconds
-from .summary import MIN_TIMED, summarize
-from .verdict import ACCEPTED, BASELINE, NOT_JUDGED
+from . import equivalence, target
+from .number_format import milliseconds, percent, seconds
+from .outcomes import Speed
+from .rows import are_scripts, name_of
+from .summary import MIN_TIMED, emulates_half, find_rounds, summarize
+from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
 #: Step times that differ by no more than this share count as equal.
 EQUAL_TIME = 0.03
@@ -11,21 +13,34 @@ EQUAL_TIME = 0.03
 #: The interquartile range of step times, as a share of the median, above which speeds are unreliable.
 MAX_TIME_SPREAD = 0.4
 
+#: How much longer the baseline's steps may take in one round than in another, as a share, without a warning.
+MAX_DRIFT = 0.2
+
 #: The share of the baseline's peak memory, and the bytes, from which on a difference counts.
 LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
 
-SIDE_BY_SIDE = (
-    "Runs were side by side; speed and samples/s are those of a short run of each level, alone, or are missing."
+EMULATED_SCRIPTS = (
+    "On this CPU ampcompat emulates half precision, which takes time, and a rewrite computes with torch's own: the "
+    "times say nothing about a GPU."
 )
+
+SIDE_BY_SIDE = (
+    "Runs were side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
+)
+ONCE = "The speed of {} rests on one round of turns, so that it has no interval."
 
 
 def advise(report):
-    """Write every run's ``verdict`` and the report's ``advice``, one line each."""
+    """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``, one line each."""
     rows = summarize(report)
+    equivalences = equivalence.find(report, rows)
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
-    first = " ".join([_advice(report, rows)] + _warnings(report, rows))
+        report.runs[level].equivalence = equivalences.get(level)
+        report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
+    told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
+    first = " ".join(told + _warnings(report, rows))
     report.advice = "\n".join([first] + _remarks(report, rows))
 
 
@@ -35,7 +50,7 @@ def best_level(rows):
     Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it. A
     level that is earlier than the baseline only within the scatter of step times counts as equal to it.
     """
-    usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.seconds]
+    usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.speed]
     baseline = next((row for row in usable if row.verdict.kind == BASELINE), None)
     if baseline is None:
         return None
@@ -49,12 +64,18 @@ def best_level(rows):
 
 
 def _is_in_scatter(row, baseline):
-    """Return whether the middle halves of the times of a level and of the baseline overlap."""
+    """Return whether a level may be as fast as the baseline, at the target or by step where that is unknown.
+
+    By the interval of its speed; without one, whether the middle halves of the two levels' times overlap.
+    """
     times = [_target_seconds(row), _target_seconds(baseline)]
     if times == [None, None]:
         times = [row.seconds, baseline.seconds]
     if None in times:
         return False
+    if row.interval is not None:
+        shorter = times[1] / times[0] / row.speed  # by fewer steps to the target
+        return row.interval[0] * shorter <= 1.0 <= row.interval[1] * shorter
     ranges = [[time / each.seconds * end for end in each.middle_half] for time, each in zip(times, (row, baseline))]
     return max(low for low, _ in ranges) <= min(high for _, high in ranges)
 
@@ -77,10 +98,49 @@ def _advice(report, rows):
         return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
     best = best_level(rows)
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
-    if best is None or (accepted and not any(row.seconds for row in accepted)):
+    if emulates_half(report) and accepted:
+        return _without_speed(accepted, baseline)
+    if best is None or (accepted and not any(row.speed for row in accepted)):
         told = ", ".join(row.level for row in accepted) or "none"
         return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
     return _recommended(best, baseline, rows, target.describe(report))
+
+
+def _of_scripts(report, rows):
+    """Return whether each script trains as the baseline's does, one sentence each, and how long their steps take."""
+    name, baseline = name_of(report, report.baseline), rows[report.baseline]
+    if baseline.verdict.kind != BASELINE:
+        return ["{} is no measure: {}.".format(name, baseline.verdict.text)]
+    found = []
+    for row in rows.values():
+        verdict, ends = row.verdict, list(row.verdict.ends.values())
+        if verdict.kind == ACCEPTED:
+            values = "{} within {}".format("losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends))))
+            variation = max(each.variation for each in ends)
+            seeds = percent(variation) if variation else "no more than the losses scatter"
+            found.append("{} trains like {}: {}, seeds differ by {}.".format(row.level, name, values, seeds))
+        elif verdict.kind == REJECTED:
+            found.append("{} does not train like {}: {}.".format(row.level, name, verdict.text))
+        elif verdict.kind == NOT_JUDGED:
+            sentence = "Whether {} trains like {} was not judged: {}."
+            found.append(sentence.format(row.level, name, verdict.text))
+        if row.seconds and baseline.seconds and row is not baseline:
+            times = milliseconds(row.seconds), milliseconds(baseline.seconds)
+            found.append("A step takes {} ms, that of {} {} ms.".format(times[0], name, times[1]))
+    return found + ([EMULATED_SCRIPTS] if emulates_half(report) and any(row.seconds for row in rows.values()) else [])
+
+
+def _share(difference):
+    return abs(difference.signed)
+
+
+def _without_speed(accepted, baseline):
+    """Return the advice on a CPU that emulates half precision, whose times are those of no other device."""
+    told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
+    least = max(accepted, key=lambda row: _saved(row, baseline))
+    if _saved(least, baseline) > 0:
+        told += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+    return told + " Which is fastest is seen on a GPU only: this CPU emulates half precision."
 
 
 def _recommended(best, baseline, rows, goal):
@@ -93,7 +153,7 @@ def _recommended(best, baseline, rows, goal):
         if own is None:
             reason = "the fastest of those accepted"
         else:
-            accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED]
+            accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED and row.speed]
             is_first = own == min(each for each in accepted if each is not None)
             place = "the first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
             reason = "{} to reach {} ({}{})".format(place, goal, seconds(own), timed)
@@ -129,20 +189,33 @@ def _memory(row, baseline):
 def _warnings(report, rows):
     """Return what must be known beside the advice, one sentence each."""
     warnings = []
-    few = [level for level, row in rows.items() if row.steps and not row.seconds and report.runs[level].timing is None]
+    untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
+    few = [level for level in untimed if report.runs[level].timings != []]
     if few:
         sentence = "Of {} fewer than {} steps without hooks were timed: more --steps give speeds."
         warnings.append(sentence.format(", ".join(few), MIN_TIMED))
-    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
-    if unreliable:
-        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
-        warnings.append(sentence.format(", ".join(unreliable)))
+    warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
     given = report.environment.get("target")
     names = target.known_names(each for run in report.runs.values() for each in [run] + run.repeats)
     if given and target.parse(given)[0] not in names:
         warnings.append(
             "No metric {!r} was logged; known: {}.".format(target.parse(given)[0], ", ".join(sorted(names)))
         )
+    return warnings
+
+
+def _unreliable_times(report, rows):
+    """Return why speeds are not well known, one sentence each."""
+    warnings, baseline = [], report.runs.get(report.baseline)
+    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
+    if unreliable:
+        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
+        warnings.append(sentence.format(", ".join(unreliable)))
+    times = [found[0] for found in find_rounds(baseline) if found] if baseline is not None else []
+    if times and max(times) > (1 + MAX_DRIFT) * min(times):
+        sentence = "{} took {} to {} ms a step in {} rounds: other work came and went."
+        values = milliseconds(min(times)), milliseconds(max(times)), len(times)
+        warnings.append(sentence.format(report.baseline, *values))
     return warnings
 
 
@@ -154,7 +227,10 @@ def _remarks(report, rows):
         remarks.append("No level reached the target, {}.".format(target.describe(report)))
     if report.environment.get("jobs", 1) != 1:
         remarks.append(SIDE_BY_SIDE)
-    if str(report.environment.get("device") or "").startswith("cpu"):
+    once = [row.level for row in rows.values() if row.speed and row.interval is None]
+    if once:
+        remarks.append(ONCE.format(", ".join(once)))
+    if str(report.environment.get("device") or "").startswith("cpu") and not emulates_half(report):
         remarks.append("Times are those of a CPU; GPUs rank levels differently. Losses and scales are comparable.")
     return remarks
 

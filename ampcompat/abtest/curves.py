@@ -87,6 +87,12 @@ def end_value(run, name=("loss", 0)):
     return median(known) if known else None
 
 
+def begin_and_end(run, name=("loss", 0)):
+    """Return the medians of the first and of the last window of a series that have one; None without."""
+    found = [value for value in window_medians(curve(run, name)) if math.isfinite(value)]
+    return (found[0], found[-1]) if found else None
+
+
 @dataclass
 class Window:
     """The difference of two curves in one window: ``gap``; ``delta``, a share; ``error``, the standard error of it."""
@@ -125,9 +131,20 @@ def _compare(values, reference):
         if math.isfinite(centre) and len(gaps) * 2 < len(window):
             found.append(Window(math.inf, math.inf, 0.0))
         elif math.isfinite(centre):
-            gap, error = median(gaps), _error_of_median(gaps)
+            gap, error = median(gaps), error_of_median(gaps)
             found.append(Window(gap, _ratio(gap, divisor), _ratio(error, divisor)))
     return found
+
+
+def relative_gaps(run, baseline, name=("loss", 0)):
+    """Return ``[(step, (L - B) / max(|B|, 0.05 * median of |B|)), …]`` of one series of two runs, by update.
+
+    The step is that of the run; skipped steps of either are left out.
+    """
+    own, base = counted_points(run, name), curve(baseline, name)
+    least = LEAST_SHARE * finite_median([abs(value) for value in base[:: 1 + len(base) // MAX_WIDTH]])
+    least = least if math.isfinite(least) else 0.0
+    return [(step, (value - other) / (max(abs(other), least) or 1.0)) for (step, value), other in zip(own, base)]
 
 
 def _ratio(value, divisor):
@@ -140,7 +157,8 @@ def finite_median(values):
     return median(finite) if finite else math.nan
 
 
-def _error_of_median(values):
+def error_of_median(values):
+    """Return the standard error of a median, from the median absolute deviation; 0 of fewer than two values."""
     if len(values) < 2:
         return 0.0
     centre = median(values)

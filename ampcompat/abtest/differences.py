@@ -11,23 +11,35 @@ from typing import Optional
 
 from . import curves
 
+#: What is compared of a series: its last window, and the mean of all.
+END, AREA = "ends", "is on average"
+
 #: The difference that is allowed where seeds differ by less.
 END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
+
+#: The share of the variation between seeds that is no difference, however little is known of the variation itself.
+NEGLIGIBLE = 0.2
+
+#: Standard errors of a difference within which it is not known from 0; the largest of that for which it is accepted.
+NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 
 #: Standard deviations of a difference that is known from fewer than three seeds.
 DEVIATIONS = 3.0
 
-#: 97.5 % quantiles of Student's t distribution for 2, 3, … degrees of freedom; 1.96 for more than these.
-T_QUANTILES = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+#: 97.5 % quantiles of Student's t distribution for 1, 2, … degrees of freedom; about 1.96 for more than these.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``gap``: the difference in the last window as such, not as a share. ``is_rejected``, ``is_steady``: see ``verdict``.
+    ``name``: of the series, ``series`` the same for people. ``gap``: the difference in the last window as such, not as
+    a share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: what
+    the scatter of losses within a window gives to D. ``is_rejected``, ``is_accepted``: see ``verdict``.
     """
 
+    name: tuple
     series: str
     what: str
     gap: float
@@ -36,8 +48,11 @@ class Difference:
     uncertainty: float
     variation: Optional[float]
     allowed: float
+    pairs: int
+    apart: float
+    noise: float
     is_rejected: bool
-    is_steady: bool
+    is_accepted: bool
 
     @property
     def excess(self):
@@ -46,12 +61,21 @@ class Difference:
 
 
 def is_alone(run):
-    """Return whether a run has one loss and no metric, so that lower is better."""
+    """Return whether a run has one loss and no metric."""
     return len(curves.series_names(run)) == 1
 
 
+def shows_progress(run):
+    """Return whether lower is better: a run has one loss and no metric, and the loss does not rise by design."""
+    first, last = curves.begin_and_end(run) or (0.0, 0.0)
+    return is_alone(run) and not last > first
+
+
 def find_differences(run, baseline):
-    """Return the ``Difference`` objects of a level: end and area of each series that both have."""
+    """Return the ``Difference`` objects of a level: end and area of each series that both have.
+
+    Runs that were interrupted do not count: where they stopped is not where they would have ended.
+    """
     found = []
     for name in curves.series_names(baseline):
         if name not in curves.series_names(run):
@@ -59,20 +83,22 @@ def find_differences(run, baseline):
         pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
         control = _compare(combinations([baseline] + baseline.repeats, 2), name)
         if pairs:
-            one_sided, label = is_alone(baseline), curves.describe(name, baseline)
-            for what, tolerance, start in (("ends", END_TOLERANCE, 0.5), ("is on average", AREA_TOLERANCE, 0.0)):
+            one_sided, label = shows_progress(baseline), curves.describe(name, baseline)
+            for what, tolerance, start in ((END, END_TOLERANCE, 0.5), (AREA, AREA_TOLERANCE, 0.0)):
                 parts = [[windows[int(start * len(windows)) :] for windows in each] for each in (pairs, control)]
-                found.append(_difference(label, what, parts[0], parts[1], tolerance, one_sided))
+                found.append(_difference(name, label, what, parts[0], parts[1], tolerance, one_sided))
     return found
 
 
 def _compare(pairs, name):
-    found = [curves.compare(one, other, name) for one, other in pairs]
+    whole = [pair for pair in pairs if all(each.status != "interrupted" for each in pair)]
+    found = [curves.compare(one, other, name) for one, other in whole]
     return [windows for windows in found if windows]
 
 
-def _difference(series, what, pairs, control, tolerance, one_sided):
-    values = [windows[-1].delta if what == "ends" else mean(window.delta for window in windows) for windows in pairs]
+def _difference(name, series, what, pairs, control, tolerance, one_sided):
+    is_end = what == END
+    values = [windows[-1].delta if is_end else mean(window.delta for window in windows) for windows in pairs]
     squares = [window.delta**2 - window.error**2 for windows in control for window in windows]
     variation = math.sqrt(max(0.0, mean(squares))) if squares else None
     error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
@@ -86,8 +112,31 @@ def _difference(series, what, pairs, control, tolerance, one_sided):
         is_rejected = value - uncertainty > allowed
     late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
     steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
+    noise = _noise([windows[-1:] if is_end else windows for windows in pairs])
+    noise = max(noise, _wander(late) if is_end else 0.0)
+    unknown = min(NOISE_ERRORS * noise, _apart(control))
+    negligible = max(allowed, NEGLIGIBLE * (variation or 0.0))
+    is_accepted = not steady and (value <= negligible or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
-    return Difference(series, what, gap, value, signed, uncertainty, variation, allowed, is_rejected, steady)
+    rest = (len(values), _apart(control), noise, is_rejected, is_accepted)
+    return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
+
+
+def _noise(pairs):
+    """Return the standard error of the mean of all windows, from the scatter within them."""
+    errors = [window.error for windows in pairs for window in windows]
+    return math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
+
+
+def _wander(deltas):
+    """Return how much the differences of single windows vary over the second half: chance moves the end as much."""
+    return stdev(deltas) if len(deltas) > 2 and all(map(math.isfinite, deltas)) else 0.0
+
+
+def _apart(control):
+    """Return how far baseline runs are apart, whether by their seeds or by the scatter of their batches."""
+    deltas = [window.delta for windows in control for window in windows]
+    return math.sqrt(mean(delta**2 for delta in deltas)) if deltas else 0.0
 
 
 def half_width(values):
@@ -105,5 +154,5 @@ def _lower_bound(squares):
 
 
 def t_quantile(freedom):
-    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 2 up."""
-    return T_QUANTILES[freedom - 2] if freedom - 2 < len(T_QUANTILES) else 1.96 + 2.5 / freedom
+    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 1 up."""
+    return T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else 1.96 + 2.5 / freedom

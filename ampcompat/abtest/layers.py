@@ -156,8 +156,8 @@ class LayerErrors(Observer):
 
     def _gradients_by_name(self, records):
         masters = {}
-        for adapter in records:
-            pairs = list(adapter.pairs()) + [(param, param) for param in adapter.unpaired_params()]
+        for record in records:
+            pairs = list(record.pairs()) + [(param, param) for param in record.unpaired_params()]
             masters.update({id(param): master.grad for param, master in pairs if master.grad is not None})
         named = self._model.named_parameters()
         return {name: masters[id(param)] for name, param in named if id(param) in masters}

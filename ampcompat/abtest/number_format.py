@@ -11,15 +11,18 @@ LARGEST_SHARE = 10.0
 
 def _of_known(function):
     """Let a function of a number return a dash for None."""
-    return functools.wraps(function)(lambda value: UNKNOWN if value is None else function(value))
+    return functools.wraps(function)(lambda value, *more: UNKNOWN if value is None else function(value, *more))
 
 
 @_of_known
-def number(value):
-    """Return a loss: four significant digits, or nan and inf as such."""
+def number(value, digits=4):
+    """Return a loss: four significant digits, or nan and inf as such; an exponent only where it is short for zeros."""
     if not math.isfinite(value):
         return repr(value)
-    return "{:.4g}".format(value) if value == 0 or 1e-4 <= abs(value) < 1e5 else "{:.2e}".format(value)
+    if value != 0 and not 1e-4 <= abs(value) < 1e7:
+        return "{:.2e}".format(value)
+    told = "{:.{}g}".format(value, digits)
+    return told if "e" not in told else "{:.0f}".format(value)
 
 
 @_of_known
@@ -61,12 +64,12 @@ def scale(value):
 @_of_known
 def milliseconds(seconds):
     """Return seconds in milliseconds, with three digits."""
-    return "{:.3g}".format(seconds * 1e3) if seconds < 1 else "{:.0f}".format(seconds * 1e3)
+    return number(seconds * 1e3, 3)
 
 
 def seconds(value):
     """Return seconds with three digits, from 100 on as 12:30 or 1:02:03."""
-    return "{:.3g} s".format(value) if value < 100 else duration(value)
+    return "{} s".format(number(value, 3)) if value < 100 else duration(value)
 
 
 def duration(seconds):

@@ -17,6 +17,7 @@ import torch
 
 from ..observer import Observer
 from ..training import state
+from .record import StepLimitReached
 
 #: Files and folders whose frames are not the script's.
 LIBRARIES = (
@@ -32,11 +33,11 @@ class Pass(NamedTuple):
     loss: Any
     loss_id: int
     scale: Any
-    adapters: list
+    records: list
 
 
 class PlainOptimizer:
-    """Stands for an optimizer, as an ``OptimizerAdapter`` does for a ``Recorder``."""
+    """Stands for an optimizer, as an ``OptimizerRecord`` does for a ``Recorder``."""
 
     def __init__(self):
         self.skips = self
@@ -58,7 +59,7 @@ class NumberedLosses(Observer):
 
     def before_backward(self, backward):
         """Pass it on."""
-        self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.adapters))
+        self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.records))
 
 
 class PlainTraining:
@@ -66,10 +67,14 @@ class PlainTraining:
 
     Optimizers are known from the time they are made. A step of the run ends when all of them have stepped, or when a
     line with a backward pass runs again after a step.
+
+    Args:
+        recorder: the ``Recorder``.
+        observers: sources of events of the recorder that also observe a plain training: its backward passes.
     """
 
-    def __init__(self, recorder):
-        self._recorder = recorder
+    def __init__(self, recorder, observers=()):
+        self._recorder, self._observers = recorder, list(observers)
         self._loss_ids = {}  # (file, line) -> loss_id
         self._optimizers = weakref.WeakKeyDictionary()  # optimizer -> PlainOptimizer
         self._scaled = deque(maxlen=16)  # (weak reference to the scaled loss, the loss, its GradScaler)
@@ -148,14 +153,15 @@ class PlainTraining:
     def _before_backward(self, loss):
         if not self._recorder.is_initialized:
             self._recorder.initialized(SimpleNamespace(choice=None), [], [])
-            self._recorder.sources.clear()  # memory and overflows are measured of models that amp knows
+            self._recorder.sources[:] = self._observers  # the others measure models that amp knows
         loss, scale = self._unscaled(loss)
         loss_id = self.number()
         self._begin_step_if_ended()
-        adapters = [each for each in self._optimizers.values() if each not in self._stepped]
+        records = [each for each in self._optimizers.values() if each not in self._stepped]
         if len(self._stepped) > self._passes.get(loss_id, len(self._stepped)):
-            adapters = self._stepped[-1:]  # the recorder ends its step
-        self._recorder.before_backward(Pass(loss, loss_id, scale, adapters))
+            records = self._stepped[-1:]  # the recorder ends its step
+        for observer in [self._recorder] + self._observers:
+            observer.before_backward(Pass(loss, loss_id, scale, records))
         self._begin_step_if_ended()
         self._passes[loss_id] = len(self._stepped)
 
@@ -185,6 +191,25 @@ class PlainTraining:
         self._begin_step_if_ended()
         self._stepped.append(plain)
         self._recorder.after_step(plain)
+
+
+def limit_steps(recorder, patches):
+    """End a training that amp is not used in after the recorder's limit of steps; from torch 2.0 on.
+
+    Such a run has nothing to record, so that it need not go on to its end.
+    """
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    if not hasattr(optim, "register_optimizer_step_post_hook"):
+        return
+    counts = weakref.WeakKeyDictionary()  # optimizer -> its steps without amp
+
+    def after_step(optimizer, args, kwargs):
+        if not recorder.is_initialized and not _is_amp_in_use():
+            counts[optimizer] = counts.get(optimizer, 0) + 1
+            if counts[optimizer] == recorder.limit:
+                raise StepLimitReached("{} steps were made without amp".format(recorder.limit))
+
+    patches.defer(optim.register_optimizer_step_post_hook(after_step).remove)
 
 
 def _is_amp_in_use():

@@ -72,7 +72,7 @@ class PlannedRun:
         """Return what must be equal for a recorded run to be this run; torch and device are known when it runs."""
         folder = self.folder or os.getcwd()
         return {
-            "script": _digest(_script_file(self.command, folder)) if self.command else None,
+            "script": _digest(script_file(self.command, folder)) if self.command else None,
             "arguments": self.command[2:] if self.command[:1] == ["-m"] else self.command[1:],
             "level": self.opt_level,
             "options": {name: value for name, value in sorted(self.options.items()) if name not in PRINTING},
@@ -113,7 +113,7 @@ def _digest(path):
         return hashlib.sha256(file.read()).hexdigest()
 
 
-def _script_file(command, folder):
+def script_file(command, folder):
     """Return the file that Python runs as ``__main__``; a module is found without importing its package."""
     if command[0] != "-m":
         path = os.path.join(folder, command[0])

@@ -33,16 +33,16 @@ class Recorder(Observer):
 
     def __init__(self, steps=None, on_event=None):
         self.run = Run()
+        self.limit = steps
         self.is_initialized = False
         self.is_full = False
         self.device = None  # of the losses
         self.loaded = []  # files that the script loaded before the first step
         self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
         self._metrics = []  # (name, value) of this step
-        self._limit = steps
         self._on_event = on_event
-        self._adapters = weakref.WeakSet()
-        self._stepped = []  # the adapters that have stepped in this step of the run
+        self._optimizer_records = weakref.WeakSet()
+        self._stepped = []  # the records that have stepped in this step of the run
         self._passes = []  # (loss_id, loss, scale) of this step
         self._skipped = False
         self._step_start = None  # seconds
@@ -64,7 +64,7 @@ class Recorder(Observer):
     def initialized(self, session, models, optimizers):
         """Record the backend, and register hooks on the models for their batch sizes."""
         self.is_initialized = True
-        self._adapters.update(map(record_of, optimizers))
+        self._optimizer_records.update(map(record_of, optimizers))
         self.record({"backend": None if session.choice is None else session.choice.name})
         self._batches.register_hooks(models)
         if self._step_start is None:
@@ -72,24 +72,24 @@ class Recorder(Observer):
 
     def before_backward(self, backward):
         """Keep the loss of this pass without reading it."""
-        if any(adapter in self._stepped for adapter in backward.records):
+        if any(record in self._stepped for record in backward.records):
             self._end_step()
-        self._adapters.update(backward.records)
+        self._optimizer_records.update(backward.records)
         self._batches.end_pass()
         # A copy, since training loops are free to change a loss in place afterwards.
         self._passes.append((backward.loss_id, backward.loss.detach().clone(), backward.scale))
 
-    def before_step(self, adapter):
+    def before_step(self, record):
         """End the step of the run if this optimizer has stepped in it already."""
-        if adapter in self._stepped:
+        if record in self._stepped:
             self._end_step()
 
-    def after_step(self, adapter):
+    def after_step(self, record):
         """End the step of the run if all optimizers have stepped in it."""
-        self._adapters.add(adapter)
-        self._stepped.append(adapter)
-        self._skipped = adapter.skips.was_last_skipped() or self._skipped
-        if all(each in self._stepped for each in self._adapters):
+        self._optimizer_records.add(record)
+        self._stepped.append(record)
+        self._skipped = record.skips.was_last_skipped() or self._skipped
+        if all(each in self._stepped for each in self._optimizer_records):
             self._end_step()
 
     def closed(self, session):
@@ -109,15 +109,15 @@ class Recorder(Observer):
         """Record the step that has just ended; stop the run if it was the last one requested."""
         if not self.is_full:
             self._record_step()
-            self.is_full = self._count == self._limit
+            self.is_full = self._count == self.limit
         if self.is_full:
-            raise StepLimitReached("{} steps were requested".format(self._limit))
+            raise StepLimitReached("{} steps were requested".format(self.limit))
 
     def _record_step(self):
         losses = [[loss_id, _mean(loss)] for loss_id, loss, _ in self._passes]
         self._synchronize()
         now = time.perf_counter()
-        several = len(self._adapters) > 1
+        several = len(self._optimizer_records) > 1
         event = {
             "step": self._count,
             "loss": losses,
@@ -132,7 +132,7 @@ class Recorder(Observer):
         self._stepped, self._passes, self._skipped = [], [], False
         self._count += 1
         self.record(event)
-        self._record_other_events(None if self._count == self._limit else self._count)
+        self._record_other_events(None if self._count == self.limit else self._count)
         self._step_start = time.perf_counter()
 
     def _record_other_events(self, next_step):

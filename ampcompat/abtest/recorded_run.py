@@ -1,6 +1,7 @@
 """Forces an opt level and options on a training of this process, records it, and says how it ended."""
 
 import contextlib
+import importlib
 import os
 import platform
 import traceback
@@ -15,7 +16,7 @@ from ..training import state
 from . import metrics
 from .checkpoints import Checkpoints
 from .event_sources import add_observers
-from .plain_torch import NumberedLosses, PlainTraining
+from .plain_torch import NumberedLosses, PlainTraining, limit_steps
 from .planned_run import PLACEHOLDER
 from .record import StepLimitReached
 from .report_data import DISABLED, NEVER_INITIALIZED
@@ -39,6 +40,8 @@ class RunOptions:
         initialize: keyword arguments of ``amp.initialize`` that replace the script's; dtypes by their names. Layers of
             ``keep_fp32`` are added to the script's.
         losses_by_line: number losses by their line in the script, and record trainings without amp too.
+        watch: the name of a module whose ``make(recorder, steps)`` returns one more observer: a context manager around
+            the training that is a source of events too (see ``Recorder.sources``).
         hidden_files: files whose frames are left out at the start of a traceback.
     """
 
@@ -53,9 +56,10 @@ class RunOptions:
         layers=False,
         initialize=None,
         losses_by_line=False,
+        watch=None,
     ):
         opt_levels.parse_dtypes(dtypes)
-        self.layers, self.losses_by_line = layers, losses_by_line
+        self.layers, self.losses_by_line, self.watch = layers, losses_by_line, watch
         self.initialize = {name: _value(name, value) for name, value in (initialize or {}).items()}
         self.diagnose, self.memory = diagnose, memory
         self.hidden_files = tuple(hidden_files) + HIDDEN_FILES
@@ -81,7 +85,10 @@ def recorded_at(level, recorder, options, checkpoints=()):
         checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
     observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
-    plain = PlainTraining(recorder) if options.losses_by_line else None
+    watches = [importlib.import_module(options.watch).make(recorder, recorder.limit)] if options.watch else []
+    recorder.sources += watches
+    observers[:0] = watches
+    plain = PlainTraining(recorder, watches) if options.losses_by_line else None
     if plain is not None:
         observers[observers.index(recorder)] = NumberedLosses(recorder, plain.number)
     before = state.command_line()
@@ -89,11 +96,15 @@ def recorded_at(level, recorder, options, checkpoints=()):
     state.set_command_line(**forced)
     state.observers.extend(observers)
     try:
-        with metrics.recording(recorder), PatchStack() as patches:
+        with metrics.recording(recorder), PatchStack() as patches, contextlib.ExitStack() as stack:
+            for watch in watches:
+                stack.enter_context(watch)
             patches.set(state, "initialize_options", options.initialize)
             Checkpoints(recorder, checkpoints).watch(patches)
             if plain is not None:
                 plain.watch(patches)
+            elif recorder.limit is not None:
+                limit_steps(recorder, patches)
             yield
     finally:
         try:
@@ -163,7 +174,18 @@ def environment():
         "torch": features.version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "machine": machine(),
     }
+
+
+def machine():
+    """Return the name of the CPU, as Linux has it, and the number of its cores."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return "{}, {} cores".format(name, os.cpu_count())
 
 
 def device_name(device):

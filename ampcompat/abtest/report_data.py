@@ -14,6 +14,7 @@ from typing import Dict, List, Optional, Tuple
 from ..errors import AmpValueError
 from . import schema
 from .columns import Numbers, Rows
+from .outcomes import Equivalence, Speed
 from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
 
 SCHEMA = 2
@@ -43,7 +44,7 @@ def label_of(level, repeat):
 
 
 def planned_runs(levels, baseline, repeats=1, control=True):
-    """Return the runs of a series as ``[(level, repeat), …]``.
+    """Return the runs of a series as ``[(level, repeat), …]``: the levels take turns, and the control comes last.
 
     Args:
         levels: the levels in their order; the baseline comes first where it is not among them.
@@ -53,7 +54,7 @@ def planned_runs(levels, baseline, repeats=1, control=True):
     levels = list(levels) if baseline in levels else [baseline] + list(levels)
     counts = dict.fromkeys(levels, repeats)
     counts[baseline] = max(repeats, 2 if control else 1)
-    return [(level, repeat) for level in levels for repeat in range(counts[level])]
+    return [(level, repeat) for repeat in range(max(counts.values())) for level in levels if repeat < counts[level]]
 
 
 def _bytes(says):
@@ -82,6 +83,9 @@ class Finding:
 
     step: int = described(COUNT, "its number, from 0", 0)
     text: str = described(TEXT, "the reason, and what to try", "")
+
+
+_SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)
 
 
 @dataclass
@@ -122,8 +126,16 @@ class Run:
     identity: Dict[str, object] = described(
         map_of(schema.ANY), "what must be equal for `ab --resume` to keep the run", factory=dict
     )
-    timing: Optional["Run"] = described(
-        optional(schema.late("Run", lambda: _RUN)), "of runs side by side: a short one, alone, whose times count", None
+    timings: Optional[List["Run"]] = described(
+        optional(list_of(schema.late("Run", lambda: _RUN))),
+        "short runs, one in each round of turns of the levels, whose times count; null: those of the run itself",
+        None,
+    )
+    speed: Optional["Speed"] = described(
+        optional(schema.late("Speed", lambda: _SPEED)), "how fast a step is, as a multiple of the baseline's", None
+    )
+    equivalence: Optional["Equivalence"] = described(
+        optional(schema.late("Equivalence", lambda: _EQUIVALENCE)), "of rows but the baseline, with `--tolerance`", None
     )
     repeats: List["Run"] = described(
         list_of(schema.late("Run", lambda: _RUN)), "further runs with other seeds, without repeats", factory=list
@@ -210,6 +222,8 @@ class Report:
         if tree["schema"] != SCHEMA:
             message = "This report has schema {!r}, and this ampcompat reads schema {}: use the version that wrote it."
             raise AmpValueError(message.format(tree["schema"], SCHEMA))
+        for run in tree["runs"].values():
+            _upgrade(run)
         try:
             return _REPORT.read(tree, "")
         except (ValueError, RecursionError) as error:
@@ -244,6 +258,14 @@ class Report:
 _REPORT = schema.record(Report)
 
 
+def _upgrade(tree):
+    """Give a run of version 0.2, as JSON, the names of this one: ``timing`` was one run, an empty one if not timed."""
+    if isinstance(tree, dict) and tree.get("timing") is not None and "timings" not in tree:
+        timing = tree["timing"]
+        is_empty = isinstance(timing, dict) and not timing.get("step_microseconds")
+        tree["timings"] = [] if is_empty else [timing]
+
+
 def write_atomically(path, content):
     """Write text or bytes to a file, completely or not at all."""
     partial = "{}.{}.part".format(path, os.getpid())
@@ -254,4 +276,4 @@ def write_atomically(path, content):
 
 def documentation():
     """Return the description of the format as Markdown."""
-    return schema.documentation((Report, Run, schema.Series, Memory, Finding))
+    return schema.documentation((Report, Run, Speed, Equivalence, schema.Series, Memory, Finding))

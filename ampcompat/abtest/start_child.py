@@ -1,4 +1,7 @@
-"""Starts ``child_process`` with the module search path of ``python script.py``. Python runs this file itself.
+"""Starts a module with the module search path of ``python script.py``. Python runs this file itself.
+
+The module is ``child_process``, or the one that the task names. Its ``main`` gets the arguments, the first of which is
+the task, JSON with the script's ``command``.
 
 ``python -m`` would put the current folder first, in which a file may hide a module that torch imports.
 """
@@ -10,10 +13,11 @@ import sys
 
 
 def main(arguments):
-    """Do what ``child_process.main`` does."""
+    """Do what the ``main`` of the module does."""
+    task = json.loads(arguments[0])
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = _first_entry(json.loads(arguments[0])["command"])
-    return importlib.import_module("ampcompat.abtest.child_process").main(arguments)
+        sys.path[0] = _first_entry(task["command"])
+    return importlib.import_module(task.get("module", "ampcompat.abtest.child_process")).main(arguments)
 
 
 def _first_entry(command):

@@ -1,12 +1,14 @@
 """What a report says of each level in one row: verdict, end of the loss, speed, memory, skips. Each number once."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 from . import curves, target
-from .verdict import Verdict, judge, nonfinite_from
+from .failures import nonfinite_starts
+from .speed import speeds
+from .verdict import Verdict, judge
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
 SETTLING = 5
@@ -16,31 +18,62 @@ MIN_TIMED = 10
 
 
 @dataclass
+class LossEnd:
+    """Where a loss ends; None is unknown.
+
+    ``end``: the mean over the seeds that all levels share; of a level that was compared with the baseline, the
+    baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the range over all of
+    its seeds that ended.
+    """
+
+    end: Optional[float] = None
+    difference: Optional[float] = None
+    spread: Optional[float] = None
+
+
+@dataclass
 class LevelSummary:
     """One level's row; None is unknown.
 
-    ``end``: where the loss ends, the mean over the seeds that all levels share; of a level that was compared with the
-    baseline, the baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the
-    range over all of its seeds that ended. ``seconds``: median step time; ``middle_half``: the quartiles below and
-    above it; ``speed``: how many times the baseline's. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes
-    less than the baseline.
+    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``:
+    median step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with
+    the 95 % ``interval``, if there is one. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than
+    the baseline.
     """
 
     level: str
     verdict: Verdict
     steps: int = 0
     skipped: int = 0
-    end: Optional[float] = None
-    difference: Optional[float] = None
-    spread: Optional[float] = None
+    losses: Dict[int, LossEnd] = field(default_factory=dict)
     seconds: Optional[float] = None
     middle_half: Optional[Tuple[float, float]] = None
     speed: Optional[float] = None
+    interval: Optional[Tuple[float, float]] = None
     rate: Optional[float] = None
     peak: Optional[int] = None
     saved: Optional[int] = None
     to_target: Optional[target.TimeToTarget] = None
     status: str = "ok"
+
+    @property
+    def end(self):
+        """Where the first loss ends."""
+        return self._first.end
+
+    @property
+    def difference(self):
+        """The difference of that from the baseline's, as a share."""
+        return self._first.difference
+
+    @property
+    def spread(self):
+        """Half the range over seeds."""
+        return self._first.spread
+
+    @property
+    def _first(self):
+        return next(iter(self.losses.values()), LossEnd())
 
     @property
     def kind(self):
@@ -52,34 +85,39 @@ def summarize(report):
     """Return ``{level: LevelSummary}`` of a report."""
     verdicts, baseline = judge(report), report.runs.get(report.baseline)
     shared = max([1 + len(run.repeats) for run in report.runs.values() if run is not baseline], default=None)
-    reference = None if baseline is None else seconds_per_step(baseline)
-    found = {}
+    known, found = find_speeds(report), {}
     for level, run in report.runs.items():
         row = _row(level, run, verdicts[level], shared)
-        row.speed = reference / row.seconds if reference and row.seconds else None
+        row.speed, row.interval = (known[level].ratio, known[level].interval) if level in known else (None, None)
         if baseline is not None and row.peak is not None and baseline.memory.peak_total is not None:
             row.saved = baseline.memory.peak_total - row.peak
         if baseline is not None:
             runs, references = ([each] + each.repeats for each in (run, baseline))
             row.to_target = target.measure(runs[:shared], references, report.environment.get("target"), row.seconds)
-        if row.verdict.end is not None:
-            row.difference, gap = row.verdict.end.signed, row.verdict.end.gap
-            row.end = _mean(_ends(baseline)[: 1 + len(run.repeats)]) + gap if math.isfinite(gap) else row.end
+        for loss_id, ending in row.losses.items():
+            difference = row.verdict.ends.get(("loss", loss_id))
+            if difference is not None:
+                ending.difference = difference.signed
+                whole = _mean(_ends(baseline, loss_id)[: 1 + len(run.repeats)])
+                ending.end = whole + difference.gap if math.isfinite(difference.gap) else ending.end
         found[level] = row
     return found
 
 
+def emulates_half(report):
+    """Return whether half precision was emulated on a CPU, so that times say nothing about other devices."""
+    return "emulated" in str(report.environment.get("device") or "")
+
+
 def _row(level, run, verdict, shared):
-    ends, times = _ends(run), quartiles(steady_seconds(run))
-    whole = _ends(run, but="interrupted")
+    times = quartiles(steady_seconds(run))
     return LevelSummary(
         level,
         verdict,
         steps=len(run.step_seconds),
         skipped=len(run.skipped),
-        end=_mean(ends[:shared]),
-        spread=(max(whole) - min(whole)) / 2 if len(whole) > 1 and all(map(math.isfinite, whole)) else None,
-        seconds=times and times[1],
+        losses={loss_id: _loss_end(run, loss_id, shared) for loss_id in sorted(run.loss_ids())},
+        seconds=seconds_per_step(run),
         middle_half=times and (times[0], times[2]),
         rate=_rate(run),
         peak=run.memory.peak_total,
@@ -87,13 +125,20 @@ def _row(level, run, verdict, shared):
     )
 
 
-def _ends(run, but=None):
-    """Return where the first loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
+def _loss_end(run, loss_id, shared):
+    ends, whole = _ends(run, loss_id), _ends(run, loss_id, but="interrupted")
+    is_known = len(whole) > 1 and all(map(math.isfinite, whole))
+    return LossEnd(_mean(ends[:shared]), spread=(max(whole) - min(whole)) / 2 if is_known else None)
+
+
+def _ends(run, loss_id, but=None):
+    """Return where a loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
 
     ``but``: a status; runs that ended so are left out.
     """
+    name = ("loss", loss_id)
     runs = [each for each in [run] + run.repeats if each.status != but]
-    ends = [math.nan if nonfinite_from(each) is not None else curves.end_value(each) for each in runs]
+    ends = [math.nan if loss_id in nonfinite_starts(each) else curves.end_value(each, name) for each in runs]
     return [each for each in ends if each is not None]
 
 
@@ -102,9 +147,29 @@ def _mean(values):
 
 
 def seconds_per_step(run):
-    """Return the median step time of a run and its repeats; None without steps."""
-    found = quartiles(steady_seconds(run))
-    return found[1] if found else None
+    """Return the geometric mean of the median step times of the runs whose times count; None where they are too few."""
+    known = [found[0] for found in find_rounds(run) if found]
+    return math.exp(mean(map(math.log, known))) if known else None
+
+
+def find_rounds(run):
+    """Return (median step time, error of its logarithm) of each run whose times count; None where it is unknown."""
+    if not steady_seconds(run):
+        return []
+    times = [[each.step_seconds[step] for step in steady_steps(each)] for each in _timed(run)]
+    return [_median_and_error(each) if each and min(each) > 0 else None for each in times]
+
+
+def _median_and_error(seconds):
+    return median(seconds), curves.error_of_median(list(map(math.log, seconds)))
+
+
+def find_speeds(report):
+    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns; short runs with short ones."""
+    baseline = report.runs.get(report.baseline)
+    has_short = baseline is not None and baseline.timings is not None
+    alike = {level: run for level, run in report.runs.items() if (run.timings is not None) == has_short}
+    return speeds({level: find_rounds(run) for level, run in alike.items()}, report.baseline)
 
 
 def quartiles(values):
@@ -120,8 +185,8 @@ def steady_seconds(run):
 
 
 def _timed(run):
-    """Return the runs whose times count: of runs side by side a short one that was done alone."""
-    return [run] + run.repeats if run.timing is None else [run.timing]
+    """Return the runs whose times count: short ones in turn with those of other levels, where there are any."""
+    return [run] + run.repeats if run.timings is None else run.timings
 
 
 def steady_steps(run):
@@ -134,7 +199,7 @@ def steady_steps(run):
 
 
 def _rate(run):
-    timed, seconds = _timed(run)[0], seconds_per_step(run)
+    timed, seconds = (_timed(run) or [run])[0], seconds_per_step(run)
     steps = steady_steps(timed)
     if timed.samples is None or not seconds or not steps:
         return None

@@ -1,11 +1,13 @@
 """Time to target, as DAWNBench and MLPerf measure it: steps, samples and seconds until a series reaches a value.
 
-The target is where the baseline's first loss ends with the same seed, within 1 %; or a value of a loss or of a logged
-metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it; a metric rises to it where the baseline begins
-below. What counts are medians of the last tenth of the steps so far (of the run's length; at least five losses, one
-value of a metric), so that one lucky batch does not. At its last step a level is where the table says that it ends: at
-the baseline's final loss plus the median difference in the last window. Seconds are steps times the median step time
-of the level, since some steps are slower for being watched.
+The target is where the baseline's loss ends with the same seed, within 1 %: the first loss that falls, so that there is
+none where every loss rises. A run that ends above it, as the table has it, has not reached it, whatever it did before.
+Or the target is a value of a loss or of a logged metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it;
+a metric rises to it where the baseline begins below. What counts are medians of the last tenth of the steps so far (of
+the run's length; at least five losses, one value of a metric), so that one lucky batch does not. At its last step a
+level is where the table says that it ends: at the baseline's final loss plus the median difference in the last window;
+a run that was interrupted is not. Seconds are steps times the median step time of the level, since some steps are
+slower for being watched.
 """
 
 import math
@@ -58,8 +60,11 @@ def parse(text):
 
 def describe(report):
     """Return the target of a report for people."""
-    given = report.environment.get("target")
-    return "{} = {:g}".format(*parse(given)) if given else "the baseline's final loss"
+    given, baseline = report.environment.get("target"), report.runs.get(report.baseline)
+    if given:
+        return "{} = {:g}".format(*parse(given))
+    name = None if baseline is None else _falling(baseline)
+    return "the baseline's final {}".format("loss" if name is None else curves.describe(name, baseline))
 
 
 def measure(runs, references, given, seconds_per_step):
@@ -76,7 +81,7 @@ def measure(runs, references, given, seconds_per_step):
         if wanted is None:
             continue
         found.seeds += 1
-        step = _first_step(run, reference, *wanted)
+        step = _first_step(run, reference, *wanted, is_end=not given)
         if step is not None:
             found.steps.append(step + 1)
             found.samples += [sum(run.samples[: step + 1])] if run.samples is not None else []
@@ -100,26 +105,47 @@ def _given(run, reference, given):
     return name, value, name[0] == "metric" and first is not None and first < value
 
 
+def _falling(run):
+    """Return the name of the first loss of a run that does not rise; None without one."""
+    for name in curves.series_names(run):
+        first, last = curves.begin_and_end(run, name) or (0.0, 1.0)
+        if name[0] == "loss" and last <= first:
+            return name
+    return None
+
+
 def _end(reference):
     """Return (series, value, False) of where a run of the baseline ends; None if it recorded nothing finite."""
-    name = next((name for name in curves.series_names(reference) if name[0] == "loss"), None)
+    name = _falling(reference)
     ends = [value for _, value in _smoothed(reference, reference, name)] if name else []
     if not ends or not math.isfinite(ends[-1]):
         return None
     return name, ends[-1] + TOLERANCE * abs(ends[-1]), False
 
 
-def _first_step(run, reference, name, value, rises) -> Optional[int]:
-    """Return the step at which a series reaches a value: by its smoothed values, or by its end as the table has it."""
+def _first_step(run, reference, name, value, rises, is_end) -> Optional[int]:
+    """Return the step at which a series reaches a value: by its smoothed values, or by its end as the table has it.
+
+    ``is_end``: the value is the baseline's end, so that a run that does not end there has not reached it.
+    """
 
     def is_reached(each):
         return each >= value if rises else each <= value
 
     found = _smoothed(run, reference, name)
     step = next((step for step, each in found if is_reached(each)), None)
-    windows = curves.compare(run, reference, name) if found and step is None else []
+    if not found or not _is_whole(run, reference):
+        return None if is_end else step
+    if run is reference or not (is_end or step is None):
+        return step
+    windows = curves.compare(run, reference, name)
     is_at_end = bool(windows) and is_reached(curves.end_value(reference, name) + windows[-1].gap)
-    return found[-1][0] if is_at_end else step
+    return found[-1][0] if is_at_end and step is None else step if is_at_end or not is_end else None
+
+
+def _is_whole(run, reference):
+    """Return whether a run went on as far as its reference did."""
+    return run.status != "interrupted" and len(run.step_seconds) >= len(reference.step_seconds)
 
 
 def _smoothed(run, reference, name):

@@ -8,11 +8,14 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
                 for ``end`` over the windows of the second half, for ``area`` over all windows
     allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
     difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
-                and no metric, so that a lower loss is no fault; otherwise its absolute value
+                that falls and no metric, so that a lower loss is no fault; otherwise its absolute value
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
                 with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
+    noise       N = 2 standard errors of D, from the scatter of losses within windows (of end also from how much delta
+                varies between the windows of the second half), at most the root mean square of delta over the pairs
+                of baseline runs
 
-    accepted    D <= A for both, in every series, and no difference is steady
+    accepted    D <= A, or D <= V / 5, or D <= N <= 20 %, for both, in every series, and no difference is steady
     rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
 
@@ -29,14 +32,22 @@ or more than 100 % apart between its own seeds.
 
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import Tuple
 
 from . import curves
-from .differences import Difference, find_differences, is_alone
+from .differences import END, MAX_NOISE, NOISE_ERRORS, Difference, find_differences, is_alone, shows_progress
+from .failures import failure
 from .number_format import number, percent
 
 ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
 
+
+#: How many times its first value a baseline's loss must reach to have diverged. Others rise by design: those of a
+#: curriculum, of a generator, of a policy.
+DIVERGED = 50.0
+
+#: What is said where a lower loss is no better.
+ALIKE = "the baseline's own loss rises, so what was judged is whether it trains alike, not its progress"
 
 #: The variation between the baseline's seeds from which on it is no measure.
 MAX_VARIATION = 1.0
@@ -55,24 +66,30 @@ MIN_CORRELATION, MIN_CORRELATION_APART = 0.5, 0.75
 #: follows: a rough training goes another way from a skipped step on. On other data each does by a chance of 6 %.
 EQUAL_LOSSES, EQUAL_SHARE = 3, 0.1
 
-#: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.
-SCALE_WARM_UP, MAX_SKIPPED_SHARE = 25, 0.1
-
-#: Steps in a row without a finite loss from which a run has not recovered; at the end of a run, if all were skipped.
-MAX_NONFINITE_STEPS, NONFINITE_END = 20, 5
-
 
 @dataclass
 class Verdict:
     """How a level compares with the baseline.
 
     ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``end``: the ``Difference`` at
-    the end of the first loss, or None where it is unknown.
+    the end of the first loss, or None where it is unknown. ``differences``: those of all series. ``progress``: whether
+    a lower loss was no fault, or else only whether the level trains as the baseline does was judged.
     """
 
     kind: str
     text: str
-    end: Optional[Difference] = None
+    differences: Tuple[Difference, ...] = ()
+    progress: bool = True
+
+    @property
+    def end(self):
+        """The ``Difference`` at the end of the first loss."""
+        return self.differences[0] if self.differences else None
+
+    @property
+    def ends(self):
+        """``{name of a series: the Difference at its end}``."""
+        return {each.name: each for each in self.differences if each.what == END}
 
 
 def judge(report):
@@ -89,65 +106,15 @@ def judge(report):
     return verdicts
 
 
-def failure(run):
-    """Return why a run is rejected whatever the baseline does, or None."""
-    for index, each in enumerate([run] + run.repeats):
-        found = _failure_of_one(each)
-        if found:
-            return found + (" (repeat {})".format(index + 1) if index else "")
-    return None
-
-
-def _failure_of_one(run):
-    if run.status == "failed":
-        return "failed: {}".format(run.error or "it raised an error")
-    start = nonfinite_from(run)
-    if start is not None:
-        return "its {} {} from step {} on".format(*_nonfinite_losses(run, start), start)
-    steps, skipped = len(run.step_seconds), len(run.skipped)
-    if steps and skipped == steps:
-        return "every one of its {} steps was skipped".format(skipped)
-    late = [step for step in run.skipped if step >= SCALE_WARM_UP]
-    if late and skipped > MAX_SKIPPED_SHARE * steps:
-        return "{} of its {} steps were skipped, the last at step {}".format(skipped, steps, late[-1])
-    return None
-
-
-def nonfinite_from(run):
-    """Return the first of ``MAX_NONFINITE_STEPS`` steps in a row, or to the end, whose loss is not finite; or None."""
-    by_step = {}
-    for step, _, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
-        by_step[step] = by_step.get(step, True) and math.isfinite(value)
-    start, skipped = None, set(run.skipped)
-    for step, is_finite in sorted(by_step.items()):
-        start = None if is_finite else step if start is None else start
-        if start is not None and step - start + 1 >= MAX_NONFINITE_STEPS:
-            return start
-    to_the_end = [step for step in by_step if start is not None and step >= start]
-    taken = [step for step in to_the_end if step not in skipped]
-    return start if taken or len(to_the_end) >= NONFINITE_END else None
-
-
-def _nonfinite_losses(run, start):
-    """Return which losses are not finite from a step on, and what they are: ("loss 1", "is nan")."""
-    values = {}
-    for step, loss_id, value in run.loss:
-        if step >= start and not math.isfinite(value):
-            values.setdefault(loss_id, []).append(value)
-    names = [curves.describe(("loss", loss_id), run) for loss_id in sorted(values)]
-    kind = "nan" if any(math.isnan(value) for each in values.values() for value in each) else "inf"
-    return " and ".join(names), "{} {}".format("is" if len(names) == 1 else "are", kind)
-
-
 def _broken(baseline):
     """Return why a baseline cannot be compared with, or None."""
     fault = failure(baseline)
     if fault:
         return fault
     for name in curves.series_names(baseline):
-        medians = [value for value in curves.window_medians(curves.curve(baseline, name)) if math.isfinite(value)]
-        if name[0] == "loss" and is_alone(baseline) and medians and medians[-1] > 2 * max(medians[0], 0.0) > 0:
-            return "its own loss rises, from {} to {}".format(number(medians[0]), number(medians[-1]))
+        first, last = curves.begin_and_end(baseline, name) or (0.0, 0.0)
+        if name[0] == "loss" and is_alone(baseline) and last > DIVERGED * max(first, 0.0) > 0:
+            return "its own loss diverges, from {} to {}".format(number(first), number(last))
     return None
 
 
@@ -166,6 +133,8 @@ def _of_level(run, baseline, broken, data_agree):
         return Verdict(NOT_JUDGED, "there is no baseline")
     if broken is not None:
         return Verdict(NOT_JUDGED, "the baseline is no measure: {}".format(broken))
+    if baseline.status == "interrupted":
+        return Verdict(NOT_JUDGED, "the baseline was interrupted after {} steps".format(len(baseline.step_seconds)))
     updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
     if run.status == "interrupted":
         return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
@@ -174,7 +143,7 @@ def _of_level(run, baseline, broken, data_agree):
     differing = None if data_agree else _different_data(run, baseline)
     if differing:
         return Verdict(NOT_JUDGED, differing)
-    return _compared(find_differences(run, baseline))
+    return _compared(find_differences(run, baseline), shows_progress(baseline) or not is_alone(baseline))
 
 
 def _different_data(run, baseline):
@@ -225,10 +194,11 @@ def _are_unrelated(run, baseline, gap):
     return any(_relative_gap(pair) > min(SIMILAR_FIRST_LOSS, EQUAL_SHARE * scatter) for pair in begin)
 
 
-def _compared(differences):
+def _compared(differences, progress):
     if not differences:
         return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
-    return Verdict(*_kind_and_text(differences), end=differences[0])
+    kind, text = _kind_and_text(differences)
+    return Verdict(kind, text if progress else "{}; {}".format(text, ALIKE), tuple(differences), progress)
 
 
 def _kind_and_text(differences):
@@ -243,9 +213,20 @@ def _kind_and_text(differences):
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
         return REJECTED, "{}, {}".format(_told(worst), _seeds(worst))
-    if all(each.value <= each.allowed and not each.is_steady for each in differences):
+    if all(each.is_accepted for each in differences):
         return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
-    return NOT_JUDGED, "{}, {}: use more --repeats".format(_told(worst), _seeds(worst))
+    worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
+    return NOT_JUDGED, "{}, {}: {}".format(_told(worst), _seeds(worst), _missing(worst))
+
+
+def _missing(difference):
+    """Return what is missing to judge by a difference."""
+    if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
+        text = (
+            "it is known to \u00b1 {} only, so much do the losses of a window scatter; train longer, or larger batches"
+        )
+        return text.format(percent(NOISE_ERRORS * difference.noise))
+    return "use more --repeats"
 
 
 def _accepted_text(end):
@@ -253,12 +234,16 @@ def _accepted_text(end):
         return "{}: lower, not worse".format(_told(end))
     if end.value <= end.variation:
         return "within seed-to-seed variation: {}, {}".format(_told(end), _seeds(end))
-    return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
+    if end.value <= end.allowed:
+        return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
+    return "{}, no more than the losses of a window scatter: \u00b1 {}".format(
+        _told(end), percent(NOISE_ERRORS * end.noise)
+    )
 
 
 def _seeds(difference):
     variation = difference.variation
-    return "seeds differ by {}".format(percent(variation)) if variation else "seeds do not differ measurably"
+    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than the losses scatter"
 
 
 def _told(difference):

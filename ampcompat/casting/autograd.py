@@ -91,6 +91,27 @@ def _under_recorded_casts(original, backend):
     return apply
 
 
+def pause_offloading(backend, patches):
+    """Run the hooks of ``save_on_cpu`` without casts: at O1 and O4, as in Apex, ``Tensor.cpu`` returns float32.
+
+    Args:
+        backend: a ``CastBackend`` with ``paused()``.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    kind = getattr(getattr(torch.autograd, "graph", None), "save_on_cpu", None)
+    if kind is None:  # torch before 1.10
+        return
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def init_with_paused_hooks(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.pack_hook = without_casts(self.pack_hook, backend)
+        self.unpack_hook = without_casts(self.unpack_hook, backend)
+
+    patches.set(kind, "__init__", init_with_paused_hooks)
+
+
 def checkpoint_under_same_casts(backend, patches):
     """Make both forms of checkpointing recompute under the casts that were on or off at the call.
 

@@ -132,6 +132,7 @@ class FunctionCasts(CastBackend):
         norms.compute_wide(self._casts, features.available_devices(), patches)
         rnn.reread_functional(patches)
         autograd.pause_backward(self, patches)
+        autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         data_loading.pause_loading(self, patches)
         self._cache.written.open(patches, on_move)

@@ -12,7 +12,7 @@ import torch
 from ..errors import AmpError, AmpValueError
 from ..nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ..tensor_lists import is_shard
-from ..torch_compat import cpu, features, thread_context
+from ..torch_compat import cpu, fake_tensors, features, thread_context
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
@@ -78,9 +78,14 @@ def is_for(args):
         for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
             if isinstance(tensor, torch.Tensor):
                 first = tensor if first is None else first
-                if type(tensor) not in _PLAIN and _has_own_arithmetic(tensor):
+                if not is_plain(type(tensor)) and _has_own_arithmetic(tensor):
                     return False
     return first is not None and first.device.type == "cpu"
+
+
+def is_plain(kind):
+    """Return whether a class is that of plain tensors or params; those of fake tensors stand in for them."""
+    return kind in _PLAIN or fake_tensors.is_fake_type(kind)
 
 
 def _has_own_arithmetic(tensor):
@@ -158,7 +163,7 @@ class EmulatedCall:
     def _recorded(self, narrow, wide):
         is_plain = wide.layout is torch.strided and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
-            self._sources[wide.data_ptr()] = narrow.detach()
+            self._sources[fake_tensors.address(wide)] = narrow.detach()
         return wide
 
     def computed(self, function, args, kwargs, widen):
@@ -219,7 +224,7 @@ class _SavedInputs:
     def pack(self, tensor):
         """Return what to save: the form to restore (None: the tensor as it is) and the tensor that is saved."""
         has_memory = tensor.dtype is self.high and tensor.layout is torch.strided and tensor.numel()
-        source = self.sources.get(tensor.data_ptr()) if has_memory else None
+        source = self.sources.get(fake_tensors.address(tensor)) if has_memory else None
         if source is None:
             return None, tensor if self.outer is None else self.outer[0](tensor)
         form = (tensor.size(), tensor.stride(), source._version)

@@ -12,8 +12,6 @@ from ..op_table import rows, rules
 from ..torch_compat import features, thread_context
 from . import compile, half_emulation, norms, patch_targets
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
@@ -116,7 +114,7 @@ class HalfMode(thread_context.FunctionMode):
             return function(args[0].to(self.high), *args[1:], **kwargs).to(self.low)
         if function in _WALKED_TYPES:
             with self:
-                return _without_mode_checks(function)(*args, **kwargs)
+                return without_mode_checks(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
     def _is_for(self, args, kwargs):
@@ -125,7 +123,8 @@ class HalfMode(thread_context.FunctionMode):
         found = floating_tensors(kwargs, floating_tensors(args, []))
         low = self.low
         return bool(found) and all(
-            tensor.dtype is low and type(tensor) in _PLAIN and tensor.device.type == "cpu" for tensor in found
+            tensor.dtype is low and half_emulation.is_plain(type(tensor)) and tensor.device.type == "cpu"
+            for tensor in found
         )
 
     def _is_mixed_norm(self, input=None, *args, **kwargs):
@@ -205,7 +204,7 @@ def _emulated_functions():
     return found
 
 
-def _without_mode_checks(function):
+def without_mode_checks(function):
     """Return a copy of a Python function that does not check for function modes."""
     never = dict.fromkeys(_MODE_CHECKS, lambda *tensors: False)
     names = dict(function.__globals__, **never)

@@ -6,6 +6,7 @@ A cast is valid for one version of a weight. While something may write to the we
 
 import torch
 
+from ..torch_compat.fake_tensors import address, is_fake_type
 from ..torch_compat.thread_context import (
     functorch_level,
     in_inference_mode,
@@ -26,7 +27,11 @@ def _mode_without_grad():
 def is_weight(tensor):
     """Return whether the casts of a tensor are cached: it is a plain parameter, or a leaf that requires a gradient."""
     kind = type(tensor)
-    return kind is Parameter or (kind is _Tensor and tensor.requires_grad and tensor.is_leaf)
+    return kind is Parameter or (_is_plain(kind) and tensor.requires_grad and tensor.is_leaf)
+
+
+def _is_plain(kind):
+    return kind is _Tensor or is_fake_type(kind)
 
 
 def _is_cacheable(weight):
@@ -38,7 +43,7 @@ def _belongs_to_its_user(weight):
     """Return whether a cast made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
     if functorch_level() is not None or jit_tracing_state() is not None:
         return True
-    return weight.is_cuda and is_capturing_cuda_graph()
+    return weight.is_cuda and not is_fake_type(type(weight)) and is_capturing_cuda_graph()
 
 
 class _Entry:
@@ -86,7 +91,8 @@ class WeightCache:
             entry = self._entries.setdefault(id(weight), _Entry())
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the cast is made: another thread may change the weight meanwhile.
-        state = (weight._version, weight.data_ptr(), weight.requires_grad)
+        where = weight.data_ptr() if type(weight) is Parameter else address(weight)
+        state = (weight._version, where, weight.requires_grad)
         cached = entry.cached
         if cached is not None and cached[1] == state and cached[2] in (mode, True):
             if id(weight) not in self.written.noted:
@@ -103,7 +109,7 @@ class WeightCache:
         count = written.count
         cast = self._make(weight)
         entry.cached = None
-        if type(cast) is _Tensor and id(weight) not in written.noted:
+        if _is_plain(type(cast)) and id(weight) not in written.noted:
             entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
             if written.count != count:  # another thread may have written it while the cast was made

@@ -4,7 +4,7 @@ import ast
 import re
 
 from ..apex.reduction_methods import REDUCTION_METHODS
-from .bindings import last_name, string
+from .bindings import dotted, last_name, string
 from .rules import finding
 
 #: A Python file with one of these uses CUDA.
@@ -14,6 +14,37 @@ _CUDA = re.compile(rb"\.cuda\(|\btorch\.cuda\.|[\"']cuda(:|[\"'])|[\"']nccl[\"']
 def uses_cuda(data):
     """Return whether the text of a Python file, as bytes, uses CUDA."""
     return _CUDA.search(data) is not None
+
+
+def chooses_device(nodes):
+    """Return whether a script asks whether there is CUDA and goes on without it, given the nodes of its tree.
+
+    ``assert torch.cuda.is_available()``, and an ``if not torch.cuda.is_available():`` that ends the script, do not.
+    """
+    demands = set()
+    for node in nodes:
+        if isinstance(node, ast.Assert):
+            demands |= {id(each) for each in ast.walk(node.test)}
+        elif isinstance(node, ast.If) and _is_not(node.test) and not node.orelse and _ends_script(node.body[-1]):
+            demands |= {id(each) for each in ast.walk(node.test)}
+    return any(id(node) not in demands and _asks_for_cuda(node) for node in nodes)
+
+
+def _asks_for_cuda(node):
+    if not isinstance(node, ast.Call):
+        return False
+    name = dotted(node.func) or ""
+    return name.endswith("cuda.is_available") or name.endswith("cuda.device_count")
+
+
+def _is_not(test):
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+
+
+def _ends_script(statement):
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    is_exit = isinstance(call, ast.Call) and last_name(call.func) in ("exit", "quit", "_exit")
+    return isinstance(statement, ast.Raise) or is_exit
 
 
 _DDP = ("apex.parallel.DistributedDataParallel", "apex.parallel.distributed.DistributedDataParallel")

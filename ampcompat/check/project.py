@@ -3,7 +3,7 @@
 import os
 import re
 
-from . import backward_rules, files, initialize_rules, launch_rules, tensor_rules
+from . import backward_rules, conditions, files, initialize_rules, launch_rules, notebooks, tensor_rules
 from .alias_names import EXTENSIONS
 from .bindings import Bindings
 from .imports import ProjectImports
@@ -79,8 +79,17 @@ class _Project:
                 self._text([(Place(path, at), line) for at, line in enumerate(lines, 1)], kind == files.SHELL)
         elif _HINTS.search(data):
             self._python(Source(path, data, kind))
+        elif kind == files.NOTEBOOK:
+            self._look_for_damage(path, data)
         elif b"__main__" in data and kind == files.PYTHON:
             self.mains.append(path)
+
+    def _look_for_damage(self, path, data):
+        """Report a notebook that cannot be read, even where no word of Apex is in what is left of it."""
+        try:
+            notebooks.code_cells(files.decode(data))
+        except notebooks.NotANotebook as error:
+            self.report.broken.append(Broken(Place(path, 1), str(error), False))
 
     def _python(self, source):
         self.sources[source.path] = source
@@ -131,6 +140,7 @@ class _Project:
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source, bindings)
+        self.report.findings += conditions.check(source, bindings)
         self.report.findings += launch_rules.check(source, bindings)
         self.report.findings += backward_rules.check(source, bindings, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):

@@ -76,6 +76,11 @@ RULES = {
         "a checkpoint with the optimizer's state but without amp.state_dict()",
         "save and load it too; else a resumed run starts with the first loss scale and may skip a few steps",
     ),
+    "conditional-initialize": Rule(
+        NOTE,
+        "amp.initialize is called under this condition only, and otherwise the script trains without amp",
+        "give `run` and `ab` the script's option that makes it true",
+    ),
     "local-rank": Rule(
         NOTE,
         "an option --local_rank, which no launcher of torch 2 passes: torchrun sets the variable LOCAL_RANK only, and "

@@ -4,6 +4,7 @@ import os
 import shlex
 from typing import NamedTuple
 
+from .launch_rules import chooses_device
 from .source import is_script
 
 #: How many files without Apex are read to see whether they import one with it.
@@ -16,7 +17,8 @@ class Script(NamedTuple):
     Attributes:
         path: the file.
         command: how it runs with ampcompat.
-        without_gpu: how it runs on a machine without a GPU; empty for notebooks, and where nothing uses CUDA.
+        without_gpu: how it runs on a machine without a GPU; empty for notebooks, where nothing uses CUDA, and where it
+            is used only if it is there.
     """
 
     path: str
@@ -30,7 +32,7 @@ def find_scripts(project, imports):
     direct = [path for path in sorted(users) if _is_started(project, path)]
     if users and not any(not path.endswith(".ipynb") for path in direct):
         direct += [path for path in _importers(project, imports, users) if path not in direct]
-    return [_script(path, project) for path in direct]
+    return [_script(path, project, imports) for path in direct]
 
 
 def _is_started(project, path):
@@ -55,10 +57,18 @@ def _is_launched(path, launched):
     return any(os.path.normpath(path).endswith(os.path.normpath(each)) for each in launched)
 
 
-def _script(path, project):
+def _script(path, project, imports):
     if path.endswith(".ipynb"):
         return Script(path, "import ampcompat.as_apex  # in the first cell of {}".format(path), "")
     launcher = "torchrun --nproc_per_node N -m" if _is_launched(path, project.launched) else "python -m"
     command = launcher + " ampcompat run {}{} ARGS"
     commands = [command.format(option, shlex.quote(path)) for option in ("", "--device cpu ")]
-    return Script(path, commands[0], commands[1] if project.uses_cuda else "")
+    needs_cuda = project.uses_cuda and not _chooses_device(path, project, imports)
+    return Script(path, commands[0], commands[1] if needs_cuda else "")
+
+
+def _chooses_device(path, project, imports):
+    """Return whether a script, or a file that it imports, runs without CUDA too."""
+    source = project.source(path)
+    sources = [source] + [project.source(each) for each in sorted(imports.imported_files(source))] if source else []
+    return any(chooses_device(each.nodes) for each in sources if each is not None)

@@ -21,7 +21,9 @@ COMMANDS = {
     "check": ("check", "say whether a code base written for Apex runs unchanged"),
     "migrate": ("migrate", "rewrite a script for Apex into torch.autocast and GradScaler"),
     "checkpoint": ("checkpoint", "say what a checkpoint file holds, and convert it"),
+    "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
+    "forecast": ("forecast", "say from one float32 run which opt levels will work, and with which layers in float32"),
     "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),
     "uninstall": ("install", "undo `install`"),
@@ -33,6 +35,7 @@ COMMANDS = {
 def main(arguments=None):
     """Run one command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _replace_unencodable_characters()
     parser = CommandParser(
         prog="ampcompat", description="NVIDIA Apex's amp for any PyTorch and any device.", epilog=_command_list()
     )
@@ -60,6 +63,13 @@ def main(arguments=None):
     except BrokenPipeError:  # `... | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _replace_unencodable_characters():
+    """Have output in an encoding without "−" or "√", such as that of a file on Windows, contain "?" instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _check_first(parser, arguments):

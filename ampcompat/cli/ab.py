@@ -16,13 +16,16 @@ from ..abtest.plan import COMMANDS, write_plan
 from ..abtest.planned_run import PLACEHOLDER
 from ..abtest.report import renderer
 from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
+from ..abtest.summary import summarize
 from ..errors import AmpError
-from . import device_option, target_option
+from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .forecast import STEPS, agreement, print_forecast, run_forecast
+from .live import follow
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .series import begin_or_resume, plan_series, run_in_process, run_in_subprocesses
+from .series import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
 from .variants import choose_rows, parse_against, parse_variant
 
 ALL_FAILED = 1
@@ -40,35 +43,48 @@ def ab(arguments):
         parser.error(str(error))
     if options.plan:
         return _plan(parser, options.plan, report, planned)
-    progress = make_progress(steps=options.steps, runs=len(missing))
-    outputs = {}
+    kept = len(planned) - len(missing)
+    if kept:
+        print("{}: {} of {} runs kept".format(options.resume, kept, len(planned)), file=sys.stderr)
+    forecast = _forecast(options, command) if options.forecast else None
+    runs = len(planned) + count_short_runs(options, report)
+    progress = make_progress(steps=options.steps, runs=runs, kept=kept)
+    live = follow(progress, report, planned) if options.live else None
+    progress, outputs = live or progress, {}
     try:
         run = run_in_process if options.in_process else run_in_subprocesses
         interrupted = _interruptible(run, options, missing, report, progress, outputs)
     except AmpError as error:
         parser.error(str(error))
-    report.environment.update({"target": options.target} if options.target else {})
+    gate = {"target": options.target, "tolerance": options.tolerance}
+    report.environment.update({name: value for name, value in gate.items() if value is not None})
     advice.advise(report)
+    if live is not None:
+        live.close()
     print_report(options, report, outputs)
+    if forecast is not None:
+        print("\n" + agreement(forecast, report))
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
-        write_files(options, report)
+        for path in write_files(options, report):
+            print("wrote {}".format(path), file=sys.stderr)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
         print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
         return ALL_FAILED
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
+    failed_on = gate_options.exit_code(parser.prog, options, report, summarize(report))
     if not all(run.status == "failed" for run in report.runs.values()):
-        return 0
+        return failed_on
     line = advice_without_cuda(options, report, arguments)
     if line is not None:
         print(line, file=sys.stderr)
     misplaced = parser.options_among(command[1:])
     if misplaced:
         print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))
-    return ALL_FAILED
+    return failed_on or ALL_FAILED
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -92,6 +108,9 @@ def _parser():
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
     target_option.add_option(parser)
+    gate_options.add_options(parser)
+    told = "first forecast which levels will work, from 50 steps in float32, and say in the end whether that was right"
+    add("--forecast", action="store_true", help=told)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
@@ -115,8 +134,10 @@ def _add_process_options(add):
     add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
     gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, as many run at once"
     add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
-    timing = "steps of a run of each level, alone, for its speed, where several run at once; 0: none; default: 20"
+    timing = "steps of a short run of each level, for its speed; 0: times are those of the long runs; default: 20"
     add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
+    rounds = "rounds in which all levels take turns with a short run; more give narrower intervals; default: 3"
+    add("--timing-rounds", type=whole_number(1), default=3, metavar="N", help=rounds)
 
 
 def _numbers(text):
@@ -143,13 +164,31 @@ def _add_row_options(add):
 def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
+    add("--live", action="store_true", help="serve the page on 127.0.0.1 while runs go on; it grows with them")
     add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
+    add("--markdown", type=_writable_file, metavar="FILE", help="write the table for a pull request")
+    add("--latex", type=_writable_file, metavar="FILE", help="write the table for a paper")
     resume = "as --json; runs that the file has already are kept, and the others are run"
     add("--resume", type=_writable_file, metavar="FILE", help=resume)
     planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
     add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+
+
+def _forecast(options, command):
+    """Forecast the levels and print what is foreseen; None where that is not possible, which is said too."""
+    wanted = argparse.Namespace(
+        steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
+    )
+    try:
+        found = run_forecast(wanted, command, make_progress(steps=wanted.steps))
+    except AmpError as error:  # the levels may run all the same
+        print("No forecast: {}\n".format(error), file=sys.stderr)
+        return None
+    print_forecast(found, command, options.details)
+    print()
+    return found
 
 
 def _plan(parser, folder, report, planned):
@@ -197,14 +236,15 @@ def _interruptible(function, *args):
 def _checked_command(parser, options):
     """Check the options and return the script to run with its arguments; exit with one line if something is wrong."""
     _check_combinations(parser, options)
+    gate_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
-    try:
-        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline)
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        parser.error(str(error))
     command = script_command(parser, options)
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
+    try:
+        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
     if not any("python" in row for row in options.rows.values()):  # which may know other syntax
         _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
@@ -239,7 +279,18 @@ def _check_combinations(parser, options):
     if options.in_process and any(getattr(options, name) for name in given):
         named = ", ".join("--" + name for name in given).replace("variants", "variant")
         parser.error("--in-process cannot be combined with {}: there is no other process".format(named))
-    outputs = ("resume", "json", "html", "png", "csv", "tensorboard", "find_keep_fp32", "in_process")
+    outputs = (
+        "resume",
+        "json",
+        "html",
+        "png",
+        "markdown",
+        "latex",
+        "csv",
+        "tensorboard",
+        "find_keep_fp32",
+        "in_process",
+    )
     if options.plan and any(getattr(options, name) for name in outputs):
         parser.error("--plan runs nothing, so that there is nothing to write yet: `ampcompat report DIR` does that")
     if options.resume and options.json not in (None, options.resume):
@@ -248,7 +299,7 @@ def _check_combinations(parser, options):
     options.jobs = options.jobs or len(options.gpus) or 1
     if options.gpus and options.jobs > len(options.gpus):
         parser.error("--jobs {}: more than the {} of --gpus".format(options.jobs, len(options.gpus)))
-    if (options.html or options.png) and not renderer.is_installed():
+    if (options.html or options.png or options.live) and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
     if options.tensorboard and not export.has_tensorboard():
         parser.error(export.NO_TENSORBOARD)

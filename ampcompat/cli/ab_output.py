@@ -6,14 +6,15 @@ import shutil
 import textwrap
 
 from ..abtest import export
-from ..abtest.planned_run import PLACEHOLDER
+from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report.html import to_html
+from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
+from ..check.conditions import conditional_calls_in
 from ..cuda_redirect import missing_cuda
 from .find_keep_fp32 import find_in_processes
-from .series import write_json
 
 
 def print_report(options, report, outputs):
@@ -33,15 +34,28 @@ def print_report(options, report, outputs):
     width = min(100, max(80, shutil.get_terminal_size((100, 24)).columns))
     print(to_text(report, width, options.details))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
-        print(
-            "The other levels were not run: all of them are the same training. Scripts without amp are compared by\n"
-            "    ampcompat ab --against OTHER.py SCRIPT.py"
-        )
+        print("\n" + _nothing_to_record(options, width))
     shared = _shared_files(report, outputs)
     if shared:
         files = ", ".join("{} (now of {})".format(os.path.relpath(path), label) for path, label in shared.items())
         told = "Several runs saved the same file: {}. To keep them apart: --output 'runs/{}' in the script's arguments."
         print("\n" + textwrap.fill(told.format(files, PLACEHOLDER), width, break_long_words=False))
+
+
+def _nothing_to_record(options, width):
+    """Return what to do about a series in which there was nothing to record."""
+    path = script_file(options.command, os.getcwd())
+    found = conditional_calls_in(path) if path.endswith(".py") else []
+    told = ["{} calls amp.initialize in line {} under a condition only: {}.".format(*each) for each in _places(found)]
+    if told:
+        told.append("Give the script the option that makes it true.")
+    told.append("The other levels were not run: all of them are the same training. Scripts without amp are compared by")
+    lines = textwrap.fill(" ".join(told), width, break_long_words=False)
+    return lines + "\n    ampcompat ab --against OTHER.py SCRIPT.py"
+
+
+def _places(found):
+    return [(os.path.relpath(place.path), place.line, condition) for place, condition in found]
 
 
 def _shared_files(report, ended):
@@ -60,16 +74,19 @@ def print_search(report, options, planned, progress):
 
 
 def write_files(options, report):
-    """Write the files that the command line asks for."""
-    write_json(options, report)
-    if options.html is not None:
-        write_atomically(options.html, to_html(report))
-    if options.png is not None:
-        save_figure(report, options.png)
-    if options.csv is not None:
-        write_atomically(options.csv, export.to_csv(report))
-    if options.tensorboard is not None:
-        export.to_tensorboard(report, options.tensorboard)
+    """Write the files that the command line asks for, and yield their names."""
+    for path, write in (
+        (options.json, report.save),
+        (options.html, lambda path: write_atomically(path, to_html(report))),
+        (options.png, lambda path: save_figure(report, path)),
+        (options.markdown, lambda path: write_atomically(path, to_markdown(report))),
+        (options.latex, lambda path: write_atomically(path, to_latex(report))),
+        (options.csv, lambda path: write_atomically(path, export.to_csv(report))),
+        (options.tensorboard, lambda path: export.to_tensorboard(report, path)),
+    ):
+        if path is not None:
+            write(path)
+            yield path
 
 
 def advice_without_cuda(options, report, arguments):
@@ -86,12 +103,12 @@ def advice_without_cuda(options, report, arguments):
 
 
 def how_to_resume(options, arguments):
-    """Return what to say after Ctrl-C of the file that was written, and of the command that goes on with it."""
+    """Return what to say after Ctrl-C of the command that goes on with the file that was written."""
     if options.json is None:
         return ""
     if options.in_process:
-        return "wrote {}\n".format(options.json)
+        return ""
     place = next(index for index, each in enumerate(arguments) if each.partition("=")[0] in ("--json", "--resume"))
     resumed = arguments[:place] + [arguments[place].replace("--json", "--resume", 1)] + arguments[place + 1 :]
     command = " ".join(map(shlex.quote, ["ampcompat", "ab"] + resumed))
-    return "wrote {}; continue with: {}\n".format(options.json, command)
+    return "continue with: {}\n".format(command)

@@ -1,6 +1,7 @@
 """``migrate``: rewrites a script for Apex into plain torch; prints a diff unless it is to write."""
 
 import difflib
+import os
 import shlex
 import sys
 
@@ -14,15 +15,18 @@ def migrate(arguments):
     """Print the diff, or write the file; return 1 if something is left to do by hand."""
     parser = CommandParser(
         prog="ampcompat migrate",
-        description="Rewrite a script for Apex into torch.autocast and GradScaler. Exit code 0: all of it; 1: "
-        "something is left, marked with comments; 2: it cannot be rewritten.",
+        description="Rewrite a script for Apex into torch.autocast and GradScaler. Exit code 0: all of it, or there is "
+        "nothing to migrate; 1: something is left, marked with comments; 2: it cannot be rewritten.",
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file that calls amp.initialize")
     parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the new script here")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
+    parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
     options = parser.parse_args(arguments)
     if options.write and options.output:
         parser.error("--write changes the script itself, -o writes another file; choose one")
+    if options.output and os.path.isfile(options.output) and not options.force:
+        parser.error("{} exists; give --force to replace it".format(options.output))
     try:
         from ..migrate import migrate as rewrite
     except ImportError as error:
@@ -32,6 +36,8 @@ def migrate(arguments):
     try:
         source = _read(options.script)
         result = rewrite(source, options.script)
+        if result.source == source:
+            return _unchanged(options.script, result)
         target = options.script if options.write else options.output
         if target is None:
             sys.stdout.write(_diff(source, result.source, options.script))
@@ -46,10 +52,22 @@ def migrate(arguments):
     return 1 if result.left else 0
 
 
+def _unchanged(path, result):
+    """Say that a script was not rewritten; return the exit code."""
+    if not result.left:
+        print("nothing to migrate: {} does not use Apex".format(path))
+        return 0
+    _report(path, result)
+    print(
+        "nothing to migrate by itself: {} has what an earlier run left; rewrite it and remove the comments".format(path)
+    )
+    return 1
+
+
 def _report(path, result):
     """Print notes and what is left to stderr, so that a diff on stdout can be piped."""
     for line, note in result.notes:
-        print("{}:{}: note: {}".format(path, line, note), file=sys.stderr)
+        print("{}: note: {}".format("{}:{}".format(path, line) if line else path, note), file=sys.stderr)
     for line, reason in result.left:
         print("{}: left: {}".format("{}:{}".format(path, line) if line else path, reason), file=sys.stderr)
 

@@ -17,19 +17,20 @@ BAR_INTERVAL, LINE_INTERVAL = 0.1, 10.0
 GREEN, RED, RESET = "\x1b[32m", "\x1b[31m", "\x1b[0m"
 
 
-def make_progress(stream=None, steps=None, runs=1):
+def make_progress(stream=None, steps=None, runs=1, kept=0):
     """Return a ``BarProgress`` if the stream is a terminal that can redraw a line, else a ``LineProgress``."""
     stream = sys.stderr if stream is None else stream
     can_redraw = stream.isatty() and os.environ.get("TERM") != "dumb"
-    return (BarProgress if can_redraw else LineProgress)(stream, steps, runs)
+    return (BarProgress if can_redraw else LineProgress)(stream, steps, runs, kept)
 
 
 class Running:
-    """A run that goes on: its label, the last step, loss and scale, and since when it starts and steps."""
+    """A run that goes on: its label, the last step, losses and scale, and since when it starts and steps."""
 
     def __init__(self, label):
         self.label = label
-        self.step, self.loss, self.scale = 0, None, None
+        self.step, self.losses, self.scale = 0, {}, None
+        self.is_said_to_start = False
         self.start = self.first_step = time.monotonic()
 
     def update(self, event):
@@ -37,7 +38,7 @@ class Running:
         if event["step"] == 0:
             self.first_step = time.monotonic()  # without the time for loading torch and data
         self.step = event["step"] + 1
-        self.loss = event["loss"][-1][1] if event["loss"] else self.loss
+        self.losses.update(event["loss"])
         self.scale = event["scale"][-1][1] if event["scale"] else self.scale
 
     def remaining(self, total, now):
@@ -52,15 +53,16 @@ class LineProgress:
     Args:
         stream: where to write.
         steps: the number of steps of each run, or None.
-        runs: the number of runs.
+        runs: the number of runs of the whole series.
+        kept: how many of them a resumed series has already.
     """
 
     interval = LINE_INTERVAL
 
-    def __init__(self, stream, steps=None, runs=1):
+    def __init__(self, stream, steps=None, runs=1, kept=0):
         self.stream = stream
         self.total = steps
-        self.runs, self.begun = runs, 0
+        self.runs, self.begun = runs, kept
         self.running = {}  # label -> Running
         self._durations = []  # seconds of the runs that have ended
         self._shown = 0.0
@@ -107,18 +109,20 @@ class LineProgress:
         """Return the name of the run that goes on, or how many of several have ended."""
         if len(self.running) == 1:
             return next(iter(self.running.values())).label
-        return "{} of {} runs".format(len(self._durations), self.runs)
+        return "{} of {} runs".format(self.begun - len(self.running), self.runs)
 
     def status(self):
         """Return the parts of the status line, the most important first."""
         remaining = self.remaining()
-        eta = ["ETA " + duration(remaining)] if remaining is not None else []
+        of_all = " for all runs" if self.runs > 1 else ""
+        eta = ["ETA {}{}".format(duration(remaining), of_all)] if remaining is not None else []
         if len(self.running) > 1:
             return eta + ["{} {}".format(label, self._steps(run)) for label, run in self.running.items()]
         run = next(iter(self.running.values()))
         if not run.step:
             return ["starting"]
-        loss = ["loss " + number(run.loss)] if run.loss is not None else []
+        values = ", ".join(number(run.losses[loss_id]) for loss_id in sorted(run.losses))
+        loss = ["{} {}".format("losses" if len(run.losses) > 1 else "loss", values)] if values else []
         return [self._steps(run)] + loss + eta + (["scale " + scale(run.scale)] if run.scale is not None else [])
 
     def _steps(self, run):
@@ -139,7 +143,12 @@ class LineProgress:
         )
 
     def show(self):
-        """Write a line."""
+        """Write a line; one that a run is starting only once."""
+        if len(self.running) == 1:
+            run = next(iter(self.running.values()))
+            if not run.step and run.is_said_to_start:
+                return
+            run.is_said_to_start = True
         print("{}: {}".format(self.heading(), ", ".join(self.status())), file=self.stream, flush=True)
 
     def show_end(self, label, run, seconds):
@@ -152,8 +161,8 @@ class BarProgress(LineProgress):
 
     interval = BAR_INTERVAL
 
-    def __init__(self, stream, steps=None, runs=1):
-        super().__init__(stream, steps, runs)
+    def __init__(self, stream, steps=None, runs=1, kept=0):
+        super().__init__(stream, steps, runs, kept)
         self._colours = "NO_COLOR" not in os.environ
         self._symbols = "█░" if _can_write("█░", stream) else "#."
 

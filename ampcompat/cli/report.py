@@ -1,18 +1,22 @@
 """``report``: shows the reports that ``ab --json`` wrote as tables, as an HTML page and as an image, without torch."""
 
+import functools
 import os
 import shutil
+import textwrap
 
 from ..abtest import plan
 from ..abtest.advice import advise
 from ..abtest.report import charts
 from ..abtest.report.html import to_html
+from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
+from ..abtest.settings import differing
 from ..abtest.summary import summarize
 from ..errors import AmpError
-from . import target_option
+from . import gate_options, target_option
 from .argument_parser import CommandParser
 
 
@@ -24,26 +28,41 @@ def report(arguments):
     parser.add_argument("--details", action="store_true", help="print all that is known of each level")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables for a pull request")
+    parser.add_argument("--latex", metavar="FILE", help="write the tables for a paper")
     target_option.add_option(parser)
+    gate_options.add_options(parser)
     options = parser.parse_args(arguments)
     try:
         reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
-        for _, each in reports if options.target else ():
-            each.environment["target"] = options.target
-            advise(each)
+        gate_options.check(parser, options, [each for _, each in reports])
+        for _, each in reports:
+            gate = {"target": options.target, "tolerance": options.tolerance}
+            each.environment.update({name: value for name, value in gate.items() if value is not None})
+            advise(each)  # by what this version knows, though another may have written the file
         summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
+        _print_differences(reports)
         _print(reports, summaries, options.details)
         if missing:
             print("\nMissing: {}.".format(", ".join(missing)))
-        named = _named(reports)
-        drawn = charts.charts(named) if options.html or options.png else []
-        if options.html:
-            _write(options.html, lambda path: _write_page(to_html(named, summaries, drawn), path))
-        if options.png:
-            _write(options.png, lambda path: save_figure(named, path, drawn=drawn))
+        _write_files(options, reports, summaries)
     except AmpError as error:
         parser.error(str(error))
-    return 0
+    found = zip(reports, summaries)
+    return max(gate_options.exit_code(parser.prog, options, each, rows) for (_, each), rows in found)
+
+
+def _write_files(options, reports, summaries):
+    named = _named(reports)
+    drawn = charts.charts(named) if options.html or options.png else []
+    if options.html:
+        _write(options.html, lambda path: _write_page(to_html(named, summaries, drawn), path))
+    for path, render in ((options.markdown, to_markdown), (options.latex, to_latex)):
+        if path:
+            text = "\n".join(render(each, rows) for (_, each), rows in zip(reports, summaries))
+            _write(path, functools.partial(_write_page, text))
+    if options.png:
+        _write(options.png, lambda path: save_figure(named, path, drawn=drawn))
 
 
 def _read(paths, merges):
@@ -63,6 +82,20 @@ def _read(paths, merges):
         whole, missing = plan.merge(reports)
         reports = [(paths[0], whole)]
     return reports, missing
+
+
+def _print_differences(reports):
+    """Print in which settings, versions and arguments several reports differ."""
+    rows = differing([each for _, each in reports])
+    if len(reports) < 2:
+        return
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    names = [name for name, _ in _named(reports)]
+    print("The reports differ in:" if rows else "The reports have the same settings, versions and arguments.")
+    for name, values in rows:
+        told = "; ".join("{}: {}".format(*each) for each in zip(names, values))
+        print(textwrap.fill("{}: {}".format(name, told), width, initial_indent="  ", subsequent_indent="      "))
+    print()
 
 
 def _print(reports, summaries, details):

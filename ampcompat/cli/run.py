@@ -7,6 +7,7 @@ environment variables. So ``sys.argv``, ``__main__``, exit code, traceback and w
 import argparse
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 
@@ -148,6 +149,12 @@ def _warn_of_other_apex(parser, folder):
 def _exec(command):
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if os.name == "nt":  # exec starts a second process there, and the caller would not wait for it
+    if os.name != "nt":
+        return os.execv(command[0], command)
+    # There exec starts a second process, and the caller would not wait for it. A console sends Ctrl-C to both: the
+    # script handles it, and this process waits for the script to end.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
         return subprocess.call(command)
-    os.execv(command[0], command)
+    finally:
+        signal.signal(signal.SIGINT, before)

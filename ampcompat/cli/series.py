@@ -5,12 +5,14 @@ import functools
 import io
 import os
 import shlex
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ..abtest.execution import Recorded, add_recorded, run_all
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
+from ..abtest.rows import UNCHANGED
 from ..abtest.subprocess_run import SubprocessRun
 from . import shares
 
@@ -59,16 +61,31 @@ def begin_or_resume(options, command, planned):
         AmpError: the file of ``--resume`` cannot be read, or has other runs than this command.
     """
     environment = {"script": " ".join(map(shlex.quote, command)), "seed": options.seed, "diagnose": options.diagnose}
+    commit = _commit(os.path.dirname(os.path.abspath(command[0])) if command[0] != "-m" else os.getcwd())
+    environment.update({"commit": commit} if commit else {})
     environment.update({"dtypes": options.dtypes} if options.dtypes else {})
     environment.update({"cuda_redirected_to": options.device} if options.device else {})
     if not options.resume or not os.path.exists(options.resume):
         return Report(environment=environment, baseline=options.baseline), planned
     report = Report.load(options.resume)
+    if options.baseline not in report.runs and UNCHANGED in report.runs:  # its name in files of version 0.2
+        named = {UNCHANGED: options.baseline}
+        report.runs = {named.get(row, row): run for row, run in report.runs.items()}
     report.baseline = options.baseline
     done = [each for each in planned if is_finished(report, each)]
     recorded = [(each.label, report.run_of(each.level, each.repeat).identity, each.identity()) for each in done]
     check_identity(recorded, options.resume)
     return report, [each for each in planned if each not in done]
+
+
+def _commit(folder):
+    """Return git's commit of a folder, with "-dirty" where files differ from it; None without git."""
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() or None if done.returncode == 0 else None
 
 
 def is_finished(report, planned):
@@ -92,7 +109,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
     def on_end(each, recorded):
         add_recorded(report, options.rows, each, recorded)
         if by_side and options.timing_steps == 0:
-            recorded.run.timing = Run()
+            recorded.run.timings = []
         outputs[each.level, each.repeat] = recorded.output
         write_json(options, report)
 
@@ -103,25 +120,48 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
             if (each.level, each.repeat) not in outputs:
                 on_end(each, Recorded(child.run, child.environment, child.output))
         raise
-    if by_side and options.timing_steps:
-        _time_alone(options, report, progress, runner)
+    if options.timing_steps:
+        _time_in_turn(options, report, progress, runner)
 
 
-def _time_alone(options, report, progress, runner):
-    """Do a short run of each level for its times, one after another."""
+def count_short_runs(options, report):
+    """Return how many short runs there will be, if no long one fails."""
+    rows = [report.runs.get(row) for row in options.rows]
+    if options.in_process or not options.timing_steps or len(rows) < 2:
+        return 0
+    done = min(len(run.timings or []) if run is not None else 0 for run in rows)
+    return len(rows) * max(0, options.timing_rounds - done)
+
+
+def _time_in_turn(options, report, progress, runner):
+    """Do short runs of all rows in turn, in rounds, one at a time. A round that a row lacks is done by all again."""
+    planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
+    runs = [report.runs[each.level] for each in planned]
+    if len(runs) < 2:  # there is no ratio of times
+        return
+    done = min(len(run.timings or []) for run in runs)
+    rounds = range(done, options.timing_rounds)
+    if not rounds:
+        return
+    for run in runs:
+        run.timings = (run.timings or [])[:done] or None  # None: before the first round the long runs' times count
     steps = min(options.timing_steps, options.steps or options.timing_steps)
-    short = []
-    for each in plan_series(options, options.command):
-        if each.repeat == 0 and is_finished(report, each) and report.runs[each.level].timing is None:
-            quick = dict(each.options, diagnose=False, memory=False, layers=False)
-            short.append(replace(each, steps=steps, options=quick))
+    progress.runs = progress.begun + len(rounds) * len(planned)
 
     def on_end(each, recorded):
-        report.runs[each.level].timing = recorded.run
+        run = recorded.run
+        timing = Run(status=run.status, error=run.error, step_seconds=run.step_seconds, samples=run.samples)
+        report.runs[each.level].timings = (report.runs[each.level].timings or []) + [timing]
         write_json(options, report)
 
-    progress.runs += len(short)
-    runner.run(short, 1, on_end, "-timing")
+    for number in rounds:
+        turn = [_short(each, steps) for each in (planned if number % 2 == 0 else planned[::-1])]
+        runner.run(turn, 1, on_end, " timing {}".format(number + 1))
+
+
+def _short(planned, steps):
+    quick = dict(planned.options, diagnose=False, memory=False, layers=False)
+    return replace(planned, steps=steps, options=quick)
 
 
 class _Runner:
@@ -149,22 +189,23 @@ class _Runner:
     def _run_one(self, suffix, planned):
         options, progress = self._options, self._progress
         variables = shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
-        name, checkpoints = planned.name + suffix, self._report.checkpoints()
+        label = planned.label + suffix
+        name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
         child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
         self.children.append((planned, child))
 
         def on_event(event):
             if event is not None and "environment" in event:
                 _check_versions(self._known, planned, child.run.identity, options.resume)
-            progress.update(planned.label, event)
+            progress.update(label, event)
 
-        progress.begin(planned.label)
+        progress.begin(label)
         try:
             child.run_to_end(on_event)
         except KeyboardInterrupt:
             pass  # its status says so
         finally:
-            progress.end(planned.label, child.run)
+            progress.end(label, child.run)
         return Recorded(child.run, child.environment, child.output)
 
 

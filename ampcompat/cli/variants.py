@@ -5,12 +5,10 @@ import os
 import re
 import shlex
 
+from ..abtest.rows import UNCHANGED, script_name
 from . import device_option
 from .argument_parser import CommandParser
 from .run import add_training_options, parse_level
-
-#: The row of a script at its own level, the baseline where no levels are named.
-UNCHANGED = "unchanged"
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -43,6 +41,7 @@ INITIALIZE = {
     "skip_static_overflow": _boolean,
     "raise_on_max_skips": _boolean,
     "diagnose": _boolean,
+    "free_half_grads": _boolean,
     "process_group": _boolean,
     "loss_scale": _number_or_dynamic,
     "min_loss_scale": float,
@@ -122,8 +121,10 @@ def parse_against(path):
     return os.path.basename(path), {"script": _checked_script(path), "has_alias": False, "options": {}}
 
 
-def choose_rows(levels, variants, baseline):
+def choose_rows(levels, variants, baseline, command=None):
     """Return ``(rows, baseline)``: what each row changes, by name, the baseline's among them.
+
+    Where other scripts are compared with the ``command``, ``[script, …]``, its own row has the script's name.
 
     Raises:
         ValueError, argparse.ArgumentTypeError: two rows have one name, or the baseline is neither a row nor a level.
@@ -139,4 +140,7 @@ def choose_rows(levels, variants, baseline):
     rows = [(level, {"opt_level": level}) for level in levels] + variants
     if baseline not in names:
         rows.insert(0, (baseline, {"opt_level": None if baseline == UNCHANGED else baseline}))
+    name = script_name(command) if command and any("script" in changes for _, changes in variants) else UNCHANGED
+    if baseline == UNCHANGED and name not in names:
+        rows[0], baseline = (name, rows[0][1]), name
     return dict(rows), baseline

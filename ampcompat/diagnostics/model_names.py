@@ -32,13 +32,13 @@ class ModelNames:
 
     def gradients(self, records):
         """Yield (name, unscaled gradient) of the params of optimizers."""
-        for adapter in records:
-            params = [pair for pair in adapter.pairs()] + [(param, param) for param in adapter.unpaired_params()]
+        for record in records:
+            params = [pair for pair in record.pairs()] + [(param, param) for param in record.unpaired_params()]
             for index, (param, master) in enumerate(params):
                 if master.grad is not None:
                     reference, name = self._params.get(id(param), (_none, None))
                     if reference() is not param:
-                        name = "param {} of {}".format(index, type(adapter.optimizer).__name__)
+                        name = "param {} of {}".format(index, type(record.optimizer).__name__)
                     yield name, master.grad
 
     def clear(self):

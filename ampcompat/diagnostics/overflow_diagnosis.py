@@ -63,7 +63,7 @@ class OverflowDiagnosis(Observer):
         self._losses = {}  # loss_id -> the losses of passes that were not checked for an overflow yet
         self._records = {}  # OverflowCheck -> PassRecord, oldest first
         self._maxima = {kind: RunningMax() for kind in ("outputs", "output_gradients", "param_gradients")}
-        self._steps = weakref.WeakKeyDictionary()  # adapter -> count
+        self._steps = weakref.WeakKeyDictionary()  # record -> count
         self._good_passes = {}
 
     @property
@@ -144,9 +144,9 @@ class OverflowDiagnosis(Observer):
         elif record is not None and self._findings.last_record(loss_id) is not record:
             self._explain(session, record, skipped=True)
 
-    def after_step(self, adapter):
+    def after_step(self, record):
         """Count the step."""
-        self._steps[adapter] = self._steps.get(adapter, 0) + 1
+        self._steps[record] = self._steps.get(record, 0) + 1
         if self._hooks is not None:
             self._hooks.calls.clear()
 
@@ -197,7 +197,7 @@ class OverflowDiagnosis(Observer):
     def _record_of(self, records, losses, outputs, high, **numbers):
         """Return a ``PassRecord``; ``outputs``: the ``Entry`` objects that are known."""
         return PassRecord(
-            step=max([self._steps.get(adapter, 0) for adapter in records] or [0]),
+            step=max([self._steps.get(record, 0) for record in records] or [0]),
             losses=NamedScalars(losses, high),
             param_gradients=NamedScalars(named_maxima(self._names.gradients(records)), high),
             max_before=self._snapshots(),
@@ -244,7 +244,7 @@ class OverflowDiagnosis(Observer):
         models = self._names.models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
         if facts.bad_weights:
-            optimizers = [adapter.optimizer for adapter in self._steps]
+            optimizers = [record.optimizer for record in self._steps]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
         lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "went through with inf or nan: a static loss scale skips nothing"

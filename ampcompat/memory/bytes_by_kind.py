@@ -1,6 +1,6 @@
 """What a step was measured to hold, in bytes per kind of memory, and how bytes are formatted."""
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Optional
 
 
@@ -9,7 +9,8 @@ class BytesByKind:
     """Bytes per kind of memory; None means "not measured" and is left out of sums.
 
     ``casts`` are the casts of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors that
-    were made since the forward pass began and are still alive.
+    were made since the forward pass began and are still alive. ``offloaded`` is in no sum: tensors on another device
+    than the params, such as what ``save_on_cpu`` keeps on the CPU for a model on a GPU.
     """
 
     parameters: Optional[int] = None
@@ -20,6 +21,7 @@ class BytesByKind:
     model_buffers: Optional[int] = None
     casts: Optional[int] = None
     temporaries: Optional[int] = None
+    offloaded: Optional[int] = None
 
     @property
     def buffers(self):
@@ -29,11 +31,11 @@ class BytesByKind:
     @property
     def total(self):
         """The sum of what was measured."""
-        return _sum(asdict(self).values()) or 0
+        return _sum(getattr(self, name) for name in KINDS) or 0
 
     def maximum(self, other):
         """Return the larger of two values, kind by kind."""
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in KINDS)
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in _NAMES)
         maxima = {name: max([each for each in both if each is not None], default=None) for name, *both in pairs}
         return BytesByKind(**maxima)
 
@@ -42,8 +44,10 @@ class BytesByKind:
         return replace(self, **{kind: (getattr(self, kind) or 0) + size})
 
 
-#: The kinds in the order of tables.
-KINDS = tuple(each.name for each in fields(BytesByKind))
+_NAMES = tuple(each.name for each in fields(BytesByKind))
+
+#: The kinds that add up, in the order of tables.
+KINDS = tuple(name for name in _NAMES if name != "offloaded")
 
 
 def _sum(values):

@@ -15,7 +15,7 @@ from ..models import weights as model_parts
 from ..optimizers.record import record_of
 from ..tensor_lists import is_shard
 from . import report
-from .bytes_by_kind import KINDS, BytesByKind, format_bytes
+from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes
 from .optimizer_state import StateSizes, same_optimizer_factory
 from .storages import element_size
 
@@ -29,7 +29,7 @@ WITHOUT_AMP = "float32 without amp"
 
 @dataclass
 class Estimate:
-    """Predicted memory of training, without activations and temporaries, which depend on the batch.
+    """Predicted memory of training.
 
     Each kind of ``BytesByKind`` is an attribute too: ``parameters``, ``gradients``, …, in bytes.
 
@@ -38,10 +38,16 @@ class Estimate:
         num_params: the number of elements of the params.
         formula_by_kind: a ``BytesByKind`` by the formula.
         additions: (kind, bytes, reason) of what is held beyond the formula.
-        by_kind: the sum of both.
+        usage: the ``MemoryUsage`` of a step on fake tensors, or None: then activations and temporaries, which depend on
+            the batch, are not predicted.
+        by_kind: with ``usage`` the peak of each kind; else the sum of formula and additions.
         formula, total: the sums of ``formula_by_kind`` and ``by_kind``; for Adam at O2 the first is 16 bytes per param.
+        at_peak: the bytes per kind at the moment when their sum is largest; ``by_kind`` without ``usage``.
+        peak_total: the sum of ``at_peak``. It is less than ``total``, since the kinds have their peaks one by one.
         world_size: the number of ranks; all of the above is of one rank.
         sent: the bytes that a rank sends to others per step.
+        counted_as: the device whose memory is predicted: "cpu" or "cuda".
+        notes: sentences on what was assumed, or could not be predicted.
     """
 
     level: str
@@ -50,32 +56,48 @@ class Estimate:
     additions: List[Tuple[str, int, str]] = field(default_factory=list)
     world_size: int = 1
     sent: int = 0
+    usage: Optional[MemoryUsage] = None
+    counted_as: str = "cpu"
+    notes: List[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.by_kind = self.formula_by_kind
         for kind, size, _ in self.additions:
             self.by_kind = self.by_kind.plus(kind, size)
+        self.at_peak = self.by_kind
+        if self.usage is not None:
+            self.by_kind, self.at_peak = self.usage.peak_by_kind, self.usage.at_peak
         self.formula, self.total = self.formula_by_kind.total, self.by_kind.total
+        self.peak_total = self.at_peak.total
 
     def __getattr__(self, name):
-        if name in KINDS + ("buffers",):
+        if name in KINDS + ("buffers", "offloaded"):
             return getattr(self.by_kind, name)
         raise AttributeError("Estimate has no attribute {!r}".format(name))
 
     @property
     def explanations(self):
-        """Sentences on the difference between ``formula`` and ``total``."""
-        return ["{} more for {}: {}.".format(format_bytes(size), kind, why) for kind, size, why in self.additions]
+        """Sentences on the difference between ``formula`` and ``total``, and what was assumed."""
+        more = ["{} more for {}: {}.".format(format_bytes(size), kind, why) for kind, size, why in self.additions]
+        return more + self.notes
 
     def record(self):
         """Return the fields of ``abtest.Memory`` as a dict."""
         names = ("parameters", "gradients", "masters", "optimizer", "buffers")
-        return dict({name: getattr(self.by_kind, name) for name in names}, peak_total=self.total)
+        found = dict({name: getattr(self.at_peak, name) for name in names}, peak_total=self.peak_total)
+        return found if self.usage is None else dict(found, activations=self.at_peak.activations)
 
     def table(self):
         """Return a table of the kinds, and a sentence on each difference from the formula."""
-        columns = [("formula", self.formula_by_kind, True), ("predicted", self.by_kind, True)]
-        title = "Predicted at {} for {:,} params, before activations".format(self.level, self.num_params)
+        columns = [("formula", self.formula_by_kind, True)]
+        if self.usage is None:
+            columns.append(("predicted", self.by_kind, True))
+        else:
+            columns += [("at the peak", self.at_peak, True), ("at its own peak", self.by_kind, False)]
+        place = {"cpu": "on this CPU", "cuda": "on a GPU"}[self.counted_as]
+        title = "Predicted at {} for {:,} params, {}".format(
+            self.level, self.num_params, "before activations" if self.usage is None else place
+        )
         lines = [report.table(columns, self.num_params)] + self.explanations
         if self.world_size > 1:
             title += ", on each of {:,} ranks".format(self.world_size)
@@ -94,6 +116,7 @@ class _ParamPlan(NamedTuple):
     master: Optional[torch.dtype]  # None without a master
     state: Any  # the StateSizes of its optimizer
     cast_bytes: int  # of the cast that O1 and O4 cache
+    has_state: bool = True  # on this rank
 
     @property
     def numel(self):
@@ -107,8 +130,9 @@ def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None
     Args:
         make_optimizer: a function: list of params -> optimizer.
         keep_fp32: as in ``initialize``.
-        sharding: the ``Sharding`` of a model that goes through ``fully_shard``: its shards stay float32.
-        world_size: the number of ranks. Without ``sharding`` they all-reduce gradients.
+        sharding: the ``Sharding`` of a model that goes through ``fully_shard``: its shards stay float32; or the
+            ``StateSharding`` of one whose optimizer is a ``ZeroRedundancyOptimizer``.
+        world_size: the number of ranks. Without ``Sharding`` they all-reduce gradients.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
     casts = _cast_sizes(model, policy)
@@ -120,12 +144,15 @@ def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None
         dtype, shape = dtypes[id(param)], tuple(param.shape)
         has_master = policy.master_weights and dtype.is_floating_point and element_size(dtype) < element_size(high)
         master = high if has_master else None
-        if sharding is not None:
+        has_state = sharding is None or sharding.has_state(param)
+        if sharding is not None and sharding.splits_params:
             sent += sharding.bytes_sent(param, element_size(dtype), element_size(high))
             shape, dtype, master = sharding.local_shape(shape), param.dtype, None
         elif param.requires_grad:
             sent += 2 * (world_size - 1) * param.numel() * element_size(dtype) // world_size
-        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, casts.get(id(param), 0)))
+            if sharding is not None:
+                sent += sharding.bytes_sent(param, element_size(master or dtype))
+        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, casts.get(id(param), 0), has_state))
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
     num_params = sum(param.numel() for param in model.parameters())
     return _estimate(policy.opt_level, plans, buffers, num_params, world_size, sent)
@@ -169,7 +196,7 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
         parameters=sum(plan.numel * element_size(plan.dtype) for plan in plans),
         gradients=sum(plan.numel * element_size(plan.dtype) for plan in trained),
         masters=sum(plan.numel * element_size(plan.master) for plan in with_masters),
-        optimizer=sum(plan.state.bytes_of(plan.shape, plan.master or plan.dtype) for plan in trained),
+        optimizer=sum(plan.state.bytes_of(plan.shape, plan.master or plan.dtype) for plan in trained if plan.has_state),
         model_buffers=buffers,
     )
     wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in trained if plan.master)

@@ -59,7 +59,10 @@ class MemoryMeter:
         self._temporaries_at_peak = None  # weak references by key
         self._inputs = StorageTable()  # without a dispatch mode: what autograd saves of these is no activation
         has_modes = features.has_dispatch_modes()
-        self._allocations = AllocationTracker(self._sample_kinds, self._is_weight) if has_modes else None
+        self._allocations = None
+        if has_modes:
+            device_types = {param.device.type for model in self._models for param in model.parameters()}
+            self._allocations = AllocationTracker(self._sample_kinds, self._is_weight, device_types)
         on_growth = None if has_modes else self._sample_kinds
         self._saved = SavedTensors(on_growth) if thread_context.takes_saved_tensor_hooks() else None
         self._find_static_tensors()
@@ -136,7 +139,7 @@ class MemoryMeter:
         elif self._temporaries_at_peak:
             self._recount_as_gradients(gradients)
         if self._allocations is not None:
-            others = total - self._allocations.made.max_bytes
+            others = total - self._allocations.max_bytes
             self._allocations.limit = usage.at_peak.total * (1 + RESOLUTION) - others
 
     def _recount_as_gradients(self, gradients):
@@ -173,7 +176,9 @@ class MemoryMeter:
         yield "parameters", params
         yield "masters", masters
         yield "parameters", grouped  # of models that are not tracked
-        yield "optimizer", [dict(optimizer.state) for optimizer in optimizers]
+        # LARC and ZeroRedundancyOptimizer have an optimizer inside, which has the state.
+        inner = [getattr(optimizer, "optim", None) for optimizer in optimizers]
+        yield "optimizer", [dict(each.state) for each in optimizers + inner if each is not None]
         yield "model_buffers", [buffer for model in models for buffer in model.buffers()]
 
     def _count(self, gradients):
@@ -184,6 +189,7 @@ class MemoryMeter:
         kinds["gradients"] = _count_new(counted, gradients)
         made = self._allocations and self._allocations.sizes()
         if made is not None:
+            resized = _count_new(counted, self._allocations.resized.sizes())  # gathered weights
             kinds["casts"] = _count_new(counted, self._allocations.weight_casts.sizes())
         if self._saved is not None:
             saved = self._saved.sizes()
@@ -191,7 +197,8 @@ class MemoryMeter:
             kinds["activations"] = _count_new(counted, known)
         temporaries = () if made is None else [key for key in made if key not in counted]
         if made is not None:
-            kinds["temporaries"] = _count_new(counted, made)
+            kinds["temporaries"] = resized + _count_new(counted, made)
+            kinds["offloaded"] = sum(self._allocations.elsewhere.sizes().values()) or None
         return BytesByKind(**kinds), temporaries
 
     def _is_weight(self, key):

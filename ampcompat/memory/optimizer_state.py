@@ -71,9 +71,7 @@ class StateSizes:
         def closure():
             return grad.sum()
 
-        parameter = inspect.signature(optimizer.step).parameters.get("closure")
-        needs_closure = parameter is not None and parameter.default is parameter.empty
-        optimizer.step(*([closure] if needs_closure else []))
+        optimizer.step(*([closure] if needs_closure(optimizer) else []))
         return list(tensors_in(dict(optimizer.state)))
 
     def _new_optimizer(self, params):
@@ -84,6 +82,12 @@ class StateSizes:
                 "The optimizer could not be made of a list of params: {}. If it needs more arguments, pass a function, "
                 "such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9).".format(error)
             ) from error
+
+
+def needs_closure(optimizer):
+    """Return whether an optimizer, such as LBFGS, cannot step without a function that computes the loss."""
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def same_optimizer_factory(optimizer, group):

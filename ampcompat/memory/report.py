@@ -23,6 +23,8 @@ def table(columns, num_params):
     rows.append(["sum"] + [format_bytes(total) for total in sums])
     shares = [None if total is None else total / max(num_params, 1) for total in sums]
     rows.append(["bytes per param"] + ["-" if share is None else "{:.2f}".format(share) for share in shares])
+    if any(kinds.offloaded for _, kinds, _ in columns):
+        rows.append(["offloaded"] + [format_bytes(kinds.offloaded) for _, kinds, _ in columns])
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
@@ -45,6 +47,9 @@ def differences(usage, estimate):
     for kind, why in _UNPREDICTED:
         if (getattr(most, kind) or 0) > least:
             found.append("{}, {}: {}".format(kind.capitalize(), format_bytes(getattr(most, kind)), why))
+    if most.offloaded:
+        sentence = "Offloaded, {}: on another device than the params, and in no sum."
+        found.append(sentence.format(format_bytes(most.offloaded)))
     return found + _not_at_peak(peak, most, least) + _not_measured(most) + _on_cuda(usage)
 
 

@@ -79,11 +79,11 @@ class MemoryObserver(Observer):
         """Sample: all gradients exist."""
         self._meter.sample()
 
-    def before_step(self, adapter):
+    def before_step(self, record):
         """Sample: gradients and masters exist."""
         self._meter.before_step()
 
-    def after_step(self, adapter):
+    def after_step(self, record):
         """Sample: optimizer state exists."""
         self._meter.after_step()
 

@@ -9,6 +9,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..nested import tensors_in
 
+#: An allocation takes a multiple of so many bytes: 1 on a CPU; a prediction for CUDA sets what its allocator rounds to.
+UNIT = 1
+
 
 def storages_in(value):
     """Yield ``(key, bytes, storage)`` of every tensor nested in a value; a storage may be yielded more than once."""
@@ -26,6 +29,11 @@ def element_size(dtype):
     return torch.empty((), dtype=dtype).element_size()
 
 
+def allocated(size):
+    """Return the bytes that an allocation of ``size`` bytes takes."""
+    return -(-size // UNIT) * UNIT
+
+
 def _storages_of(tensor):
     parts = _parts_of(tensor)
     if parts is not None:
@@ -38,7 +46,7 @@ def _storages_of(tensor):
         return
     size = storage.nbytes() if hasattr(storage, "nbytes") else storage.size() * storage.element_size()
     if size:
-        yield storage._cdata, size, storage
+        yield storage._cdata, allocated(size), storage
 
 
 def _parts_of(tensor):
@@ -69,9 +77,9 @@ class StorageTable:
         self.max_bytes = 0
 
     def add(self, key, size, storage):
-        """Add a storage."""
+        """Add a storage, or change the size of one that is in the table."""
+        self.max_bytes += size - (self._entries[key][1] if key in self._entries else 0)
         self._entries[key] = StorageWeakRef(storage), size
-        self.max_bytes += size
 
     def sizes(self):
         """Return ``{key: bytes}`` of the storages that are still alive, and drop the others."""

@@ -3,6 +3,9 @@
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+COMPOUND = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
+
 
 def text(node):
     """Return the source of an expression or statement."""
@@ -16,9 +19,21 @@ def operand(node):
     return "({})".format(source) if isinstance(node, loose) and not node.lpar else source
 
 
+def bare_text(node):
+    """Return the source of a tuple without its parentheses; of another expression its source."""
+    return text(node.with_changes(lpar=(), rpar=())) if isinstance(node, cst.Tuple) else text(node)
+
+
 def statements(source):
-    """Return the statements of a piece of source."""
-    return list(cst.parse_module(source).body)
+    """Return the statements of a piece of source; its blank lines stay empty wherever it is put."""
+    module = cst.parse_module(source)
+    body = list(module.body)
+    lines = [[*module.header, *body[0].leading_lines]] + [list(each.leading_lines) for each in body[1:]]
+    return [each.with_changes(leading_lines=_empty(before)) for each, before in zip(body, lines)]
+
+
+def _empty(lines):
+    return [line if line.comment is not None else cst.EmptyLine(indent=False) for line in lines]
 
 
 def expression(source):
@@ -81,3 +96,75 @@ def assigned_names(node):
 def _base(node):
     """Return ``losses`` of ``losses["main"]``."""
     return _base(node.value) if isinstance(node, cst.Subscript) else node
+
+
+def bound_names(scope):
+    """Return the names that a function or module binds: parameters, assignments, loops; none of functions in it."""
+    names = set()
+    if isinstance(scope, cst.FunctionDef):
+        names |= {each.name.value for each in walk(scope.params) if isinstance(each, cst.Param)}
+    for each in own_nodes(scope.body):
+        if isinstance(each, (cst.Assign, cst.AugAssign, cst.AnnAssign)):
+            names |= {name for name in assigned_names(each) if "." not in name}
+        elif isinstance(each, (cst.For, cst.CompFor)):
+            names |= {name.value for name in walk(each.target) if isinstance(name, cst.Name)}
+        elif isinstance(each, cst.AsName):
+            names |= {name.value for name in walk(each.name) if isinstance(name, cst.Name)}
+        elif isinstance(each, (cst.FunctionDef, cst.ClassDef)):
+            names.add(each.name.value)
+    return names
+
+
+def own_nodes(body):
+    """Yield the nodes of a body; of functions and classes in it only themselves."""
+    for node in body if isinstance(body, (list, tuple)) else [body]:
+        yield node
+        if not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            yield from own_nodes(node.children)
+
+
+def in_place_of(statement, source):
+    """Return statements from source, with the comments and blank lines above the statement that they replace."""
+    new, *rest = statements(source)
+    return [new.with_changes(leading_lines=statement.leading_lines)] + rest
+
+
+def first(node, name):
+    """Return the first node with this dotted name."""
+    return next(each for each in walk(node) if name_of(each) == name and isinstance(each, cst.BaseExpression))
+
+
+class _Renaming(cst.CSTTransformer):
+    def __init__(self, old, new):
+        super().__init__()
+        self._old, self._new = old, new
+
+    def leave_Name(self, original_node, updated_node):
+        return updated_node.with_changes(value=self._new) if updated_node.value == self._old else updated_node
+
+
+def renamed(node, old, new):
+    """Return a node with a variable renamed."""
+    return node.visit(_Renaming(old, new))
+
+
+class _Unwrapping(cst.CSTTransformer):
+    def __init__(self, context):
+        super().__init__()
+        self._context = context
+
+    def leave_With(self, original_node, updated_node):
+        kept = [each for each in updated_node.items if text(each.item) != self._context]
+        if len(kept) == len(updated_node.items):
+            return updated_node
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            return updated_node.with_changes(items=kept)
+        body = list(updated_node.body.body)
+        body[0] = body[0].with_changes(leading_lines=[*updated_node.leading_lines, *body[0].leading_lines])
+        return cst.FlattenSentinel(body)
+
+
+def without_with(body, context):
+    """Return statements without the ``with`` statements of a context in them."""
+    return list(cst.Module(body=body).visit(_Unwrapping(context)).body)

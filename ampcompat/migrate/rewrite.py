@@ -6,183 +6,189 @@ from libcst.metadata import PositionProvider
 from ..check.backward_rules import SCALE_LOSS
 from ..check.levels import INITIALIZE
 from . import code
-from .replacements import replaced
-from .setup_code import Setup
+from .branches import MARK, MOVED, Branches
+from .calls import CallRewriter
+from .regions import Evaluation, ModelCalls, training_regions, turns_gradients_off
 
-MARK = "# ampcompat migrate: "
 UNKNOWN_STEP = "write scaler.step(...) with the optimizer that steps here, and scaler.update() after the last one"
-UNCOVERED = "the forward pass of a loss in this block is elsewhere: put it under torch.autocast"
+UNCOVERED = "the forward pass of this loss is elsewhere: put it under torch.autocast"
 
 
-class Rewriter(cst.CSTTransformer):
+class Rewriter(CallRewriter):
     """Rewrites a script, given its ``Plan``.
+
+    Args:
+        plan: the ``Plan``.
+        shared: whether functions get ``autocast``, a function, in place of its settings.
 
     Attributes:
         notes: (line, text) of what changes.
         left: (line, text) of what could not be rewritten.
-        loads_state: whether ``amp.load_state_dict`` was called.
     """
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, plan):
-        super().__init__()
-        self.plan, self.names = plan, plan.names
-        self.notes, self.left, self.loads_state = [], [], False
-        self._dtype = "torch.float16"
+    def __init__(self, plan, shared=False):
+        super().__init__(plan, shared)
+        self.notes, self.left = [], []
+        self._branches, self._calls = Branches(plan.names, plan.fallback_names), ModelCalls(plan)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast
-        self._setting_up = []  # for each enclosing function: does it call amp.initialize
-
-    # -- calls ---------------------------------------------------------------------------------------------------------
+        self._evaluation = []  # for each of them that evaluates: its Evaluation
+        self._regions = {}  # a block -> (first, last) of its statements that compute losses
+        self._moved = {}  # an `if` -> the statements that belong before it
 
     def visit_Module(self, node):
-        """Find the dtype of autocast, which functions above the call of ``amp.initialize`` need too."""
-        calls = [call for call in code.calls(node) if self._full_name(call.func) in INITIALIZE]
-        self._dtype = Setup(calls[0], self.names).dtype if calls else self._dtype
+        """Find the statements that belong under autocast before anything is rewritten."""
+        super().visit_Module(node)
+        self._plan_regions(node)
 
-    def _full_name(self, node):
-        return self.plan.bindings.resolve(code.name_of(node))
+    def _plan_regions(self, node):
+        """Find the statements of each block that belong under autocast for a loss, inner blocks first."""
+        for child in node.children:
+            self._plan_regions(child)
+        if self._own_scale(node) is not None and self._needs_casts(code.argument(self._own_scale(node), 0, "loss")):
+            self._covered.add(node)
+        if isinstance(node, (cst.IndentedBlock, cst.Module)):
+            self._regions[node] = self._training_regions(node.body)
 
-    def leave_Call(self, original_node, updated_node):
-        """Replace the calls that torch has too."""
-        full_name = self._full_name(original_node.func)
-        if full_name is None:
-            return updated_node
-        if full_name == "apex.amp.master_params":
-            source = 'p for group in {}.param_groups for p in group["params"]'
-            return code.expression("[{}]".format(source.format(code.text(updated_node.args[0].value))))
-        if full_name == "apex.amp.state_dict":
-            return code.expression(self.names.scaler + ".state_dict()")
-        if full_name == "apex.amp.load_state_dict":
-            self.loads_state = True
-            return updated_node.with_changes(func=code.expression(self.names.loader))
-        if full_name in ("apex.amp.disable_casts", "apex.amp.handle.disable_casts"):
-            return code.expression("torch.autocast({}, enabled=False)".format(self.names.device))
-        return replaced(updated_node, full_name) or updated_node
+    # -- compound statements -------------------------------------------------------------------------------------------
 
-    # -- functions and contexts ----------------------------------------------------------------------------------------
+    def on_visit(self, node):
+        """Keep the compound statements around the current node."""
+        if isinstance(node, code.COMPOUND):
+            self._around.append(node)
+            is_function = isinstance(node, cst.FunctionDef)
+            off = isinstance(node, cst.With) and any(turns_gradients_off(item.item) for item in node.items)
+            if off or (is_function and self._calls.evaluates(node)):
+                self._evaluation.append(Evaluation(node, self._calls))
+            elif is_function:
+                self._evaluation.append(None)
+        return super().on_visit(node)
 
-    def visit_FunctionDef(self, node):
-        """Note that a function begins."""
-        self._setting_up.append(False)
-
-    def leave_FunctionDef(self, original_node, updated_node):
-        """Declare the variables global where they are set; cast in functions that evaluate."""
-        updated_node = self._marked_if_uncovered(original_node.body, updated_node)
-        if self._setting_up.pop():
-            declaration = code.statements("global {}, {}\n".format(self.names.flag, self.names.scaler))
-            body = list(updated_node.body.body)
-            first = 1 if original_node.get_docstring() is not None else 0
-            body[first:first] = declaration
-            updated_node = updated_node.with_changes(body=updated_node.body.with_changes(body=body))
-        marks = [mark for mark in original_node.decorators if _turns_gradients_off(mark.decorator)]
-        if marks and self._calls_a_model(original_node.body):
-            body, first = list(updated_node.body.body), 1 if original_node.get_docstring() is not None else 0
-            body[first:] = [self._under_autocast(body[first:])]
-            updated_node = updated_node.with_changes(body=updated_node.body.with_changes(body=body))
-        return updated_node
-
-    def leave_With(self, original_node, updated_node):
-        """Cast in ``with torch.no_grad()`` blocks that call a model."""
-        off = any(_turns_gradients_off(item.item) for item in original_node.items)
-        if not off or not self._calls_a_model(original_node.body):
-            return updated_node
-        items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
-        return updated_node.with_changes(items=items + [cst.WithItem(item=code.expression(self._autocast()))])
-
-    def _calls_a_model(self, node):
-        return any(self.plan.is_model(code.name_of(call.func)) for call in code.calls(node))
-
-    def _autocast(self):
-        return "torch.autocast({}, dtype={}, enabled={})".format(self.names.device, self._dtype, self.names.flag)
+    def on_leave(self, original_node, updated_node):
+        """Forget what ``on_visit`` kept."""
+        result = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, code.COMPOUND):
+            self._around.pop()
+            off = isinstance(original_node, cst.With) and any(turns_gradients_off(i.item) for i in original_node.items)
+            if off or isinstance(original_node, cst.FunctionDef):
+                self._evaluation.pop()
+        return result
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
+    def leave_With(self, original_node, updated_node):
+        """Write ``with torch.no_grad(), torch.autocast(...):`` where both hold for the same statements."""
+        inner, context = updated_node.body.body[0], self._precision.autocast()
+        is_off = any(turns_gradients_off(item.item) for item in original_node.items)
+        is_alone = len(updated_node.body.body) == 1 and isinstance(inner, cst.With) and len(inner.items) == 1
+        if not (is_off and is_alone and code.text(inner.items[0].item) == context) or inner.leading_lines:
+            return updated_node
+        items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
+        joined = updated_node.with_changes(items=items + list(inner.items), body=inner.body)
+        head = code.text(joined.with_changes(leading_lines=())).split("\n")[0]
+        is_short = len(head) + 4 * (len(self._around) - 1) <= self.plan.width
+        return joined if is_short else updated_node
+
     def leave_IndentedBlock(self, original_node, updated_node):
         """Rewrite the statements of a block."""
-        return updated_node.with_changes(body=self._block(original_node.body, updated_node.body))
+        return updated_node.with_changes(body=self._block(original_node, updated_node))
 
     def leave_Module(self, original_node, updated_node):
         """Rewrite the statements of the module."""
-        body = self._block(original_node.body, updated_node.body)
-        simple = [each for each in original_node.body if not isinstance(each, (cst.FunctionDef, cst.ClassDef))]
-        if simple and body:
-            body[-1] = self._marked_if_uncovered(cst.Module(body=simple), body[-1])
-        return updated_node.with_changes(body=body)
+        return updated_node.with_changes(body=self._block(original_node, updated_node))
 
-    def _marked_if_uncovered(self, block, statement):
-        """Mark a statement if a ``scale_loss`` in a block has a forward pass that was not found."""
-        missing = [each for each in self._scaled(block) if each not in self._covered]
-        if not missing:
-            return statement
-        lines = [self.get_metadata(PositionProvider, each).start.line for each in missing]
-        return self._marked(statement, lines[0], UNCOVERED)
+    def _block(self, original_block, updated_block):
+        originals = original_block.body
+        pieces = [self._statement(*pair) for pair in zip(originals, updated_block.body)]
+        if self._precision.has_scaler:
+            for index, statement in enumerate(originals):
+                if self._stepped(statement) is not None and not self._steps_again(originals[index + 1 :]):
+                    pieces[index] += code.statements(self.names.scaler + ".update()\n")
+        regions = list(self._regions[original_block])
+        if self._evaluation and self._evaluation[-1] is not None:
+            regions += self._evaluation[-1].regions(originals)
+        for first, last in _merged(regions):
+            wrapped = self._under_autocast([each for piece in pieces[first : last + 1] for each in piece])
+            pieces[first : last + 1] = [wrapped] + [[]] * (last - first)
+        return [each for piece in pieces for each in piece] or code.statements(MOVED + "\n")
 
-    def _block(self, originals, updated):
-        pieces = [self._statement(*pair) for pair in zip(originals, updated)]
-        steps = [self._stepped(each) is not None for each in originals]
-        scales = [bool(self._scaled(each)) for each in originals]
-        for index, is_step in enumerate(steps):
-            if is_step and not self._steps_again(originals[index + 1 :]):
-                pieces[index] += code.statements(self.names.scaler + ".update()\n")
-        result, end = [], len(originals)
-        for index in range(len(originals) - 1, -1, -1):
-            if scales[index] and index < end:
-                region = self._forward(originals, scales, index)
-                if region is not None:
-                    first, last = region
-                    wrapped = self._under_autocast([each for piece in pieces[first : last + 1] for each in piece])
-                    pieces[first : last + 1] = [[wrapped]] + [[]] * (last - first)
-        for piece in pieces:
-            result += piece
-        return result
+    def _training_regions(self, originals):
+        """Return (first, last) of the statements that compute the losses of this block."""
+        scaled = {at: self._scaled(each) for at, each in enumerate(originals)}
+        open_ = {at: [each for each in found if each not in self._covered] for at, found in scaled.items()}
+        losses = {
+            at: [code.argument(self._own_scale(each), 0, "loss") for each in found]
+            for at, found in open_.items()
+            if found
+        }
+
+        def is_barrier(at):
+            return bool(scaled[at]) or self._stepped(originals[at]) is not None
+
+        found = training_regions(originals, losses, is_barrier, self._calls)
+        if found:
+            self._covered.update(each for each in sum(open_.values(), []))
+        return found
 
     def _statement(self, original, updated):
         """Return the statements in place of one."""
         line = self.get_metadata(PositionProvider, original).start.line
-        is_simple = isinstance(original, cst.SimpleStatementLine)
         if line in self.plan.untouched:
+            is_simple = isinstance(original, cst.SimpleStatementLine)
             return [self._marked(original if is_simple else updated, line, self.plan.untouched[line])]
         if isinstance(original, cst.With) and self._own_scale(original) is not None:
             return self._scaled_backward(original, updated)
-        if line in self.plan.unscale:
+        if line in self.plan.unscale and self._precision.has_scaler:
             before = "{}.unscale_({})\n".format(self.names.scaler, self.plan.unscale[line])
-            return _in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
-        if not is_simple:
+            return code.in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
+        if isinstance(original, cst.If):
+            return self._if(original, updated)
+        if not isinstance(original, cst.SimpleStatementLine):
             return [updated]
         call = next((each for each in code.calls(original) if self._full_name(each.func) in INITIALIZE), None)
-        if call is not None:
-            return self._set_up(original, updated, call, line)
-        stepped = self._stepped(original)
-        if stepped is not None:
-            if stepped.args:
-                return [self._marked(original, line, "GradScaler takes no closure")]
-            name = code.text(stepped.func.value)
-            return _in_place_of(updated, "{}.step({})\n".format(self.names.scaler, name))
-        if any(self._is_unknown_step(each) for each in code.calls(original)):
-            return [self._marked(original, line, UNKNOWN_STEP)]
-        return [updated]
+        return self._set_up(original, updated, call, line) if call is not None else self._step(original, updated, line)
 
     def _marked(self, statement, line, reason):
         self.left.append((line, reason))
         comment = cst.EmptyLine(comment=cst.Comment(MARK + reason))
         return statement.with_changes(leading_lines=[*statement.leading_lines, comment])
 
+    def _if(self, original, updated):
+        """Return the statements in place of an ``if``."""
+        if self._branches.never_runs(original):
+            return []
+        before, default = self._moved.get(original, []), self._precision.before(original)
+        before = before or (code.in_place_of(updated, default) if default and self._is_outermost() else [])
+        updated = updated.with_changes(leading_lines=()) if before else updated
+        uses_apex = any(self._full_name(call.func) for call in code.calls(original.body))
+        if uses_apex or (original.orelse and any(self._full_name(call.func) for call in code.calls(original.orelse))):
+            joined = self._branches.joined(updated, uses_apex) if self._precision.has_scaler else None
+            if joined is not None:
+                return before + joined
+        return before + [updated]
+
+    def _is_outermost(self):
+        return not (self._around and isinstance(self._around[-1], (cst.If, cst.Try)))
+
     def _set_up(self, original, updated, call, line):
-        setup = Setup(call, self.names)
+        setup = self._precision.setups[call]
         if setup.problem is not None:
             return [self._marked(original, line, "amp.initialize: " + setup.problem)]
-        lines = setup.lines()
         self.notes += [(line, note) for note in setup.notes]
-        if self._setting_up:
-            self._setting_up[-1] = True
         statement, result = original.body[0], setup.result()
         rest = []
-        if isinstance(statement, cst.Assign) and code.text(statement.targets[0].target).strip("()") != result:
+        if isinstance(statement, cst.Assign) and code.bare_text(statement.targets[0].target) != result:
             rest = code.statements("{} = {}\n".format(code.text(statement.targets[0].target), result))
         elif isinstance(statement, cst.Return):
             rest = code.statements("return {}\n".format(result))
-        return _in_place_of(updated, lines) + rest
+        first, lines = self._precision.placed(setup, call, self._around)
+        if first is None:
+            return code.in_place_of(updated, lines) + rest if lines else rest
+        leading = [*first.leading_lines, *(each for each in updated.leading_lines if each.comment is not None)]
+        new = code.statements(lines)
+        self._moved[first] = [new[0].with_changes(leading_lines=leading)] + new[1:] if new else []
+        return rest or code.statements(MOVED + "\n")
 
     # -- scale_loss ----------------------------------------------------------------------------------------------------
 
@@ -201,56 +207,43 @@ class Rewriter(cst.CSTTransformer):
         return own + [each for child in statement.children for each in self._scaled(child)]
 
     def _scaled_backward(self, original, updated):
-        loss = code.text(code.argument(self._own_scale(original), 0, "loss"))
-        before = []
-        if self._needs_casts(original):
-            self._covered.add(original)
-            before = [self._under_autocast(code.statements("{} = {}\n".format(self.names.loss, loss)))]
-            loss = self.names.loss
+        loss, before = code.argument(self._own_scale(original), 0, "loss"), []
+        if self._needs_casts(loss):
+            before = self._under_autocast(code.statements("{} = {}\n".format(self.names.loss, code.text(loss))))
+            loss = code.expression(self.names.loss)
         asname = original.items[0].asname
-        scaled, name = "{}.scale({})".format(self.names.scaler, loss), code.text(asname.name) if asname else "_"
+        name = code.text(asname.name) if asname else "_"
+        source = code.text(loss)
+        scaled = "{}.scale({})".format(self.names.scaler, source) if self._precision.has_scaler else code.operand(loss)
         body = list(updated.body.body)
-        if len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine) and len(code.text(body[0]).split(name)) == 2:
-            line = body[0].deep_replace(_first(body[0], name), code.expression(scaled))
-            body = [line]
+        uses = len(code.text(updated.body).split(name)) - 1
+        if uses == 1 and len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine):
+            body = [body[0].deep_replace(code.first(body[0], name), code.expression(scaled))]
+        elif not self._precision.has_scaler and isinstance(loss, cst.Name):
+            body = [code.renamed(each, name, source) for each in body]
         else:
             body = code.statements("{} = {}\n".format(name, scaled)) + body
-        lines = [*updated.leading_lines, *body[0].leading_lines]
-        return before + [body[0].with_changes(leading_lines=lines)] + body[1:]
+        new = before + body
+        new[0] = new[0].with_changes(leading_lines=[*updated.leading_lines, *new[0].leading_lines])
+        if self._precision.autocasts and original not in self._covered:
+            new[0] = self._marked(new[0], self.get_metadata(PositionProvider, original).start.line, UNCOVERED)
+        return new
 
-    def _needs_casts(self, original):
+    def _needs_casts(self, loss):
         """Return whether the loss is computed in the call: ``amp.scale_loss(criterion(model(x), y), optimizer)``."""
-        loss = code.argument(self._own_scale(original), 0, "loss")
         names = [code.name_of(call.func) for call in code.calls(loss)]
-        return any(
-            name and "." not in name and name not in ("sum", "float") or self.plan.is_model(name) for name in names
-        )
-
-    def _forward(self, originals, scales, index):
-        """Return (first, last): the statements before ``index`` that compute its losses, or None."""
-        found = [each for each in self._scaled(originals[index]) if each not in self._covered]
-        needed = set()
-        for each in found:
-            needed |= code.loaded_names(code.argument(self._own_scale(each), 0, "loss"))
-        included = []
-        for at in range(index - 1, -1, -1):
-            if scales[at] or isinstance(originals[at], (cst.FunctionDef, cst.ClassDef)):
-                break
-            if code.assigned_names(originals[at]) & needed:
-                included.insert(0, at)
-                needed |= code.loaded_names(originals[at])
-        with_model = [at for at in included if self._calls_a_model(originals[at])]
-        with_call = with_model or [at for at in included if any(True for _ in code.calls(originals[at]))]
-        if not found or not with_call:
-            return None
-        self._covered.update(found)
-        return with_call[0], included[-1]
+        plain = [name for name in names if name and "." not in name and name not in ("sum", "float")]
+        return bool(plain) or self._calls.calls_a_model(loss)
 
     def _under_autocast(self, statements):
-        block = code.statements("with {}:\n    pass\n".format(self._autocast()))[0]
-        lines, first = statements[0].leading_lines, statements[0].with_changes(leading_lines=())
-        body = block.body.with_changes(body=[first] + statements[1:])
-        return block.with_changes(body=body, leading_lines=lines)
+        """Return the statements under autocast; no statements are ever under it twice."""
+        if not self._precision.autocasts:
+            return statements
+        context = self._precision.autocast()
+        block = code.statements("with {}:\n    pass\n".format(context))[0]
+        lines = statements[0].leading_lines
+        inner = code.without_with([statements[0].with_changes(leading_lines=())] + statements[1:], context)
+        return [block.with_changes(body=block.body.with_changes(body=inner), leading_lines=lines)]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -262,6 +255,20 @@ class Rewriter(cst.CSTTransformer):
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
             return None
         return call if self.plan.is_optimizer(code.name_of(call.func.value)) else None
+
+    def _step(self, original, updated, line):
+        """Return the statements in place of a simple one that may be the step of an optimizer."""
+        stepped = self._stepped(original)
+        if not self._precision.has_scaler:
+            return [updated]
+        if stepped is not None and stepped.args:
+            return [self._marked(original, line, "GradScaler takes no closure")]
+        if stepped is not None:
+            source = "{}.step({})".format(self.names.scaler, code.text(stepped.func.value))
+            return [updated.with_changes(body=code.statements(source + "\n")[0].body)]
+        if any(self._is_unknown_step(each) for each in code.calls(original)):
+            return [self._marked(original, line, UNKNOWN_STEP)]
+        return [updated]
 
     def _is_unknown_step(self, call):
         """Return whether a call is the step of an optimizer that is not known, or one whose result is used."""
@@ -279,17 +286,12 @@ class Rewriter(cst.CSTTransformer):
         return False
 
 
-def _in_place_of(statement, source):
-    """Return statements from source, with the comments and blank lines above the statement that they replace."""
-    first, *rest = code.statements(source)
-    return [first.with_changes(leading_lines=statement.leading_lines)] + rest
-
-
-def _first(node, name):
-    """Return the first node with this dotted name."""
-    return next(each for each in code.walk(node) if code.name_of(each) == name and isinstance(each, cst.BaseExpression))
-
-
-def _turns_gradients_off(node):
-    name = code.name_of(node.func) if isinstance(node, cst.Call) else None
-    return name in ("torch.no_grad", "torch.inference_mode", "no_grad", "inference_mode")
+def _merged(regions):
+    """Return runs of statements, the last first, with those joined that overlap."""
+    found = []
+    for first, last in sorted(regions):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found[::-1]

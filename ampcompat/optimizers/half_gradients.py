@@ -38,11 +38,11 @@ class GradientsOnRead:
         return entry.gradients(), entry.master
 
     def _get(self, param):
-        gradient = stored_gradient(param)
-        if gradient is None and id(param) in self._entries:
+        if id(param) in self._entries:
             holder, master = self._holder(param)
-            return None if holder is None else holder.shown(param, master)
-        return gradient
+            if holder is not None:
+                return holder.shown(param, master)
+        return stored_gradient(param)
 
     def _set(self, param, gradient):
         set_stored_gradient(param, gradient)

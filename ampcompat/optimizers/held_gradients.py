@@ -161,6 +161,7 @@ class HeldGradients:
 
     def leave_by_client(self, scaler, post_backward):
         """Let a client's ``_post_amp_backward`` unscale; then free the half gradients, as if they had been moved."""
+        self.state = Scaled(scaler.loss_scale(), None)
         scaler.unscale_by_optimizer(post_backward)
         for pair in self._masters.pairs():
             set_stored_gradient(pair.model, None)
@@ -256,26 +257,34 @@ class HeldGradients:
         self.state = Unscaled()
 
     def shown(self, model, master):
-        """Return the gradient of a half param whose ``.grad`` is empty: that of its master, rounded; or None.
+        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
 
         It becomes the param's ``.grad``, and what the script changes in it is taken over by ``take_changes``.
         """
-        if self._record.open_blocks or self.are_delayed():
-            return None
-        gradient = master.grad
-        if gradient is None and self._stepped:
-            if not isinstance(self._stepped, dict):
-                self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
-            set_stored_gradient(model, _rounded(self._stepped.get(id(model)), model))
-        elif gradient is not None:
-            set_stored_gradient(model, _rounded(gradient, model))
-            self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
+        stored = stored_gradient(model)
+        is_other = isinstance(self.state, ScaledByOther) and stored is not None
+        if self._are_in_pass() or is_other or id(model) in self._read:
+            return stored
+        if master.grad is None:
+            if stored is None and self._stepped:
+                if not isinstance(self._stepped, dict):
+                    self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
+                set_stored_gradient(model, _rounded(self._stepped.get(id(model)), model))
+            return stored_gradient(model)
+        if stored is not None:  # of a plain pass since
+            with torch.no_grad():
+                add_gradients([master], [_widened(stored, master)])
+        set_stored_gradient(model, _rounded(master.grad, model))
+        self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
+
+    def _are_in_pass(self):
+        """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
+        return bool(self._record.open_blocks) or isinstance(self.state, Scaled)
 
     def was_set(self, model, master):
         """Note that the script has assigned to ``.grad`` of a half param."""
-        is_held = master.grad is not None and not (self._record.open_blocks or self.are_delayed())
-        if is_held and id(model) not in self._read:
+        if master.grad is not None and not self._are_in_pass() and id(model) not in self._read:
             self._read[id(model)] = _ReadGradient(model, master, is_shown=False)
 
     def take_changes(self):

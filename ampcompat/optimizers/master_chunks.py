@@ -14,7 +14,7 @@ import sys
 import torch
 
 from .. import tensor_lists
-from ..torch_compat import features
+from ..torch_compat import fake_tensors, features
 from .master_values import add_gradients, take_values
 
 #: The largest number of elements in one pool: 4 MiB of float32 that stay allocated between steps.
@@ -230,7 +230,9 @@ def _set_apart(pairs):
 
 
 def _is_plain(master):
-    is_plain = type(master) in (torch.Tensor, torch.nn.Parameter) and master.layout is torch.strided
+    kind = type(master)
+    is_plain = kind in (torch.Tensor, torch.nn.Parameter) or fake_tensors.is_fake_type(kind)
+    is_plain = is_plain and master.layout is torch.strided
     return is_plain and features.counts_storage_uses() and master.is_contiguous()
 
 

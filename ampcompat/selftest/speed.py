@@ -79,10 +79,10 @@ class Float32(ByHand):
     """A loop without mixed precision."""
 
     def __enter__(self):
-        """Nothing is in force between the steps."""
+        """Nothing is active between the steps."""
 
     def __exit__(self, *exc_info):
-        """Nothing is in force between the steps."""
+        """Nothing is active between the steps."""
 
     def step(self):
         """Do one training iteration."""

@@ -3,12 +3,11 @@
 The answers follow from what torch reports. Nothing is timed, because the numerics would then differ between processes.
 """
 
-import functools
 import os
 
 import torch
 
-from .thread_context import recording_gradients
+from .thread_context import recording_gradients, tried_once
 
 #: Environment variables that limit which of the CPU's units oneDNN uses; torch computes products with oneDNN.
 #: torch.cpu.get_capabilities() ignores them and reports all units of the CPU.
@@ -57,7 +56,7 @@ def _isa_limit():
     return ISA_LIMITS[0], ""
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def trains_in(dtype):
     """Return whether torch has kernels for a floating dtype on a CPU, tried out with two, and gradients for it."""
     if not differentiates(dtype):
@@ -69,7 +68,7 @@ def trains_in(dtype):
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def differentiates(dtype):
     """Return whether torch computes gradients of a floating dtype; those of bfloat16 came after torch 1.3."""
     with recording_gradients():

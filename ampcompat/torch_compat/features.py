@@ -14,9 +14,9 @@ from typing import Mapping, NamedTuple, Tuple
 import torch
 from packaging.version import Version
 
-from .thread_context import recording_gradients
+from .thread_context import recording_gradients, tried_once
 
-#: The minor versions of torch that the test suite passes on, oldest first: those of the legs of noxfile.py.
+#: The minor versions of torch that the test suite passes on, oldest first: those of .ci/torch_versions.txt.
 TESTED = ("1.3", "1.5", "1.6", "1.12", "1.13", "2.1", "2.3", "2.5", "2.8", "2.13", "2.15")
 
 _cuda_is_available = torch.cuda.is_available  # the original, before ``cuda_redirect`` replaces it
@@ -90,7 +90,7 @@ def has_nested_saved_tensor_hooks():
     return all(hasattr(engine, name) for name in names)
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def keeps_gradient_objects():
     """Return whether a gradient stays one Python object while Python does not hold it."""
     param = torch.nn.Parameter(torch.zeros(1))
@@ -142,7 +142,7 @@ def has_foreach_copy():
     return hasattr(torch, "_foreach_copy_")
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def counts_storage_uses():
     """Return whether torch counts the tensors that share a memory, and copies lists of tensors.
 
@@ -167,7 +167,7 @@ def has_complex_views():
     return hasattr(torch, "view_as_real")
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def foreach_norm_takes(order, wide):
     """Return whether torch computes the norms of a list of tensors of this order in one operation.
 
@@ -185,7 +185,7 @@ def foreach_norm_takes(order, wide):
     return not wide or found.dtype is torch.float32
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def has_foreach_mul_by_tensor():
     """Return whether torch multiplies a list of tensors by one tensor of shape () in one operation (2.1)."""
     try:
@@ -195,7 +195,7 @@ def has_foreach_mul_by_tensor():
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def has_flagged_sgd(device_type):
     """Return whether torch's fused SGD on this device type leaves params alone if ``found_inf`` is 1; tried out."""
     param, flag = torch.ones(1, device=device_type), torch.ones((), device=device_type)
@@ -216,7 +216,7 @@ def has_rms_norm(device_type):
     return device_type != "cpu" and hasattr(torch.nn.functional, "rms_norm")
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def has_foreach_unscale(device_type):
     """Return whether torch's fused unscale-and-check takes lists of tensors on this type of device."""
     fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
@@ -230,7 +230,7 @@ def has_foreach_unscale(device_type):
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def has_fused_scale_update(device_type):
     """Return whether torch changes a loss scale in one operation on this type of device."""
     fused = getattr(torch, "_amp_update_scale_", None)
@@ -242,7 +242,7 @@ def has_fused_scale_update(device_type):
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def has_mixed_batch_norm(device, low, high):
     """Return whether batch norm takes an input of dtype ``low`` with params and statistics of dtype ``high``."""
     try:
@@ -256,7 +256,7 @@ def has_mixed_batch_norm(device, low, high):
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def has_tanh_gelu():
     """Return whether ``torch.nn.functional.gelu`` computes the approximation by tanh (1.12)."""
     try:

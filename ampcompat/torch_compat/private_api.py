@@ -220,9 +220,38 @@ _SHARDING = (
     )
 )
 
+NO_PREDICTION = "estimate predicts no activations"
+_FAKE_TENSORS = (
+    _rows("torch._subclasses.fake_tensor", "FakeTensorMode FakeTensor", "estimate's step", NO_PREDICTION, "2.5.0")
+    + _rows(
+        "torch._subclasses.fake_tensor",
+        "DataDependentOutputException DynamicOutputShapeException UnsupportedFakeTensorException "
+        "UnsupportedOperatorException",
+        "estimate names the operation that fake tensors cannot do",
+        NO_PREDICTION,
+        "2.5.0",
+    )
+    + _rows("torch.ops.aten.equal.default", "_schema", "versions of lists of fake tensors", NO_PREDICTION, "2.5.0")
+    + _rows(
+        "torch.utils._python_dispatch", "_disable_current_modes", "trials of torch are real", NO_PREDICTION, "2.5.0"
+    )
+    + _rows("torch.nn.Module", "_apply", "modules with fake params can be converted", NO_PREDICTION, "2.5.0")
+    + _rows("torch.testing._internal.distributed.fake_pg", "FakeStore", "estimate's ranks", "one rank only", "2.5.0")
+)
+
 #: All of them.
 NAMES = (
-    _TENSORS + _LISTS + _AUTOGRAD + _MODES + _SCALERS + _MODULES + _DATA_LOADING + _OPTIMIZERS + _DEVICES + _SHARDING
+    _TENSORS
+    + _LISTS
+    + _AUTOGRAD
+    + _MODES
+    + _SCALERS
+    + _MODULES
+    + _DATA_LOADING
+    + _OPTIMIZERS
+    + _DEVICES
+    + _SHARDING
+    + _FAKE_TENSORS
 )
 
 

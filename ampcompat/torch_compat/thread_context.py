@@ -4,6 +4,7 @@ Each query answers None, False or an empty list where this torch does not have t
 """
 
 import contextlib
+import functools
 
 import torch
 import torch.utils.checkpoint
@@ -36,6 +37,27 @@ def recording_gradients():
         stack.enter_context(torch.inference_mode(False))
     stack.enter_context(torch.enable_grad())
     return stack
+
+
+#: Return a context manager in which operations meet no dispatch mode.
+without_dispatch_modes = getattr(
+    getattr(torch.utils, "_python_dispatch", None), "_disable_current_modes", contextlib.nullcontext
+)
+
+
+def tried_once(function):
+    """Return ``function`` cached, and run outside of dispatch modes: it tries torch out, and fakes have no values."""
+
+    @functools.lru_cache(maxsize=None)
+    @functools.wraps(function)
+    def tried(*args):
+        try:
+            with without_dispatch_modes():
+                return function(*args)
+        except AssertionError:  # torch was built without this device, which a mode stands in for
+            return function(*args)
+
+    return tried
 
 
 def is_capturing_cuda_graph():

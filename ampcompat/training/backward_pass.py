@@ -147,8 +147,8 @@ class BackwardPass:
         nested = [each for each in self.records if any([b.scaler is self.scaler for b in each.open_passes()])]
         records = [record for record in self.records if record not in nested] if nested else self.records
         self._casts.backend.clear_cache()
-        for record in self.adopted if kind is None else ():
-            _warn_if_unrelated(record)
+        if self.adopted and kind is None and not _have_gradients(self.records):
+            _warn_of_unrelated(self.adopted[0].optimizer)
         for record, marks in self._marks_of_others:
             record.gradients.end_pass_of_others(marks, self.scale)
         is_unreduced = self._sharded_models.keep_gradients(records)
@@ -223,15 +223,18 @@ class UnscaledPass:
         self._backend.clear_cache()
 
 
-def _warn_if_unrelated(record):
-    """Warn if an optimizer that ``initialize`` did not get has no gradients: Apex refuses such an optimizer."""
-    if not tensor_lists.have_gradients(record.leaf_params()):
-        warnings.warn(
-            "{0} was passed to amp.scale_loss and not to amp.initialize, and the backward pass gave none of its params "
-            "a gradient: it trains nothing. Make the optimizer of the params that the model has now, and pass it to "
-            "amp.initialize with the model.".format(type(record.optimizer).__name__),
-            stacklevel=3,
-        )
+def _have_gradients(records):
+    return any([tensor_lists.have_gradients(record.leaf_params()) for record in records])
+
+
+def _warn_of_unrelated(optimizer):
+    """Warn of an optimizer that ``initialize`` did not get and that has no gradients: Apex refuses such a one."""
+    warnings.warn(
+        "{} was passed to amp.scale_loss and not to amp.initialize, and the backward pass gave none of its params a "
+        "gradient: it trains nothing. Make the optimizer of the params that the model has now, and pass it to "
+        "amp.initialize with the model.".format(type(optimizer).__name__),
+        stacklevel=3,
+    )
 
 
 def _leaves_half_gradients(records, high):

@@ -5,7 +5,7 @@ import struct
 import sys
 
 import pytest
-from made_reports import MADE, made_run
+from helpers.made_reports import MADE, made_run
 
 from ampcompat.abtest import Memory, Report, Run, save_figure
 from ampcompat.abtest.report import charts, renderer
@@ -83,7 +83,7 @@ def test_lines_that_coincide_can_be_told_apart_since_what_is_drawn_later_is_narr
     runs["O0"].repeats = [made_run("O0", 5)]
     (loss,) = [chart for chart in charts.charts([("", Report(runs=runs))]) if chart.name == "loss-0"]
     drawn = list(dict.fromkeys((row["seed"], row["run"]) for row in loss.spec["data"]["values"]))
-    assert drawn == [(1, "O0"), (0, "O0"), (0, "O1"), (0, "O2")]
+    assert drawn == [(2, "O0"), (1, "O0"), (1, "O1"), (1, "O2")]  # numbered as in the terminal
     assert loss.spec["layer"][0]["encoding"]["strokeWidth"]["scale"] == {
         "domain": ["O2", "O1", "O0"],
         "range": [1.5, 4.5],
@@ -105,6 +105,17 @@ def test_the_unit_of_memory_is_that_of_the_largest_bar(parameters, unit, size):
     (memory,) = [chart for chart in charts.charts([("", Report(runs={"O0": run}))]) if chart.name == "memory"]
     assert memory.spec["encoding"]["x"]["title"] == unit + " at the peak"
     assert [row["size"] for row in memory.spec["data"]["values"]] == [size]
+
+
+def test_the_formula_of_memory_is_a_line_across_the_measured_bar_and_no_bar_that_looks_short():
+    run = Run(memory=Memory(parameters=10, gradients=20, activations=50, peak_total=80))
+    run.predicted = Memory(parameters=10, gradients=10, masters=0)
+    rows = rows_of(Report(runs={"O0": run}), "memory")
+    assert {row["run"] for row in rows} == {"O0"}
+    assert [row for row in rows if "formula" in row] == [{"run": "O0", "formula": 20, "measured": 30}]
+    run.memory = None
+    rows = rows_of(Report(runs={"O0": run}), "memory")
+    assert [(row["kind"], row["size"]) for row in rows] == [("parameters", 10), ("gradients", 10)]
 
 
 def test_metrics_have_charts_of_their_own():

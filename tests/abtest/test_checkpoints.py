@@ -67,7 +67,7 @@ def test_what_a_run_saves_before_its_first_step_is_for_all_runs(tmp_path):
         torch.load(str(path))
 
     seen = iter(range(2))
-    report = compared(lambda level: resuming(str(tmp_path / "last-{}.pt".format(next(seen))), prepare)(level))
+    report = compared(lambda level: resuming(str(tmp_path / f"last-{next(seen)}.pt"), prepare)(level))
     assert [run.error for run in report.runs.values()] == [None, None]
 
 

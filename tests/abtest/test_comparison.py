@@ -8,11 +8,11 @@ import re
 import sys
 import types
 
-import half_kernels
 import numpy
 import pytest
 import torch
-from processes import ROOT
+from helpers import half_kernels
+from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat import amp
@@ -94,8 +94,9 @@ def test_repeats_differ_even_where_the_training_seeds_itself():
 
     draws, functions = [], (random.seed, numpy.random.seed, torch.manual_seed)
     report = compare(seeded, levels=("O0", "O1"), repeats=2)
-    assert draws[:2] == draws[2:]
-    assert all(one != other for one, other in zip(*draws[:2]))
+    first, second = draws[:2], draws[2:]
+    assert first[0] == first[1] and second[0] == second[1]
+    assert all(one != other for one, other in zip(first[0], second[0]))
     assert len(report.runs["O0"].repeats) == 1
     assert report.runs["O0"].loss != report.runs["O0"].repeats[0].loss
     assert " \u00b1 " in to_text(report)
@@ -125,7 +126,7 @@ def test_a_failed_level_is_a_row_and_the_other_levels_still_run():
     report = compare(failing, levels=("O0", "O1", "O2", "O3"))
     assert [run.status for run in report.runs.values()] == ["ok", "failed", "failed", "ok"]
     assert report.runs["O1"].error == "ValueError: at O1"
-    assert report.runs["O1"].traceback.splitlines()[1].startswith('  File "{}"'.format(__file__))
+    assert report.runs["O1"].traceback.splitlines()[1].startswith(f'  File "{__file__}"')
     assert len(report.runs["O1"].loss) == 2
     assert report.runs["O2"].error == "no data"
     assert "failed" in to_text(report, 80)

@@ -4,10 +4,10 @@ import importlib.util
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import forked
 import pytest
 import torch
-from processes import ROOT, environment
+from helpers import forked
+from helpers.processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.abtest import compare, execution
@@ -150,7 +150,7 @@ def test_on_event_needs_runs_in_this_process():
 @pytest.mark.parametrize("engine", ["dask", "submitit"])
 def test_a_real_engine(engine, tmp_path):
     if importlib.util.find_spec(engine) is None:
-        pytest.skip("{} is not installed: it is in the extra `test`, from Python 3.9 on".format(engine))
+        pytest.skip(f"{engine} is not installed: it is in the extra `test`, from Python 3.9 on")
     env = environment(PYTHONPATH=os.pathsep.join([ROOT, os.path.dirname(SCRIPTS), SCRIPTS]))
     done = forked.run(forked.script, os.path.join(SCRIPTS, "on_executors.py"), engine, tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]

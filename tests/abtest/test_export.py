@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from made_reports import made_run
+from helpers.made_reports import made_run
 
 from ampcompat.abtest import Report, export
 
@@ -29,7 +29,7 @@ def expected_series(report):
         run = report.run_of(level, repeat)
         for kind, rows in (("loss", run.loss), ("scale", run.scale)):
             for step, loss_id, value in rows:
-                found.setdefault((level, repeat, "{}/{}".format(kind, loss_id)), []).append((step, value))
+                found.setdefault((level, repeat, f"{kind}/{loss_id}"), []).append((step, value))
     found["O0", 0, "metric/accuracy, top 1"] = [(1, 0.25), (2, 0.5)]
     return found
 
@@ -81,7 +81,7 @@ def test_tensorboard_reads_the_event_files(report, tmp_path):
 
     export.to_tensorboard(report, str(tmp_path))
     for (level, repeat, series), points in expected_series(report).items():
-        read = EventAccumulator(str(tmp_path / "{}-{}".format(level, repeat))).Reload().Scalars(series)
+        read = EventAccumulator(str(tmp_path / f"{level}-{repeat}")).Reload().Scalars(series)
         values = [value for _, value in points]
         assert [event.step for event in read] == [step for step, _ in points]
         assert [event.value for event in read] == pytest.approx(values, rel=1e-6, nan_ok=True)  # float32

@@ -4,14 +4,14 @@ import json
 import re
 
 import pytest
-from made_reports import HOSTILE, MADE
-from pages import PageReader, skip_without_report_extra
+from helpers.made_reports import HOSTILE, MADE
+from helpers.pages import PageReader, skip_without_report_extra
 
 from ampcompat.abtest import Finding, Memory, Report, Run, advice
 
 skip_without_report_extra()
 
-from ampcompat.abtest.report import html  # noqa: E402
+from ampcompat.abtest.report import charts, html  # noqa: E402
 
 NAMES = ("good", "broken", "hostile", "one level", "nothing measured", "no runs")
 
@@ -59,14 +59,43 @@ def test_every_chart_is_an_image_and_the_specification_of_an_interactive_one(pag
     specs = [json.loads(each) for each in re.findall(r'<script type="application/json">(.*?)</script>', pages["good"])]
     assert len(specs) == len(PageReader(pages["good"]).all("figure")) == 5
     lines = specs[0]
-    menus, selections = lines["params"][:2], lines["params"][2:]
+    menus, signals = lines["params"][:2], lines["params"][2:]
     assert [(param["name"], param["bind"]["input"]) for param in menus] == [
         ("smoothing", "select"),
         ("log", "checkbox"),
     ]
-    assert [param["bind"] for param in selections] == ["legend", "scales"]
-    assert lines["layer"][0]["encoding"]["tooltip"] and lines["layer"][0]["encoding"]["strokeOpacity"]
+    assert [param["name"] for param in signals] == ["hidden", "crossed", "x_low", "x_high", "y_low", "y_high"]
+    assert lines["layer"][-1]["mark"]["type"] == "rule" and lines["layer"][0]["encoding"]["color"]["legend"] is None
+    assert all("hidden" in each["transform"][0]["filter"] for each in specs)
     assert "prefers-color-scheme: dark" in pages["good"] and "const CONFIGS" in pages["good"]
+
+
+def test_one_legend_has_every_run_with_its_colour_and_seeds_and_acts_on_all_charts(pages):
+    runs = json.loads(re.search(r"RUNS = (\[.*?\]);", pages["several"]).group(1))
+    assert [each["run"] for each in runs][0] == "O1 a.json" and [each["dashed"] for each in runs][0] is False
+    assert all(each["dashed"] for each in runs[1:]) and all(each["seeds"] == 1 for each in runs)
+    runs = {each["run"]: each for each in json.loads(re.search(r"RUNS = (\[.*?\]);", pages["broken"]).group(1))}
+    assert runs["O0"]["colour"] == charts.COLOURS["O0"] and not runs["O3"]["is_finite"] and runs["O0"]["is_finite"]
+    for text in ('id="legend"', 'id="apart"', 'id="unzoom"', 'class="soft finger"', 'class="soft mouse"'):
+        assert text in pages["good"]
+
+
+@pytest.mark.parametrize("name", ["good", "broken", "one step"])
+def test_the_page_holds_the_rows_of_a_chart_by_line_and_field(name):
+    for chart in charts.charts([("", MADE[name]())]):
+        packed = html.packed(chart.spec)
+        rows = []
+        for line in packed["usermeta"]["lines"]:
+            columns = [[(key, value) for value in values] for key, values in line["along"].items()]
+            rows += [dict(line["fields"], **dict(pairs)) for pairs in (zip(*columns) if columns else [()])]
+        assert rows == chart.spec["data"]["values"] and packed["data"] == {"values": []}
+
+
+def test_a_page_has_at_most_a_megabyte_and_a_half():
+    reports = [(name, MADE["long"]()) for name in ("a", "b")]
+    for _, report in reports:
+        report.runs["O0"].repeats = [MADE["long"]().runs["O0"] for _ in range(4)]
+    assert len(html.to_html(reports).encode("utf-8")) <= 1500000
 
 
 def test_a_page_is_accessible_to_screen_readers(text):
@@ -110,7 +139,7 @@ def test_a_variant_that_is_recommended_has_no_command_since_run_has_no_option_fo
 
 def test_one_table_holds_what_the_terminal_shows(pages):
     read = PageReader(pages["good"])
-    for cell in ("0.2718 \u00b1 0.0036", "\u00d7 2.01", "252 MiB", "3/200"):
+    for cell in ("0.2718 \u00b1 0.0036", "~ 2.01", "252 MiB", "3/200"):
         assert cell in read.text
 
 
@@ -131,9 +160,9 @@ def test_equal_findings_are_shown_once(pages):
 
 
 def test_of_many_different_findings_only_the_first_are_open():
-    findings = [Finding(step, "no. {}".format(step)) for step in range(9)]
+    findings = [Finding(step, f"no. {step}") for step in range(9)]
     said = html.to_html(Report(runs={"O1": Run(findings=findings, skipped=list(range(9)))}))
-    last_open = said.index("no. {}".format(html.SHOWN_CAUSES - 1))
+    last_open = said.index(f"no. {html.SHOWN_CAUSES - 1}")
     assert last_open < said.index("<summary>6 more</summary>") < said.index("no. 8")
 
 

@@ -2,9 +2,9 @@
 
 import math
 
-import precision
 import pytest
 import torch
+from helpers import precision
 
 from ampcompat import amp
 from ampcompat.abtest import Report, Run, comparison, keep_fp32, layers, to_text
@@ -37,7 +37,7 @@ def train_with(*bad, init_scale=256.0, **options):
 
     def train(level):
         named = [("first", torch.nn.Linear(8, 16)), ("act", torch.nn.Tanh())]
-        named += [("bad{}".format(index), Planted(PLANTED[name])) for index, name in enumerate(bad)]
+        named += [(f"bad{index}", Planted(PLANTED[name])) for index, name in enumerate(bad)]
         named += [("drop", torch.nn.Dropout(0.05)), ("last", torch.nn.Linear(16, 1))]
         model = torch.nn.Sequential()
         for name, module in named:
@@ -67,7 +67,7 @@ def run_at(train, runs, **options):
 def test_planted_layers_rank_first_and_are_found(bad):
     train = train_with(*bad)
     report = run_at(train, [("O0", 0), ("O0", 1), ("O2", 0)], layers=True)
-    planted = {"bad{}".format(index) for index in range(len(bad))}
+    planted = {f"bad{index}" for index in range(len(bad))}
     ranking = keep_fp32.ranking(report.runs["O2"])
     assert {name for name, _, _ in ranking[: len(bad)]} == planted
     assert sum(share for name, _, share in ranking if name in planted) > 0.99

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from processes import environment
+from helpers.processes import environment
 
 from ampcompat.abtest import Report, plan, to_text
 from ampcompat.abtest.execution import Recorded
@@ -40,7 +40,7 @@ def commands(folder):
 
 
 def test_each_command_writes_the_record_of_one_run(folder, capsys):
-    names = ["O0", "O0-seed-2", "O1", "my-own"]
+    names = ["O0", "O1", "my-own", "O0-seed-2"]
     assert [line.split()[-1] for line in commands(folder)] == names
     for name in reversed(names):
         assert plan.main([folder, name]) == 0
@@ -59,7 +59,16 @@ def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypat
             self.run, self.environment, self.output = made(self.planned)
 
     monkeypatch.setattr(series, "SubprocessRun", MadeRun)
-    options = ["--json", "whole.json", "--levels", "O0,O1", "--variant", "my own: --opt-level O1 loss_scale=8"]
+    options = [
+        "--timing-steps",
+        "0",
+        "--json",
+        "whole.json",
+        "--levels",
+        "O0,O1",
+        "--variant",
+        "my own: --opt-level O1 loss_scale=8",
+    ]
     ab_command.ab(options + ["training.py", "--lr", "0.1"])
     for name in ("O1", "O0-seed-2", "my-own", "O0"):
         plan.main([folder, name])
@@ -76,7 +85,7 @@ def test_report_prints_what_there_is_and_what_is_missing(folder, capsys):
     capsys.readouterr()
     assert main(["report", folder]) == 0
     printed = capsys.readouterr().out
-    assert "Missing: O0 seed 2, O1, my own." in printed and "O0 " in printed
+    assert "Missing: O1, my own, O0 seed 2." in printed and "O0 " in printed
 
 
 def test_a_report_of_a_plan_of_which_nothing_has_run_is_one_line(folder, capsys):
@@ -84,7 +93,7 @@ def test_a_report_of_a_plan_of_which_nothing_has_run_is_one_line(folder, capsys)
         main(["report", folder])
     told, commands = capsys.readouterr(), os.path.join(folder, plan.COMMANDS)
     assert left.value.code == 2 and told.out == ""
-    assert told.err == "ampcompat report: error: none of 4 runs is there yet: run {}\n".format(commands)
+    assert told.err == f"ampcompat report: error: none of 4 runs is there yet: run {commands}\n"
 
 
 def test_a_repeat_before_the_first_run_is_missing_and_not_judged(folder):

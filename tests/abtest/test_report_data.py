@@ -6,7 +6,7 @@ import math
 import pathlib
 
 import pytest
-from altered_reports import count
+from helpers.altered_reports import count
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,4 +161,4 @@ def test_the_documentation_of_the_format_is_up_to_date():
         pytest.skip("the documentation is not in this copy of the tests")
     introduction, _, tables = page.read_text(encoding="utf-8").partition("\n## Report\n")
     assert "\n## Report\n" + tables == report_data.documentation()
-    assert "schema {}".format(report_data.SCHEMA) in introduction
+    assert f"schema {report_data.SCHEMA}" in introduction

@@ -5,11 +5,10 @@ import random
 import threading
 import types
 
-import forked
-import half_kernels
 import pytest
 import torch
-from processes import environment
+from helpers import forked, half_kernels
+from helpers.processes import environment
 
 from ampcompat.abtest import Report, child_process
 from ampcompat.abtest.record import Recorder

@@ -53,6 +53,36 @@ def test_a_level_that_ends_below_it_has_reached_it_at_its_last_step(given):
     assert found(report).steps == [25] and found(report).is_reached
 
 
+def test_an_interrupted_run_has_not_reached_the_baselines_end():
+    """Its windows are compared with the baseline's of the same steps, not with where that ends."""
+    baseline = run_with(falling())
+    baseline.repeats = [run_with(falling())]
+    stopped = run_with(falling()[:60], status="interrupted")
+    given = {None: [], "loss=5": [by_hand(falling(), 5, 10)], "loss=1": []}
+    for value, steps in given.items():
+        report = report_with(baseline, O1=stopped)
+        report.environment.update({"target": value} if value else {})
+        assert found(report).steps == steps and found(report).is_reached == bool(steps)
+
+
+def test_a_level_that_ends_above_the_baselines_end_has_not_reached_it_by_an_earlier_dip():
+    """The table would have +5 % beside "reached"."""
+    level = [value * (0.98 if 80 <= step < 92 else 1.05) for step, value in enumerate(falling())]
+    report = report_with(run_with(falling()), O1=run_with(level))
+    assert summarize(report)["O1"].difference == pytest.approx(0.05) and not found(report).is_reached
+    report.environment["target"] = "loss=1.01"  # a value that is given counts where it is reached first
+    assert found(report).is_reached
+
+
+def test_of_several_losses_the_first_that_falls_is_the_target():
+    baseline, level = run_with([5.0 - value / 3 for value in falling()]), run_with([5 - each / 3 for each in falling()])
+    for run in (baseline, level):
+        run.loss += [(step, 1, value) for step, value in enumerate(falling())]
+    report = report_with(baseline, O1=level)
+    assert found(report).steps == [by_hand(falling(), 1.01, 10)]
+    assert target.describe(report) == "the baseline's final loss 1"
+
+
 def test_one_lucky_batch_does_not_reach_it_and_skipped_steps_count_as_steps():
     losses = falling()
     lucky = losses[:20] + [0.0] + losses[21:]
@@ -66,7 +96,7 @@ def test_a_metric_is_reached_from_the_side_on_which_the_baseline_begins(name, be
     points = [(10 * epoch, begin + (end - begin) * epoch / 9) for epoch in range(10)]
     runs = [run_with(falling(), metrics={name: points}) for _ in range(2)]
     report = report_with(runs[0], O1=runs[1])
-    report.environment["target"] = "{}={}".format(name, points[6][1])
+    report.environment["target"] = f"{name}={points[6][1]}"
     assert found(report).steps == [61] and found(report).is_reached
 
 
@@ -77,7 +107,7 @@ def test_over_seeds_it_is_the_median_and_the_range_and_how_many_reached_it():
     report = report_with(baseline, O1=level)
     first, second = by_hand(falling(), 1.01, 10), by_hand(falling(speed=2.0), 1.01, 10)
     assert (found(report).steps, found(report).seeds, found(report).is_reached) == ([first, second], 3, True)
-    middle = "{:.4g} ({} to {})".format((first + second) / 2, second, first)
+    middle = f"{(first + second) / 2:.4g} ({second} to {first})"
     assert "2 of 3 seeds" in to_text(report, details=True) and middle in to_text(report, details=True)
 
 

@@ -3,9 +3,9 @@
 import copy
 import pickle
 
-import half_kernels
 import torch
 import torch.distributed as dist
+from helpers import half_kernels
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat

@@ -10,7 +10,7 @@ from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
-from processes import RUN, python
+from helpers.processes import RUN, python
 
 import ampcompat
 from ampcompat import amp as ampcompat_amp
@@ -101,7 +101,7 @@ def test_the_submodules_that_clients_import_exist(module, names):
 
     for name in names.split():
         assert hasattr(loaded, name)
-        exec("from apex.amp.{} import {}".format(module, name), {})
+        exec(f"from apex.amp.{module} import {name}", {})
     if "." not in module:
         assert getattr(amp, module) is loaded
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from dispatched import Watch
+from helpers.dispatched import Watch
 
 from ampcompat.apex import install
 from ampcompat.apex.multi_tensor import functions

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import ROOT, python
+from helpers.processes import ROOT, python
 
 TRAINING = """
 import torch
@@ -21,7 +21,7 @@ print(amp.__name__, "ampcompat" in amp.__file__)
 
 def run(code, *folders):
     """Run code in a fresh process in which ampcompat and the folders can be imported."""
-    script = "import sys; sys.path[:0] = {!r}\n".format([ROOT] + [str(folder) for folder in folders]) + code
+    script = f"import sys; sys.path[:0] = {[ROOT] + [str(folder) for folder in folders]!r}\n" + code
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -67,7 +67,7 @@ def test_a_real_notebook_runs_with_the_extension_and_without_after_unloading_it(
     pytest.importorskip("ipykernel", reason="the extra `test` has ipykernel")
     nbformat = pytest.importorskip("nbformat", reason="nbclient brings nbformat")
     cells = [
-        "import sys; sys.path.insert(0, {!r})".format(ROOT),
+        f"import sys; sys.path.insert(0, {ROOT!r})",
         "%load_ext ampcompat",
         TRAINING,
         "%unload_ext ampcompat\nimport importlib.util\nprint(importlib.util.find_spec('apex'))",

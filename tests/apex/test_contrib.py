@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from dispatched import Watch
-from half_kernels import dtype_params, trains_in
-from networks import each_setting, initialize, session_of, train_step
+from helpers.dispatched import Watch
+from helpers.half_kernels import dtype_params, trains_in
+from helpers.networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
 from ampcompat.apex.contrib.layer_norm import FastLayerNorm

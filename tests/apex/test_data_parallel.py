@@ -4,7 +4,7 @@ import collections
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
+from helpers.networks import each_setting, initialize, session_of
 
 from ampcompat import amp
 from ampcompat.apex.parallel import DataParallelCriterion, DataParallelModel, gather
@@ -147,7 +147,7 @@ def test_what_cannot_be_divided_or_joined_is_an_error(call, message):
 
 def test_gpus_by_themselves_agree_with_one(level):
     if torch.cuda.device_count() < 2:
-        pytest.skip("this machine has {} GPUs, and it takes two".format(torch.cuda.device_count()))
+        pytest.skip(f"this machine has {torch.cuda.device_count()} GPUs, and it takes two")
     results = []
     for devices in ([0], [0, 1]):
         net = Net().cuda()

@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 import torch.utils.checkpoint
-from precision import HIGH, LOW, PAIR
+from helpers.precision import HIGH, LOW, PAIR
 
 from ampcompat.apex import fp16_utils
 from ampcompat.casting import half_emulation, half_emulation_mode

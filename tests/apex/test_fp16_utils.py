@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import trains_in
-from precision import HIGH, IS_STAND_IN, LOW
+from helpers.half_kernels import trains_in
+from helpers.precision import HIGH, IS_STAND_IN, LOW
 
 from ampcompat import amp
 from ampcompat.apex import fp16_utils, install
@@ -517,7 +517,7 @@ def test_amp_refuses_it_in_a_sentence(level):
 @pytest.mark.parametrize("loop", ["optimizer", "lists", "flat"])
 def test_a_half_network_learns(loop):
     if IS_STAND_IN is False and not trains_in(LOW):
-        pytest.skip("this torch cannot train in {}".format(LOW))
+        pytest.skip(f"this torch cannot train in {LOW}")
     torch.manual_seed(0)
     layers = [torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)]
     model = fp16_utils.network_to_half(torch.nn.Sequential(*layers).to(HIGH))

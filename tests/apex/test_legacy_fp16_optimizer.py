@@ -2,10 +2,10 @@
 
 import copy
 
-import precision
 import pytest
 import torch
-from half_kernels import dtype_params
+from helpers import precision
+from helpers.half_kernels import dtype_params
 
 from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from half_kernels import dtype_params
+from helpers.half_kernels import dtype_params
 
 from ampcompat.apex import install
 from ampcompat.apex import optimizers as apex_optimizers

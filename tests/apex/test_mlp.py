@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import dtype_params
-from networks import each_setting, initialize, session_of, train_step
+from helpers.half_kernels import dtype_params
+from helpers.networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex import install, mlp
 from ampcompat.apex.mlp import MLP, FusedDense, FusedDenseGeluDense, MlpFunction

@@ -1,4 +1,4 @@
-"""Every name of Apex that the contract lists, and libraries that test which names exist."""
+"""Specification 5 and 6: every name of Apex that it lists, and libraries that test which names exist."""
 
 import importlib
 import inspect
@@ -97,7 +97,7 @@ def alias():
 def test_every_name_is_there(module):
     for name in NAMES[module].split():
         scope = {}
-        exec("from {} import {} as found".format(module, name), scope)
+        exec(f"from {module} import {name} as found", scope)
         found = scope["found"]
         assert found == getattr(importlib.import_module(module), name), name
         assert callable(found) or isinstance(found, (types.ModuleType, dict, list)), name
@@ -106,8 +106,8 @@ def test_every_name_is_there(module):
 @pytest.mark.parametrize("module, name, instead", ABSENT, ids=["{} {}".format(*row) for row in ABSENT])
 def test_a_missing_name_is_an_error_when_imported_and_only_then(module, name, instead):
     with pytest.raises(ImportError, match=instead) as caught:
-        exec("from {} import {}".format(module, name), {})
-    assert "{}.{}".format(module, name) in str(caught.value) or module in str(caught.value)
+        exec(f"from {module} import {name}", {})
+    assert f"{module}.{name}" in str(caught.value) or module in str(caught.value)
     if importlib.util.find_spec(module) is not None:
         assert not hasattr(importlib.import_module(module), name)
         assert getattr(importlib.import_module(module), name, None) is None

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from half_kernels import dtype_params
-from networks import each_setting, initialize, session_of, settings_at, train_step
+from helpers.half_kernels import dtype_params
+from helpers.networks import each_setting, initialize, session_of, settings_at, train_step
 
 from ampcompat.apex import install, normalization
 from ampcompat.apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
@@ -25,7 +25,7 @@ MIXES = [
 ]
 each_mix = pytest.mark.parametrize(
     "of_input, of_weights",
-    [pytest.param(x, weights, id="{}-{}".format(x, weights), marks=dtype.marks) for dtype, x, weights in MIXES],
+    [pytest.param(x, weights, id=f"{x}-{weights}", marks=dtype.marks) for dtype, x, weights in MIXES],
 )
 
 
@@ -290,7 +290,7 @@ def test_apex_has_them_by_name(kind):
     try:
         for module in ("apex.normalization", "apex.normalization.fused_layer_norm"):
             assert getattr(importlib.import_module(module), kind.__name__) is kind
-        assert pickle.loads("capex.normalization\n{}\n.".format(kind.__name__).encode()) is kind
+        assert pickle.loads(f"capex.normalization\n{kind.__name__}\n.".encode()) is kind
         from apex.normalization import fused_layer_norm
 
         for name, value in vars(fused_layer_norm).items():

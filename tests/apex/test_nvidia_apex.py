@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from processes import ROOT, RUN, environment, python
+from helpers.processes import ROOT, RUN, environment, python
 
 from ampcompat.apex import install, nvidia_apex, optimizers
 

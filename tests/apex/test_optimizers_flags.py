@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from dispatched import Watch
+from helpers.dispatched import Watch
 from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, set_gradients
 
 import ampcompat

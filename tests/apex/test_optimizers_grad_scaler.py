@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from half_kernels import trains_in
+from helpers.half_kernels import trains_in
 from optimizer_cases import PLAIN, fresh_params, made, set_gradients
 
 from ampcompat.apex.contrib import optimizers as legacy_optimizers

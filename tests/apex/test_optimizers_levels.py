@@ -2,9 +2,9 @@
 
 import copy
 
-import precision
 import pytest
 import torch
+from helpers import precision
 from optimizer_cases import PLAIN, Reference, made
 
 from ampcompat import amp

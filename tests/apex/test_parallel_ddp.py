@@ -2,9 +2,9 @@
 
 import parallel_loops as loops
 import pytest
-import ranks
 import torch
-from precision import IS_STAND_IN
+from helpers import ranks
+from helpers.precision import IS_STAND_IN
 
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel, Reducer

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 import torch
-from dispatched import Watch
-from precision import IS_STAND_IN, low_of
+from helpers.dispatched import Watch
+from helpers.precision import IS_STAND_IN, low_of
 
 from ampcompat import amp
 from ampcompat.apex.parallel import LARC

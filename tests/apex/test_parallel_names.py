@@ -50,7 +50,7 @@ def test_the_modules_that_scripts_reach_into_are_there():
 
 @pytest.mark.parametrize("name", NAMES[:4])
 def test_classes_unpickle_under_their_apex_names(name):
-    assert pickle.loads("capex.parallel\n{}\n.".format(name).encode()) is getattr(parallel, name)
+    assert pickle.loads(f"capex.parallel\n{name}\n.".encode()) is getattr(parallel, name)
 
 
 def launch(folder, source, *arguments):

@@ -5,10 +5,10 @@ import pickle
 import warnings
 
 import pytest
-import ranks
 import syncbn_loops as loops
 import torch
-from precision import IS_STAND_IN
+from helpers import ranks
+from helpers.precision import IS_STAND_IN
 
 from ampcompat.apex.parallel import SyncBatchNorm, convert_syncbn_model, create_syncbn_process_group
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
+from helpers.networks import each_setting, initialize, session_of
 
 from ampcompat import amp
 from ampcompat.apex import install, recurrent
@@ -32,7 +32,7 @@ def paired(kind, **options):
     for index, layer in enumerate(apex_network.rnns):
         for name in ("w_ih", "w_hh") + (("b_ih", "b_hh") if layer.bias else ()):
             long = {"w": "weight", "b": "bias"}[name[0]]
-            getattr(torch_network, "{}_{}_l{}".format(long, name[2:], index)).data.copy_(getattr(layer, name).data)
+            getattr(torch_network, f"{long}_{name[2:]}_l{index}").data.copy_(getattr(layer, name).data)
     return apex_network, torch_network
 
 

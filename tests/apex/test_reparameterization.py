@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import each_setting, initialize, session_of, train_step
+from helpers.networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex.reparameterization import apply_weight_norm, remove_weight_norm
 from ampcompat.errors import AmpValueError

@@ -2,9 +2,9 @@
 
 import importlib
 
-import precision
 import pytest
 import torch
+from helpers import precision
 
 from ampcompat import amp as ampcompat_amp
 from ampcompat.apex import install

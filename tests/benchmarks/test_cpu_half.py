@@ -3,8 +3,8 @@
 import importlib.util
 import pathlib
 
-import half_kernels
 import pytest
+from helpers import half_kernels
 
 if half_kernels.stand_in():
     pytest.skip("this torch has no half arithmetic to compare", allow_module_level=True)

@@ -3,12 +3,12 @@
 import importlib.util
 import pathlib
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 from ampcompat import tensor_lists
-from ampcompat.optimizers import gradient_buffers
+from ampcompat.optimizers import master_chunks
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
     pytest.skip("this torch cannot be asked for storages, or has no half arithmetic", allow_module_level=True)
@@ -36,7 +36,7 @@ def held(memory, level):
 def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
     monkeypatch.setattr(tensor_lists, "CHUNK", LAYER)
     monkeypatch.setattr(
-        gradient_buffers, "LARGEST_POOL", 0
+        master_chunks, "LARGEST_POOL", 0
     )  # this model is small enough to have all its gradients in a pool
     found = held(memory, each)
     assert found["backward"] <= memory.FORMULA + SMALL
@@ -49,7 +49,7 @@ def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypat
 
 def test_the_count_sees_what_chunks_save(memory, monkeypatch):
     monkeypatch.setattr(tensor_lists, "CHUNK", 10 * LAYERS * LAYER)
-    monkeypatch.setattr(gradient_buffers, "LARGEST_POOL", 0)
+    monkeypatch.setattr(master_chunks, "LARGEST_POOL", 0)
     assert held(memory, "O2")["unscale"] >= 20
 
 

@@ -3,8 +3,8 @@
 import importlib.util
 import pathlib
 
-import half_kernels
 import pytest
+from helpers import half_kernels
 
 from ampcompat.torch_compat import features
 
@@ -27,7 +27,7 @@ SMALL = ["--rounds", "1", "--iterations", "1", "--size", "64", "--width", "8", "
 def test_every_combination_has_a_row_and_the_base_comes_first(benchmark):
     names = [row.name for row in benchmark.rows_of(benchmark.parse(SMALL))]
     assert names[0] == "" and names[-1] == "AMP O2 + accumulation x2 + checkpointing"
-    assert len(set(names)) == 8
+    assert len(set(names)) == 10 and {"offloading", "AMP O2 + offloading"} < set(names)
 
 
 def test_a_row_is_measured_beside_the_base(benchmark):
@@ -36,8 +36,19 @@ def test_a_row_is_measured_beside_the_base(benchmark):
     for row in rows:
         row.time()
     lines = benchmark.report(rows, peaks)
-    assert lines[2].startswith("| base |") and lines[2].endswith("| 1.00 |")
+    cells = [cell.strip() for cell in lines[2].split("|")[1:-1]]
+    assert cells[0] == "base" and cells[6] == "1.00" and float(cells[7]) > 0 and cells[8] == "0.0"
     assert all(most > kept > 0 for most, kept in peaks)
+
+
+def test_what_is_offloaded_leaves_the_predicted_gpu(benchmark):
+    stated = benchmark.parse(SMALL)
+    for level in ("O0", "O2"):
+        kept, offloaded = (
+            benchmark.Row(level, 1, False, stated, offloaded=offloaded).on_gpu() for offloaded in (False, True)
+        )
+        assert offloaded.activations == 0 < kept.activations < offloaded.offloaded
+        assert offloaded.peak_total < kept.peak_total
 
 
 def test_half_and_checkpoints_each_save_and_together_more(benchmark):

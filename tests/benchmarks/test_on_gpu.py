@@ -26,7 +26,7 @@ def test_every_step_calls_a_script_that_takes_its_options(on_gpu):
             source = (ROOT / script.group()).read_text(encoding="utf-8")
             options = re.findall(r"--[\w-]+", step.command)
             assert "--device" in options
-            assert [option for option in options if '"{}"'.format(option) not in source] == [], step.name
+            assert [option for option in options if f'"{option}"' not in source] == [], step.name
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

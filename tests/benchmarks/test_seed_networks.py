@@ -4,9 +4,9 @@ import argparse
 import importlib.util
 import pathlib
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 if half_kernels.stand_in() or not hasattr(torch, "amp") or not hasattr(torch.amp, "GradScaler"):
     pytest.skip("this torch has no mixed precision of its own to compare with", allow_module_level=True)

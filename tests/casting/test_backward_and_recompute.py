@@ -31,7 +31,7 @@ def call_checkpoint(function, x, reentrant):
         return checkpoint(function, x, use_reentrant=reentrant)
     except (TypeError, ValueError):
         if not reentrant:
-            pytest.skip("torch {} has only reentrant checkpoints".format(torch.__version__))
+            pytest.skip(f"torch {torch.__version__} has only reentrant checkpoints")
         return checkpoint(function, x)
 
 
@@ -148,7 +148,7 @@ def test_gradient_penalty_differentiates_twice(setting):
 @each_setting
 def test_function_transforms_work_over_a_model(setting):
     if not hasattr(torch, "func"):
-        pytest.skip("torch {} has no torch.func".format(torch.__version__))
+        pytest.skip(f"torch {torch.__version__} has no torch.func")
     low, high = PAIRS[setting[1]]
     net, x = make_net(high), torch.randn(5, 6, dtype=high)
     parameters = {name: value.detach() for name, value in net.named_parameters()}

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.precision import HIGH, LOW, PAIR
 from opened import PAIRS, SETTINGS, each_setting, opened
-from precision import HIGH, LOW, PAIR
 
 import ampcompat
 from ampcompat import amp

@@ -116,7 +116,7 @@ def test_power_operator_in_place_keeps_its_object(setting):
         except NotImplementedError:
             in_place = NotImplemented
         if in_place is NotImplemented:
-            pytest.skip("torch {} has no in-place power".format(torch.__version__))
+            pytest.skip(f"torch {torch.__version__} has no in-place power")
         x += torch.ones(3, dtype=high)
         assert x is same and x.dtype is low and x.tolist() == [10.0] * 3
 

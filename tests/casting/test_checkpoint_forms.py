@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential  # by name 
 
 SIGNATURE = inspect.signature(checkpoint)
 if "context_fn" not in SIGNATURE.parameters:
-    pytest.skip("torch {} has no checkpoint with context_fn".format(torch.__version__), allow_module_level=True)
+    pytest.skip(f"torch {torch.__version__} has no checkpoint with context_fn", allow_module_level=True)
 
 HAS_DECORATOR = SIGNATURE.parameters["function"].default is None  # torch >= 2.15
 MADE_BEFORE = functools.partial(checkpoint, use_reentrant=False)

@@ -2,15 +2,15 @@
 
 import warnings
 
-import compilers
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import compilers
 from opened import NATIVE, PAIRS, SETTINGS, each_setting, opened, setting_id
 from torch.utils.checkpoint import checkpoint
 
 if not hasattr(torch, "compile"):
-    pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
+    pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)
 if not hasattr(torch.compiler, "is_compiling"):
     pytest.skip("ampcompat cannot tell that this torch compiles: the casts split its graphs", allow_module_level=True)
 pytestmark = pytest.mark.usefixtures("compiled_before")
@@ -156,7 +156,7 @@ def test_compiled_by_inductor(setting, without_vector_instructions, keeping_subn
                 warnings.simplefilter("ignore")  # inductor's own
                 result = torch.compile(linear, fullgraph=True)(torch.ones(2, 4))
         except torch._dynamo.exc.BackendCompilerFailed as error:
-            pytest.skip("inductor finds no working C++ compiler: {}".format(error))
+            pytest.skip(f"inductor finds no working C++ compiler: {error}")
         assert result.dtype is PAIRS[setting[1]].low
         result.sum().backward()
         assert linear[0].weight.grad.dtype is torch.float32

@@ -149,7 +149,7 @@ def test_a_recomputed_custom_function_runs_under_the_casts_of_the_call(setting, 
         try:
             loss = checkpoint(block, x, weight, use_reentrant=reentrant)
         except ValueError:
-            pytest.skip("torch {} has only reentrant checkpoints".format(torch.__version__))
+            pytest.skip(f"torch {torch.__version__} has only reentrant checkpoints")
         loss.backward()
     assert Product.seen == [low]
     assert_gradients(x, weight)

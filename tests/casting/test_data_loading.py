@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch
 import torch.utils.data
-from precision import HIGH, IS_STAND_IN, LOW, PAIR
-from processes import python
+from helpers.precision import HIGH, IS_STAND_IN, LOW, PAIR
+from helpers.processes import python
 
 import ampcompat
 from ampcompat import amp, written_memory

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
+from helpers.fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
 from opened import PAIRS
 
 from ampcompat.casting import BACKENDS
@@ -47,7 +47,7 @@ def report(what, outcomes):
     LINES.append("{}: {} forms agree, {} cannot be called".format(what, outcomes.counts["agrees"], lacking))
     by_reason = collections.OrderedDict()
     for (owner, name, _), reason in outcomes.left_out.items():
-        by_reason.setdefault(reason, collections.OrderedDict())["{}.{}".format(owner, name)] = None
+        by_reason.setdefault(reason, collections.OrderedDict())[f"{owner}.{name}"] = None
     LINES.extend("    {}: {}".format(reason, ", ".join(names)) for reason, names in by_reason.items())
 
 
@@ -66,7 +66,7 @@ def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name):
     if lack:
         pytest.skip(lack)
     outcomes = outcomes_on(FakeDevice(name), backend_name, PAIRS[pair_name])
-    report("fake {}, {}, {}".format(name, backend_name, pair_name), outcomes)
+    report(f"fake {name}, {backend_name}, {pair_name}", outcomes)
     known = KNOWN_DIFFERENCES.get((name, backend_name), set())
     assert {key: problem for key, problem in outcomes.wrong.items() if key[1] not in known} == {}
     if not IS_OLD:
@@ -88,7 +88,7 @@ def test_rows_said_to_be_covered_by_cuda_autocast_are(pair_name):
     with warnings.catch_warnings(), autocast_flags("cuda", pair.low):
         warnings.simplefilter("ignore")
         outcomes = compare_all_plain(covered, pair, FakeDevice("cuda"), reason_to_leave_out)
-    report("fake cuda, torch's autocast alone, {}, on the {} rows left to it".format(pair_name, len(covered)), outcomes)
+    report(f"fake cuda, torch's autocast alone, {pair_name}, on the {len(covered)} rows left to it", outcomes)
     assert outcomes.wrong == {}
     assert len(covered) > 80 and outcomes.counts["agrees"] > 200
 
@@ -124,7 +124,7 @@ def listed_in_header():
     text = HEADER.read_text() if HEADER.exists() else ""
     found = {}
     for policy, rule in POLICIES.items():
-        body = re.search(r"#define AT_FORALL_{}\(_\)((?:.*\\\n)*.*)".format(policy), text)
+        body = re.search(rf"#define AT_FORALL_{policy}\(_\)((?:.*\\\n)*.*)", text)
         for name in re.findall(r"_\((?:ADD_NS\()?(\w+)", body.group(1)) if body else ():
             found[name] = rule
     return found

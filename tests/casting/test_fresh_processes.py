@@ -2,10 +2,9 @@
 
 import os
 
-import forked
-import half_kernels
 import pytest
-from processes import ROOT
+from helpers import forked, half_kernels
+from helpers.processes import ROOT
 
 SCRIPT = os.path.join(ROOT, "tests", "scripts", "same_numbers.py")
 

@@ -5,8 +5,8 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.precision import HIGH, LOW, PAIR
 from hypothesis import given, settings, strategies
-from precision import HIGH, LOW, PAIR
 from torch.nn.modules import rnn
 
 from ampcompat.casting import half_emulation

@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 import torch.utils.checkpoint
-from precision import HIGH, LOW, PAIR
+from helpers.precision import HIGH, LOW, PAIR
 
 import ampcompat
 from ampcompat import amp

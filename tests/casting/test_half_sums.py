@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from half_kernels import dtype_params
+from helpers.half_kernels import dtype_params
 from opened import PAIRS
 
 import ampcompat

@@ -19,7 +19,7 @@ def call_checkpoint(function, x, reentrant):
         return checkpoint(function, x, use_reentrant=reentrant)
     except (TypeError, ValueError):
         if not reentrant:
-            pytest.skip("torch {} has only reentrant checkpoints".format(torch.__version__))
+            pytest.skip(f"torch {torch.__version__} has only reentrant checkpoints")
         return checkpoint(function, x)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from precision import HIGH, low_of
+from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp, opt_levels
@@ -59,7 +59,7 @@ def skip_unless_torch_can(name, adj, h):
             twin = adj.detach().requires_grad_(adj.requires_grad)
             PRODUCTS[name](twin, h.detach().requires_grad_()).sum().backward()
         except (RuntimeError, NotImplementedError, AttributeError) as error:
-            pytest.skip("this torch: {}".format(error))
+            pytest.skip(f"this torch: {error}")
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=list(LAYOUTS))

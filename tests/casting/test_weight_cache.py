@@ -9,8 +9,8 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.pairing import paired
 from opened import PAIRS, SETTINGS, each_setting, opened
-from pairing import paired
 
 from ampcompat import written_memory
 from ampcompat.casting.thread_state import Switch
@@ -29,7 +29,7 @@ class CastCounter(TorchDispatchMode or object):
 
     def __init__(self, shape, low):
         if TorchDispatchMode is None:
-            pytest.skip("torch {} has no dispatch mode to count casts with".format(torch.__version__))
+            pytest.skip(f"torch {torch.__version__} has no dispatch mode to count casts with")
         super().__init__()
         self.shape, self.low, self.count = shape, low, 0
 
@@ -342,7 +342,7 @@ def test_weight_that_dies_leaves_the_cache(setting):
 @each_setting
 def test_parameter_made_in_inference_mode_is_not_cached(setting):
     if not hasattr(torch, "inference_mode"):
-        pytest.skip("torch {} has no inference mode".format(torch.__version__))
+        pytest.skip(f"torch {torch.__version__} has no inference mode")
     with opened(setting) as backend, torch.inference_mode():
         model, x = make_linear(setting), make_input(setting)
         model(x)

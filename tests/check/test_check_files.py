@@ -92,7 +92,7 @@ def test_a_broken_file_is_listed_with_its_uses(tmp_path, capsys, data):
 @pytest.mark.parametrize(
     "code",
     [
-        "if x == 0:\n    pass\n" + "".join("elif x == {}:\n    pass\n".format(at) for at in range(1, 2500)),
+        "if x == 0:\n    pass\n" + "".join(f"elif x == {at}:\n    pass\n" for at in range(1, 2500)),
         "if " + " + ".join(["x"] * 2500) + ":\n    pass\n",
     ],
     ids=["elif", "sum"],
@@ -208,8 +208,8 @@ def test_text_says_first_whether_it_runs_and_how(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Runs unchanged."
-    assert "python -m ampcompat run {}/train.py ARGS".format(tmp_path) in lines[3]
-    assert "{}/train.py:2 apex.amp.initialize: supported".format(tmp_path) in "\n".join(lines)
+    assert f"python -m ampcompat run {tmp_path}/train.py ARGS" in lines[3]
+    assert f"{tmp_path}/train.py:2 apex.amp.initialize: supported" in "\n".join(lines)
 
 
 def test_brief_leaves_the_list_of_uses_out_and_other_folders_are_said_to_use_nothing(tmp_path, capsys):
@@ -229,7 +229,7 @@ def test_a_folder_without_files_that_it_reads_is_no_answer(tmp_path, capsys):
 def test_a_command_can_be_pasted_where_a_path_has_spaces(tmp_path, capsys):
     write(tmp_path, {"my scripts/train.py": "from apex import amp\namp.initialize(m, o)\n"})
     assert main(["check", str(tmp_path / "my scripts")]) == 0
-    assert "python -m ampcompat run '{}/my scripts/train.py' ARGS\n".format(tmp_path) in capsys.readouterr().out
+    assert f"python -m ampcompat run '{tmp_path}/my scripts/train.py' ARGS\n" in capsys.readouterr().out
 
 
 def test_sarif_has_a_rule_and_a_place_for_every_finding(tmp_path, capsys):
@@ -269,7 +269,7 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
         def isatty(self):
             return True
 
-    write(tmp_path, {"{}.py".format(name): "1\n" for name in "abcd"})
+    write(tmp_path, {f"{name}.py": "1\n" for name in "abcd"})
     monkeypatch.setattr("ampcompat.cli.check._INTERVAL", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
@@ -281,7 +281,9 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
 CUDA_USES = [
     "model.cuda()\n",
     "device = torch.device('cuda:0')\n",
-    "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+    "assert torch.cuda.is_available(), 'this needs a GPU'\nmodel.cuda()\n",
+    "if not torch.cuda.is_available():\n    raise SystemExit('this needs a GPU')\n",
+    "if not torch.cuda.is_available():\n    print('no GPU')\n    sys.exit(1)\n",
     "torch.cuda.set_device(0)\n",
     "torch.distributed.init_process_group('nccl')\n",
 ]
@@ -295,9 +297,51 @@ def test_a_script_that_uses_cuda_gets_a_command_for_machines_without_it(tmp_path
     write(tmp_path, files)
     assert main(["check", str(tmp_path)]) == 0
     path = tmp_path / "train.py"
-    assert "  without a GPU: python -m ampcompat run --device cpu {} ARGS\n".format(path) in capsys.readouterr().out
+    assert f"  without a GPU: python -m ampcompat run --device cpu {path} ARGS\n" in capsys.readouterr().out
     report = check(tmp_path, capsys)
-    assert report["scripts"][0]["without_gpu"] == "python -m ampcompat run --device cpu {} ARGS".format(path)
+    assert report["scripts"][0]["without_gpu"] == f"python -m ampcompat run --device cpu {path} ARGS"
+
+
+CUDA_CHOICES = [
+    "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\nmodel.to(device)\n",
+    "use_cuda = not args.no_cuda and torch.cuda.is_available()\nmodel.cuda() if use_cuda else model\n",
+    "from torch import cuda\nif cuda.is_available():\n    model.cuda()\n",
+    "if not torch.cuda.is_available():\n    print('on the CPU')\nelse:\n    model.cuda()\n",
+]
+
+
+@pytest.mark.parametrize("line", CUDA_CHOICES, ids=CUDA_CHOICES)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_script_that_asks_for_cuda_itself_gets_no_second_command(tmp_path, capsys, line, elsewhere):
+    script = "import torch\nfrom apex import amp\nimport models\namp.initialize(model, optimizer)\n"
+    files = {"train.py": script, "models.py": line} if elsewhere else {"train.py": script + line}
+    report = check(write(tmp_path, files), capsys)
+    assert report["scripts"][0]["without_gpu"] == "" and report["scripts"][0]["command"].endswith("train.py ARGS")
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (notebook("import torch\n")[:-40].encode(), "JSONDecodeError"),
+        (b"", "JSONDecodeError"),
+        (notebook("import torch\n").encode("utf-16"), "JSONDecodeError"),
+        (b"{}", "KeyError"),
+        (b'{"cells": [1]}', "AttributeError"),
+    ],
+    ids=["cut off", "empty", "UTF-16", "no cells", "no cell"],
+)
+def test_a_damaged_notebook_is_listed_as_unreadable(tmp_path, capsys, content, reason):
+    (tmp_path / "sound.ipynb").write_text(notebook("import torch\n"))
+    (tmp_path / "damaged.ipynb").write_bytes(content)
+    report = check(tmp_path, capsys)
+    assert [(os.path.basename(each["path"]), each["mentions_apex"]) for each in report["broken"]] == [
+        ("damaged.ipynb", False)
+    ]
+    assert "not a notebook: " + reason in report["broken"][0]["reason"]
+    assert main(["check", str(tmp_path)]) == report["exit_code"]
+    assert "Could not be read or parsed:\n  {}:1: not a notebook".format(tmp_path / "damaged.ipynb") in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_script_without_cuda_has_one_command(tmp_path, capsys):

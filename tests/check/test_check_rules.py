@@ -5,7 +5,7 @@ import re
 
 import pytest
 from checked import check, rules
-from processes import ROOT
+from helpers.processes import ROOT
 
 from ampcompat.check.rules import RULES
 
@@ -99,7 +99,7 @@ def test_clipping_model_parameters_matters_where_there_are_master_weights(tmp_pa
     ],
 )
 def test_what_is_done_to_a_model_before_initialize(tmp_path, capsys, before, expected):
-    code = HEAD + "def main(model, optimizer, fp16):\n    {}\n    amp.initialize(model, optimizer)\n".format(before)
+    code = HEAD + f"def main(model, optimizer, fp16):\n    {before}\n    amp.initialize(model, optimizer)\n"
     assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
 
 
@@ -114,7 +114,7 @@ def test_what_is_done_to_a_model_before_initialize(tmp_path, capsys, before, exp
     ],
 )
 def test_a_level_in_the_place_of_enabled_is_found(tmp_path, capsys, options, expected):
-    code = HEAD + "def main(model, optimizer, fp16):\n    amp.initialize(model, optimizer, {})\n".format(options)
+    code = HEAD + f"def main(model, optimizer, fp16):\n    amp.initialize(model, optimizer, {options})\n"
     assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
 
 
@@ -128,7 +128,30 @@ def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
                 model, optimizer = amp.initialize(model, optimizer)
                 model = DataParallel(model)
     """
-    assert rules(check(tmp_path, capsys, train=code)) == []
+    assert rules(check(tmp_path, capsys, train=code)) == [("conditional-initialize", 7)]
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        ("if args.fp16:  # mixed precision\n    ", "`if args.fp16`"),
+        (
+            "if args.cpu:\n    pass\nelif args.amp and not args.cpu:\n    ",
+            "else of `if args.cpu` and `if args.amp and not args.cpu`",
+        ),
+        ("if args.fp32:\n    pass\nelse:\n    ", "else of `if args.fp32`"),
+        ("if a:\n  if b == 1:\n    ", "`if a` and `if b == 1`"),
+        ("", None),
+        ("if amp is not None:\n    ", None),
+        ("if __name__ == '__main__':\n    ", None),
+        ("if args.fp16:\n  def train():\n    ", None),
+    ],
+)
+def test_the_condition_that_initialize_stands_behind_is_told(tmp_path, capsys, before, expected):
+    report = check(tmp_path, capsys, train=HEAD + before + "amp.initialize(model, optimizer)\n")
+    found = [each for each in report["findings"] if each["rule"] == "conditional-initialize"]
+    assert [each["message"].partition(": ")[0] for each in found] == ([expected] if expected else [])
+    assert report["exit_code"] == 0
 
 
 @pytest.mark.parametrize(
@@ -143,7 +166,7 @@ def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
     ],
 )
 def test_binary_cross_entropy_matters_at_o1_for_half_inputs(tmp_path, capsys, code, level, expected):
-    text = HEAD + "model, optimizer = amp.initialize(model, optimizer, opt_level='{}')\n{}\n".format(level, code)
+    text = HEAD + f"model, optimizer = amp.initialize(model, optimizer, opt_level='{level}')\n{code}\n"
     assert [rule for rule, _ in rules(check(tmp_path, capsys, train=text))] == ["half-binary-cross-entropy"] * expected
 
 
@@ -172,11 +195,11 @@ def test_binary_cross_entropy_is_found_in_a_module_that_the_script_imports(tmp_p
     ],
 )
 def test_an_option_that_the_launchers_of_torch_2_do_not_pass(tmp_path, capsys, names, found):
-    code = """
+    code = f"""
         from apex import amp
-        parser.add_argument({}, type=int)
+        parser.add_argument({names}, type=int)
         amp.initialize(model, optimizer)
-    """.format(names)
+    """
     report = check(tmp_path, capsys, train=code)
     assert rules(report) == ([("local-rank", 3)] if found else [])
     assert report["exit_code"] == 0
@@ -261,5 +284,5 @@ def test_the_page_lists_every_rule_with_its_severity():
     ],
 )
 def test_subclasses_that_reduce_gradients_themselves_are_refused(tmp_path, capsys, imports, base, method, found):
-    code = "{}\n\n\nclass Mine({}):\n    def {}(self, bucket):\n        pass\n".format(imports, base, method)
+    code = f"{imports}\n\n\nclass Mine({base}):\n    def {method}(self, bucket):\n        pass\n"
     assert rules(check(tmp_path, capsys, train=code)) == ([("ddp-subclass", 5)] if found else [])

@@ -6,9 +6,9 @@ The uninterrupted runs are trained once. Results are compared bit by bit, master
 import functools
 import io
 
-import fused_optimizers
 import torch
-from precision import HIGH
+from helpers import fused_optimizers
+from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp
@@ -85,9 +85,9 @@ class Run:
         found = {name: param.detach().clone() for name, param in self.model.named_parameters()}
         found.update((name, buffer.clone()) for name, buffer in self.model.named_buffers())
         for index, master in enumerate(amp.master_params(self.optimizer)):
-            found["master {}".format(index)] = master.detach().clone()
+            found[f"master {index}"] = master.detach().clone()
             for name, value in self.optimizer.state[master].items():
-                found["{} {}".format(name, index)] = torch.as_tensor(0 if value is None else value).clone()
+                found[f"{name} {index}"] = torch.as_tensor(0 if value is None else value).clone()
         for name, state in amp.state_dict().items():
             found[name] = torch.tensor([state["loss_scale"], float(state["unskipped"])])
         return found
@@ -124,7 +124,7 @@ def lacks_weights_only():
     except TypeError:
         return "this torch.load has no weights_only"
     except Exception as error:  # torch 1.13: its UnpicklingError is of a module that moved
-        return "this torch's weights_only cannot read a Python float: {}".format(str(error)[-24:])
+        return f"this torch's weights_only cannot read a Python float: {str(error)[-24:]}"
     return None
 
 

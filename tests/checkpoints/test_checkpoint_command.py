@@ -4,11 +4,11 @@ import re
 import sys
 import types
 
-import precision
 import pytest
 import saved_runs
 import torch
-from half_kernels import trains_in
+from helpers import precision
+from helpers.half_kernels import trains_in
 from saved_runs import SAVED_AT, STEPS, Run, differing, uninterrupted, written
 
 from ampcompat import amp
@@ -58,7 +58,7 @@ def test_a_file_of_amp_is_described(tmp_path, capsys, level, words):
     out = described(path, capsys)
     assert "amp.initialize (Apex from 2019 on, or ampcompat)" in out and words in out
     high = str(precision.HIGH).replace("torch.", "")
-    assert "model                  : model: 9 tensors (8 {}, 1 int64)".format(high) in out
+    assert f"model                  : model: 9 tensors (8 {high}, 1 int64)" in out
     assert "optimizer: 6 params in 1 group, state of 6" in out and "amp: loss scale " in out
 
 
@@ -173,7 +173,7 @@ def test_numbers_that_are_not_finite_are_counted(tmp_path, capsys):
 def test_a_damaged_file_gets_one_sentence(tmp_path, capsys):
     whole = uninterrupted("O1", "Adam")[0]
     for number, data in enumerate((b"", b"not a checkpoint", whole[: len(whole) // 2], whole[:100])):
-        path = tmp_path / "{}.pt".format(number)
+        path = tmp_path / f"{number}.pt"
         path.write_bytes(data)
         assert "is damaged" in failing(path, capsys)
     assert "cannot read" in failing(tmp_path / "nowhere.pt", capsys)
@@ -190,7 +190,7 @@ def test_a_file_of_another_kind_gets_no_advice_to_load_what_could_run_code(tmp_p
 def test_a_file_without_parts_is_described(tmp_path, capsys, content, words):
     path = tmp_path / "file.pt"
     torch.save(content, str(path))
-    assert "the file               : {}\n".format(words) in described(path, capsys)
+    assert f"the file               : {words}\n" in described(path, capsys)
 
 
 def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path, capsys):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from precision import HIGH, low_of
+from helpers.precision import HIGH, low_of
 from saved_runs import SAVED_AT, STEPS, Run, differing, read, uninterrupted, written
 
 from ampcompat import amp

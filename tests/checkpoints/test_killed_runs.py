@@ -7,11 +7,11 @@ import random
 import re
 import signal
 
-import forked
 import pytest
 import torch
-from half_kernels import stand_in
-from processes import ROOT, environment
+from helpers import forked
+from helpers.half_kernels import stand_in
+from helpers.processes import ROOT, environment
 
 STEPS = 120
 EXAMPLE = os.path.join(ROOT, "examples", "resume.py")
@@ -36,7 +36,7 @@ def killed_after(step, *arguments):
     """
 
     def print_and_time(text, **options):
-        if text.startswith("step {} ".format(step)):
+        if text.startswith(f"step {step} "):
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.005))
 
     builtins.print = print_and_time
@@ -65,7 +65,7 @@ def differing(first, second, name=""):
     if isinstance(first, dict):
         if first.keys() != second.keys():
             return [name]
-        return [found for key in first for found in differing(first[key], second[key], "{}.{}".format(name, key))]
+        return [found for key in first for found in differing(first[key], second[key], f"{name}.{key}")]
     if isinstance(first, (list, tuple)):
         return differing(dict(enumerate(first)), dict(enumerate(second)), name)
     return [] if first == second else [name]

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from precision import HIGH
+from helpers.precision import HIGH
 from saved_runs import FIRST_SCALE, SAVED_AT, Run, read, uninterrupted, written
 
 import ampcompat
@@ -28,7 +28,7 @@ def numbers(checkpoint):
     found = {name: value for name, value in checkpoint["model"].items() if value.is_floating_point()}
     for index, key in enumerate(checkpoint["optimizer"]["param_groups"][0]["params"]):
         for name in ("exp_avg", "exp_avg_sq"):
-            found["{} {}".format(name, index)] = checkpoint["optimizer"]["state"][key][name]
+            found[f"{name} {index}"] = checkpoint["optimizer"]["state"][key][name]
     return found
 
 

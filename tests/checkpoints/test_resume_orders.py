@@ -2,10 +2,10 @@
 
 import itertools
 
-import precision
 import pytest
 import saved_runs
-from pairing import paired
+from helpers import precision
+from helpers.pairing import paired
 from saved_runs import OPTIMIZERS, SAVED_AT, STEPS, Run, differing, read, uninterrupted
 
 from ampcompat import amp

@@ -5,11 +5,10 @@ import os
 import sys
 import textwrap
 
-import forked
-import half_kernels
-import precision
 import pytest
-from processes import ROOT, environment, python
+import torch
+from helpers import forked, half_kernels, precision
+from helpers.processes import ROOT, environment, python
 
 from ampcompat.abtest import Report, child_process, export
 from ampcompat.abtest.record import StepLimitReached
@@ -18,6 +17,8 @@ from ampcompat.cli import main
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
+
+HAS_STEP_HOOKS = hasattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_post_hook")
 
 TRAINING = """
 import os, random, sys, time
@@ -66,8 +67,8 @@ def test_the_help_of_a_command_that_runs_a_script_has_no_long_lines(capsys, name
         main([name, "--help"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
-        "usage: ampcompat {} [OPTION ...] SCRIPT [ARGS ...]".format(name),
-        "       ampcompat {} [OPTION ...] -m MODULE [ARGS ...]".format(name),
+        f"usage: ampcompat {name} [OPTION ...] SCRIPT [ARGS ...]",
+        f"       ampcompat {name} [OPTION ...] -m MODULE [ARGS ...]",
     ]
     assert max(map(len, lines)) <= 100
 
@@ -102,7 +103,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
     assert max(map(len, table.splitlines())) <= 100
-    assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 3 of 4): failed after 3 steps" in done.stderr
+    assert "O0 (run 1 of 13): 6 steps in 0:" in done.stderr and "O1 (run 2 of 13): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch
@@ -115,7 +116,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
 
 def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     saved, marker = tmp_path / "report.json", tmp_path / "marker"
-    source = TRAINING + "    if step == 3:\n        open({!r}, 'w').close()\n".format(str(marker))
+    source = TRAINING + f"    if step == 3:\n        open({str(marker)!r}, 'w').close()\n"
     command = "--levels", "O0,O2", "--json", saved, script(source), "1000", "0.05"
     done = forked.run(forked.ab, *command, interrupt_at=marker)
     printed, progress_lines = done.stdout, done.stderr
@@ -125,8 +126,8 @@ def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
     assert list(report.runs) == ["O0"]
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
     assert len(report.runs["O0"].loss) >= 3
-    goes_on = "continue with: ampcompat ab --levels O0,O2 --resume {} ".format(saved)
-    assert "wrote {}; ".format(saved) + goes_on in progress_lines
+    goes_on = f"continue with: ampcompat ab --levels O0,O2 --resume {saved} "
+    assert f"wrote {saved}\n" + goes_on in progress_lines
 
 
 def test_levels_of_a_distributed_script_run_under_its_launcher(script):
@@ -148,7 +149,7 @@ def test_levels_of_a_distributed_script_run_under_its_launcher(script):
             optimizer.step()
         """
     )
-    launcher = "{} -m torch.distributed.run --standalone --nproc_per_node 2".format(sys.executable)
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node 2"
     done = python(*(AB + ("--levels", "O0", "--steps", "3", "--no-control", "--launcher", launcher, path)))
     assert done.returncode == 0, done.stderr
     assert "O0: 3 steps" in done.stderr
@@ -174,7 +175,7 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
     done = python(*(AB + options + (path,)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the script's own line\n")
-    assert "O0: 3 steps" in done.stderr and ", cpu (" in done.stdout
+    assert "O0: 3 steps" in done.stderr and "cpu (threads: " in done.stdout
 
 
 # -- in this process ---------------------------------------------------------------------------------------------------
@@ -202,6 +203,37 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
     assert "No advice" in printed
 
 
+UNUSED_AMP = """
+import argparse, torch
+from apex import amp
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fp16", action="store_true")
+args = parser.parse_args()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if args.fp16 or {0}:
+    model, optimizer = amp.initialize(model, optimizer, enabled=not {0}, verbosity=0)
+for step in range(50):
+    optimizer.zero_grad()
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    print("made step", step)
+"""
+
+
+@pytest.mark.skipif(not HAS_STEP_HOOKS, reason="torch before 2.0 has no hooks of all optimizers")
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_steps_end_a_training_without_amp_and_the_condition_is_told(script, capsys, is_disabled):
+    path = script(UNUSED_AMP.format(is_disabled))
+    assert in_process("--levels", "O1", "--steps", "4", "--no-control", path) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "made step 2" in printed and "made step 4" not in printed
+    assert ("enabled=False" if is_disabled else "amp.initialize was never called") in printed
+    told = f"calls amp.initialize in line 11 under a condition only: `if args.fp16 or {is_disabled}`"
+    assert "training.py " + told in printed and "The other levels were not run" in printed
+
+
 def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saving = TRAINING.replace("if step == 2 and", "if False and") + "torch.save(model.state_dict(), sys.argv[3])\n"
@@ -220,13 +252,25 @@ def test_a_script_with_a_syntax_error_is_not_run(script, capsys):
         in_process(path)
     told = capsys.readouterr()
     assert left.value.code == 2 and told.out == "" and len(told.err.splitlines()) == 1
-    assert "{}, line 3: SyntaxError: ".format(path) in told.err and "for step in range(3)" in told.err
+    assert f"{path}, line 3: SyntaxError: " in told.err and "for step in range(3)" in told.err
 
 
 def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script, capsys):
     in_process("--levels", "O0", "--no-control", script("import sys; sys.exit(3)"))
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("O0  ")]
     assert set(row.split()[2:]) == {"-"}
+
+
+@pytest.mark.parametrize("results, code", [("failed", 3), ("refuted", 0)])
+def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, capsys, tmp_path, results, code):
+    markdown, latex = tmp_path / "table.md", tmp_path / "table.tex"
+    options = ("--levels", "O1", "--tolerance", "0.1", "--fail-on", results, "--markdown", markdown, "--latex", latex)
+    assert in_process(*(options + ("--no-memory", "--no-diagnose", script(TRAINING), 5, 0))) == code
+    told = capsys.readouterr()
+    assert ("ampcompat ab: --fail-on: failed: O1\n" in told.err) == (code == 3)
+    assert "O1: equivalence within 10 % is not shown with 1 seed" in told.out
+    assert "| O1 | failed |" in markdown.read_text() and latex.read_text().count(" & failed & ") == 1
+    assert f"wrote {markdown}\nwrote {latex}\n" in told.err
 
 
 def test_options_behind_the_script_are_pointed_out_where_it_fails(script, capsys):
@@ -244,7 +288,7 @@ def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
     assert in_process(*(options + (path, 4, 0))) == 0
     printed = capsys.readouterr()
     assert " \u00b1 " in printed.out and "arguments" not in printed.out
-    assert "O0 seed 2 (run 2 of 4): 4 steps" in printed.err
+    assert "O0 seed 2 (run 3 of 4): 4 steps" in printed.err
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0", "O2"]
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
@@ -281,7 +325,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["-m", "no_such_module_anywhere"], "no module named"),
         (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
         (["--levels", "O1,O1", "script.py"], "names a level twice"),
-        (["--baseline", "O9", "script.py"], "'O9' is none of"),
+        (["--baseline", "O9", __file__], "'O9' is none of"),
         (["--steps", "0", "script.py"], "not a whole number from 1 up"),
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),
@@ -335,7 +379,7 @@ def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
     before = list(sys.path), list(sys.argv)
     child_process.run_script([path, "--levels", "-m"])
     expected = ["__main__", [path, "--levels", "-m"], os.path.dirname(os.path.realpath(path)), True, path]
-    assert capsys.readouterr().out == "{}\n".format(expected)
+    assert capsys.readouterr().out == f"{expected}\n"
     assert (sys.path, sys.argv) == before
 
 

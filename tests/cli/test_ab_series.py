@@ -12,11 +12,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import forked
-import half_kernels
-import precision
 import pytest
-from processes import ROOT, environment
+from helpers import forked, half_kernels, precision
+from helpers.processes import ROOT, environment
 
 from ampcompat import amp
 from ampcompat.abtest import Report, summary
@@ -28,15 +26,18 @@ SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
 
 class MadeRun(series.SubprocessRun):
-    """A run that ends at once, with losses that its seed and repeat determine; ``begun`` lists all of them."""
+    """A run that ends at once, with losses that its seed and repeat determine; ``begun`` lists all of them.
 
-    begun = []
+    ``timed`` lists the short runs for times.
+    """
+
+    begun, timed = [], []
     broken = ()  # labels of runs that fail
     versions = {"torch": "2.0", "device": "cpu"}
 
     def run_to_end(self, on_event):
         label, base = self.planned.label, self.planned.seed + 10 * self.planned.repeat
-        self.begun.append(label)
+        (self.timed if "-timing-" in self.name else self.begun).append(label)
         self.environment = dict(self.versions)
         self.run.identity.update(self.versions)
         on_event({"environment": self.versions})
@@ -51,6 +52,7 @@ def begun(monkeypatch):
     """Return the labels of the runs that ``ab`` begins, which are made and not trained."""
     monkeypatch.setattr(series, "SubprocessRun", MadeRun)
     monkeypatch.setattr(MadeRun, "begun", [])
+    monkeypatch.setattr(MadeRun, "timed", [])
     return MadeRun.begun
 
 
@@ -76,11 +78,14 @@ def error_of(capsys, *arguments):
 def test_resume_begins_a_file_and_then_runs_what_is_missing(begun, script, tmp_path, capsys):
     path, command = tmp_path / "report.json", ["--levels", "O0,O1", script, "--lr", "0.1"]
     assert ab_command.ab(["--resume", str(path)] + command) == 0
-    assert begun == ["O0", "O0 seed 2", "O1"]
+    assert begun == ["O0", "O1", "O0 seed 2"]
     before = Report.load(str(path))
     del begun[:]
     ab_command.ab(["--resume", str(path), "--repeats", "2"] + [command[0], "O0,O1,O2"] + command[2:])
-    assert begun == ["O1 seed 2", "O2", "O2 seed 2"]
+    assert begun == ["O2", "O1 seed 2", "O2 seed 2"]
+    told = capsys.readouterr().err
+    assert f"{path}: 3 of 6 runs kept\n" in told and f"wrote {path}\n" in told
+    assert "O2 (run 4 of 15): " in told and "O2 timing 3 (run 15 of 15): " in told
     after = Report.load(str(path))
     assert list(after.runs) == ["O0", "O1", "O2"] and after.runs["O0"].loss == before.runs["O0"].loss
     assert [len(run.repeats) for run in after.runs.values()] == [1, 1, 1]
@@ -221,6 +226,28 @@ def test_rows_and_the_baseline(levels, baseline, rows):
         variants.choose_rows(levels, [], "c")
 
 
+@pytest.mark.parametrize(
+    "command, name",
+    [(["a/gan.py", "1"], "gan.py"), (["-m", "pkg.train", "1"], "pkg.train"), (["old/new.py"], "unchanged")],
+)
+def test_where_scripts_are_compared_the_row_of_the_script_has_its_name(command, name):
+    found, chosen = variants.choose_rows(None, [("new.py", {"script": "new.py"})], None, command)
+    assert list(found) == [name, "new.py"] and chosen == name
+
+
+def test_a_file_of_version_0_2_is_resumed_though_its_baseline_had_another_name(begun, script, tmp_path):
+    saved, other = tmp_path / "report.json", tmp_path / "new.py"
+    other.write_text("print('training')\n")
+    command = ["--resume", str(saved), "--against", str(other), script]
+    assert ab_command.ab(command) == 0 and len(begun) == 3
+    report = Report.load(str(saved))
+    report.runs = {"unchanged" if row == "training.py" else row: run for row, run in report.runs.items()}
+    report.baseline = "unchanged"
+    report.save(str(saved))
+    assert ab_command.ab(command) == 0 and len(begun) == 3
+    assert Report.load(str(saved)).baseline == "training.py"
+
+
 def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own_row(tmp_path):
     script, saved = tmp_path / "training.py", tmp_path / "report.json"
     script.write_text(
@@ -235,12 +262,12 @@ def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own
         "        scaled_loss.backward()\n"
         "    optimizer.step()\n"
     )
-    options = ("--steps", "3", "--no-control", "--no-memory", "--no-diagnose", "--json", saved)
+    options = ("--steps", "3", "--no-control", "--no-memory", "--no-diagnose", "--timing-steps", "0", "--json", saved)
     options += ("--variant", "kept: --opt-level O2 keep_fp32=0 loss_scale=1024 VALUE=5")
     other = tmp_path / "python"  # which is not forked
-    other.write_text('#!/bin/sh\nexec "{}" "$@"\n'.format(sys.executable))
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     other.chmod(0o755)
-    options += ("--variant", "same: python={}".format(other), "--variant", "gone: python=no-such-python")
+    options += ("--variant", f"same: python={other}", "--variant", "gone: python=no-such-python")
     done = forked.run(forked.ab, *(options + (script,)), env=environment(**half_kernels.stand_in()))
     assert done.returncode == 0, done.stderr
     report = Report.load(str(saved))
@@ -303,9 +330,44 @@ def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, scr
     report = Report.load(str(path))
     assert sorted(together) == [0, 0, 1, 1, 2, 2]
     assert list(report.runs) == ["O0", "O1", "O2", "O3", "O4"] and len(report.runs["O0"].repeats) == 1
-    assert begun[-5:] == ["O0", "O1", "O2", "O3", "O4"]  # alone, for the times
-    assert len(set(names)) == len(names) == 11  # so that no run finds files of another under {run}
+    rows = ["O0", "O1", "O2", "O3", "O4"]
+    assert MadeRun.timed == rows + rows[::-1] + rows  # alone and in turn, for the times
+    assert len(set(names)) == len(names) == 6 + 15  # so that no run finds files of another under {run}
     assert summary.seconds_per_step(report.runs["O1"]) == 0.5 and report.environment["jobs"] == 3
+
+
+def test_short_runs_take_turns_and_a_resumed_series_repeats_only_rounds_that_a_row_lacks(
+    begun, script, tmp_path, monkeypatch
+):
+    """Times of another day, or of a round without the other levels, are no comparison."""
+    path, timed = tmp_path / "report.json", MadeRun.timed
+    series_of = ["--resume", str(path), "--levels", "O0,O1"]
+    assert ab_command.ab(series_of + [script]) == 0
+    assert timed == ["O0", "O1", "O1", "O0", "O0", "O1"]
+    report = Report.load(str(path))
+    assert [len(run.timings) for run in report.runs.values()] == [3, 3]
+    assert report.runs["O1"].speed.ratio == 1.0 and report.runs["O1"].speed.interval == (1.0, 1.0)
+    del timed[:]
+    assert ab_command.ab(series_of + [script]) == 0 and timed == []
+    report.runs["O1"].timings.pop()  # the series was killed in the third round
+    report.save(str(path))
+    assert ab_command.ab(series_of + [script]) == 0 and timed == ["O0", "O1"]
+    del timed[:]
+    assert ab_command.ab(series_of + ["--timing-rounds", "4", script]) == 0 and timed == ["O1", "O0"]
+    del timed[:]
+    assert ab_command.ab(series_of[:-1] + ["O0,O1,O2", script]) == 0
+    assert timed == ["O0", "O1", "O2", "O2", "O1", "O0", "O0", "O1", "O2"]
+
+
+def test_the_short_run_of_version_0_2_counts_as_one_round(tmp_path):
+    tree = {"schema": 2, "baseline": "O0", "runs": {}}
+    timing = {"step_microseconds": [[10000, 30]]}
+    for level, of_level in (("O0", timing), ("O1", {"step_microseconds": [[5000, 30]]}), ("O2", {})):
+        tree["runs"][level] = {"step_microseconds": [[70000, 30]], "timing": of_level}
+    report = Report.from_json(json.dumps(tree))
+    assert [len(run.timings) for run in report.runs.values()] == [1, 1, 0]
+    rows = summary.summarize(report)
+    assert (rows["O1"].speed, rows["O1"].interval, rows["O2"].speed) == (2.0, None, None)
 
 
 def test_without_a_short_run_the_speed_column_says_so(begun, script, capsys):
@@ -423,7 +485,7 @@ def test_an_interrupted_search_says_what_it_has_found_and_leaves_nothing(tmp_pat
     stdout.touch()
     large = 2.0**23 if precision.IS_STAND_IN else 2.0**10  # the low dtype holds whole numbers only from there on
     (tmp_path / "cancels.py").write_text(CANCELS.replace("LARGE", str(large)))
-    command = "--find-keep-fp32", "O2", "--no-memory", tmp_path / "cancels.py", tmp_path
+    command = "--find-keep-fp32", "O2", "--no-memory", "--timing-steps", "0", tmp_path / "cancels.py", tmp_path
     env = environment(TMPDIR=str(temporary), **half_kernels.stand_in())
     process = forked.start(forked.ab, *command, env=env, stdout=str(stdout))
     _wait_until(lambda: (tmp_path / "second candidate").exists())

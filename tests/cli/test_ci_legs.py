@@ -1,4 +1,4 @@
-"""The legs of .ci/run: they test what they declare, and a leg that cannot run reports it."""
+"""The legs of .ci/run: their versions stand in one file, and a leg that cannot run is reported."""
 
 import os
 import pathlib
@@ -14,26 +14,55 @@ from ampcompat.torch_compat import features
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"
-NEWEST = re.search(r"torch==(\S+)", (ROOT / ".ci" / "requirements-torch-2.15.0.txt").read_text()).group(1)
 
 needs_bash = pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
 
+#: An interpreter whose virtual environments contain a pip and a nox that take no time. What nox does in a session is in
+#: the file SESSION, with $leg and, while it installs, $installing.
 PYTHON = """#!/bin/sh
-case $1 in
-    -m) mkdir -p "$3/bin"; echo 'deactivate() { :; }' >"$3/bin/activate" ;;
-    --version) echo "Python 3.11.0" ;;
+[ "$1" = -m ] || exit 0
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\n' >"$3/bin/pip"
+cat >"$3/bin/nox" <<'END'
+#!/bin/sh
+case "$*" in
+    *--list)
+        sed -nE 's/^([0-9.]+) .*/- torch-\\1 -> tests/p' .ci/torch_versions.txt
+        echo "* main [ci] -> tests"
+        exit ;;
 esac
+while [ $# -gt 0 ]; do
+    case $1 in -s) leg=$2 ;; --install-only) installing=yes ;; --envdir) mkdir -p "$2" ;; esac
+    shift
+done
+echo "nox > Running session $leg"
+. "SESSION"
+END
+chmod +x "$3/bin/pip" "$3/bin/nox"
 """
-REFUSED = """#!/bin/sh
-echo "ERROR: Cannot install torch==2.15.0 because these package versions have conflicting dependencies."
-echo "    The user requested torch==2.15.0"
-echo "    The user requested (constraint) torch<=2.13.0"
-exit 1
-"""
+TESTS = "[ $installing ] || { echo 'torch 1 / python 3'; echo '== 1 passed in 1s =='; }"
+DF = "#!/bin/sh\necho head\necho /dev/x 99999999 0 {} 1% /\n"
 
 
-def start_legs(folder, *legs, **commands):
-    """Start legs with shell scripts in the places of some commands."""
+def rows(*path):
+    lines = ROOT.joinpath(*path).read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if not line.startswith("#")]
+
+
+VERSIONS = rows(".ci", "torch_versions.txt")
+OLDEST, NEWEST = VERSIONS[0][0], VERSIONS[-1][0]
+
+
+def minor(release):
+    return release.rpartition(".")[0]
+
+
+def start_legs(folder, session, *legs, **commands):
+    """Start legs with shell scripts in the places of Python and some commands; ``session`` is what nox does."""
+    (folder / "session").write_text(session)
+    commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n"}, **commands)
+    for name in [f"python3.{number}" for number in range(7, 14)]:
+        commands[name] = PYTHON.replace("SESSION", str(folder / "session"))
     for name, text in commands.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -42,74 +71,136 @@ def start_legs(folder, *legs, **commands):
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
 
 
-def run_leg(folder, **commands):
-    """Run the newest leg; return (exit code, what it prints)."""
-    process = start_legs(folder, "torch-" + NEWEST, **commands)
+def run_legs(folder, session, *legs, **commands):
+    """Run legs; return (exit code, the lines that are printed)."""
+    process = start_legs(folder, session, *legs, **commands)
     printed = process.communicate(timeout=300)[0]
-    return process.returncode, printed
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == [], printed
+    return process.returncode, printed.splitlines()
 
 
-def test_the_tested_versions_of_torch_are_those_of_the_legs():
-    in_nox = set(re.findall(r'\("3\.\d+", "([\d.]+)", ', (ROOT / "noxfile.py").read_text()))
-    assert {tuple(each.split(".")[:2]) for each in in_nox} == {tuple(each.split(".")) for each in features.TESTED}
-    of_main = set(re.findall(r"pip install torch==(\S+) -e", (ROOT / "README.md").read_text()))
-    assert set(re.findall(r"torch-(\d[\d.]*\d)", SCRIPT.read_text())) == in_nox - of_main
+def test_the_versions_of_torch_are_the_same_everywhere():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert list(features.TESTED) == [minor(release) for release, *_ in VERSIONS]
+    (of_main,) = [row[0] for row in VERSIONS if row[2] == "main"]
+    assert set(re.findall(r"pip install torch==(\S+) ", readme)) == {of_main}
+    assert f"torch {OLDEST} to {minor(NEWEST)}" in readme
+    page = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
+    by_ci, by_hand = re.findall(
+        r"^- CI runs .* with torch ([^,].*?), on Python .*\n? *With (.*?) it passes too",
+        page.replace("\n  ", " "),
+        re.M,
+    )[0]
+    for listed, is_by_hand in ((by_ci, False), (by_hand, True)):
+        expected = [minor(row[0]) for row in VERSIONS if (row[2] == "hand") is is_by_hand]
+        assert [".".join(each.split(".")[:2]) for each in re.findall(r"\d[.\d]*\d", listed)] == expected
+    folder = ROOT / "tests" / "clients"
+    pinned = {line for path in folder.rglob("requirements.txt") for line in path.read_text().splitlines()}
+    assert {line for line in pinned if line.startswith("torch==")} == {"torch==" + of_main}
 
 
-def test_the_newest_and_the_oldest_torch_are_the_same_everywhere():
-    assert features.TESTED[-1] == NEWEST.rpartition(".")[0]
-    assert "torch-" + NEWEST in re.search(r'^ALL="(.+)$', SCRIPT.read_text(), re.MULTILINE).group(1)
-    oldest = re.search('"torch>=([^"]+)"', (ROOT / "setup.py").read_text()).group(1)
-    assert features.TESTED[0] == oldest.rpartition(".")[0]
-    assert "torch {} to {}".format(oldest, features.TESTED[-1]) in (ROOT / "README.md").read_text()
+def test_the_workflow_runs_every_leg_of_ci():
+    named = re.findall(r"\{leg: ([\w.-]+),", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    legs = re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile) + [
+        row[0] for row in rows("tests", "clients", "table.txt")
+    ]
+    legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row[2] != "hand"]
+    assert sorted(named) == sorted(legs) and len(legs) > 8
+
+
+@needs_bash
+def test_a_leg_that_passes_is_one_line_and_the_reasons_for_skips(tmp_path):
+    session = TESTS.replace("echo '==", "echo 'SKIPPED [2] tests/a.py:3: no GPU'; echo '==")
+    code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
+    assert (
+        code == 0 and lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and lines.count("     2  no GPU") == 2
+    )
+    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
+
+
+@needs_bash
+def test_all_that_the_main_leg_prints_is_shown_and_its_summary_is_the_last_line(tmp_path):
+    code, lines = run_legs(tmp_path, "echo something; " + TESTS)
+    assert code == 0 and "something" in lines
+    assert lines[-1] == "failed: none; NOT RUN: none; main: 1 passed in 1s"
+
+
+@needs_bash
+@pytest.mark.parametrize("leg", ["main", "torch-1.5.1"])
+def test_failing_tests_fail_the_run(tmp_path, leg):
+    session = "[ $installing ] || { echo torch 1 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
+    code, lines = run_legs(tmp_path, session, leg)
+    assert code == 1 and "FAILED test_a" in lines and f"leg {leg} FAILED: 1 failed in 1s" in lines
+    assert lines[-1].startswith(f"failed: {leg}; NOT RUN: none; main: ")
+
+
+@needs_bash
+def test_an_installation_that_breaks_fails_the_run(tmp_path):
+    code, lines = run_legs(tmp_path, "echo SyntaxError in setup.py; exit 1", "torch-1.5.1")
+    assert code == 1 and "SyntaxError in setup.py" in lines and lines.count("SyntaxError in setup.py") == 1
+    assert lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
 
 
 @needs_bash
 def test_a_leg_without_enough_disk_is_said_not_to_be_run(tmp_path):
-    code, printed = run_leg(tmp_path, df="#!/bin/sh\necho head\necho /dev/x 99999999 0 15000000 1% /\n")
-    assert "leg torch-2.15.0 was NOT RUN: it needs 15 GB of free disk, and" in printed
-    assert "has 14 GB" in printed
-    assert printed.splitlines()[-1].startswith("failed: none; NOT RUN: torch-2.15.0;")
-    assert code == 0
+    code, lines = run_legs(tmp_path, TESTS, "torch-" + NEWEST, df=DF.format(15000000))
+    assert any("leg torch-2.15.0 was NOT RUN: it needs 15 GB of free disk, and" in line for line in lines)
+    assert code == 0 and lines[-1].startswith("failed: none; NOT RUN: torch-2.15.0;")
 
 
 @needs_bash
-def test_a_leg_that_the_machines_constraints_refuse_is_said_not_to_be_run(tmp_path):
-    plenty = "#!/bin/sh\necho head\necho /dev/x 99999999 0 99999999 1% /\n"
-    commands = {"df": plenty, "python3.13": PYTHON, "pip": REFUSED, "sleep": "#!/bin/sh\n"}
-    code, printed = run_leg(tmp_path, **commands)
-    assert "leg torch-2.15.0 was NOT RUN: its packages cannot be fetched" in printed
-    assert "The user requested (constraint) torch<=2.13.0" in printed
-    assert code == 0
+def test_a_leg_without_an_interpreter_is_said_not_to_be_run(tmp_path):
+    session = "echo 'nox > Session torch-1.5.1 skipped: Python interpreter 3.8 not found.'"
+    code, lines = run_legs(tmp_path, session, "torch-1.5.1")
+    assert any("leg torch-1.5.1 was NOT RUN: Python interpreter 3.8 not found." in line for line in lines) and code == 0
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "reason", ["The user requested (constraint) torch<=2.13.0", "Retrying (Retry(total=4)", "No space left on device"]
+)
+def test_a_leg_whose_packages_cannot_be_fetched_is_said_not_to_be_run(tmp_path, reason):
+    session = f"echo attempt >>{tmp_path}/attempts; echo '{reason}'; exit 1"
+    code, lines = run_legs(tmp_path, session, "torch-" + NEWEST)
+    assert "******** leg torch-2.15.0 was NOT RUN: its packages cannot be fetched ********" in lines
+    assert reason in lines and code == 0
+    assert (tmp_path / "attempts").read_text().split() == ["attempt"] * 3
+
+
+@needs_bash
+def test_the_main_leg_cannot_be_left_out(tmp_path):
+    code, lines = run_legs(tmp_path, "echo Connection broken; exit 1", "main")
+    assert code == 1 and lines[-1].startswith("failed: main; NOT RUN: main;")
 
 
 @needs_bash
 def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
     log = tmp_path / "installed"
-    tests = """#!/bin/sh
-    case $* in
-        "-m pytest "*) until [ "$(wc -l <{0})" = 2 ]; do sleep 0.1; done; echo "== 1 passed in 1s ==" ;;
-        *) echo "torch 1 / python 3" ;;
-    esac
-    """.format(log)
-    stubs = {"python3.8": PYTHON, "python3.10": PYTHON, "python": tests, "pip": "#!/bin/sh\necho $3 >>{}\n".format(log)}
-    process = start_legs(tmp_path, "torch-1.5.1", "torch-1.12.1", **stubs)
-    printed = process.communicate(timeout=300)[0]
-    assert printed.count("leg torch 1 / python 3: 1 passed in 1s") == 2
-    assert printed.splitlines()[-1].startswith("failed: none; NOT RUN: none;") and process.returncode == 0
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    session = f"""
+        if [ $installing ]; then echo $leg >>{log}; exit; fi
+        until [ "$(wc -l <{log})" = 2 ]; do sleep 0.1; done; {TESTS}
+    """
+    code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
+    assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
 
 
 @needs_bash
 def test_an_interrupted_run_ends_the_installation_in_the_background(tmp_path):
     pid = tmp_path / "pid"
-    stubs = {"python3.8": PYTHON, "pip": "#!/bin/sh\necho $$ >{0}.new; mv {0}.new {0}\nexec sleep 500\n".format(pid)}
-    process = start_legs(tmp_path, "torch-1.5.1", **stubs)
+    session = f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec /bin/sleep 500"
+    process = start_legs(tmp_path, session, "torch-1.5.1")
     wait_until(pid.exists)
     process.terminate()
     process.communicate(timeout=300)
     wait_until(lambda: not is_running(int(pid.read_text())))
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+@needs_bash
+def test_an_unknown_leg_is_an_error_that_names_those_there_are(tmp_path):
+    code, lines = run_legs(tmp_path, TESTS, "nowhere")
+    assert code == 2 and lines[-1].startswith("unknown leg: nowhere (there are: torch-1.3.1 ")
 
 
 def wait_until(condition):

@@ -42,4 +42,4 @@ def test_the_table_lists_only_functions_that_this_torch_has(lines):
 def test_the_table_explains_every_rule(lines):
     assert set(RULES) == set(rules.RULES)
     for rule, meaning in RULES.items():
-        assert "{:14} : {}".format(rule, meaning) in lines
+        assert f"{rule:14} : {meaning}" in lines

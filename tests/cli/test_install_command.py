@@ -7,7 +7,7 @@ import sysconfig
 import venv
 
 import pytest
-from processes import ROOT, environment, python
+from helpers.processes import ROOT, environment, python
 
 IMPORT = "import sys, apex; print(apex.__file__); print(sorted({'torch', 'ampcompat'} & set(sys.modules)))"
 
@@ -35,7 +35,7 @@ class Environment:
             folder = os.path.join(self.site, *name.split("."))
             os.makedirs(folder)
             with open(os.path.join(folder, "__init__.py"), "w") as file:
-                file.write("where = {!r}\n".format(name))
+                file.write(f"where = {name!r}\n")
 
 
 @pytest.fixture

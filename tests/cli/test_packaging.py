@@ -1,6 +1,5 @@
 """The wheel, the source archive, the legs of CI, and the commands of the README."""
 
-import ast
 import glob
 import os
 import re
@@ -8,10 +7,12 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
+from email.parser import HeaderParser
 
 import pytest
 import torch
-from processes import ROOT, python
+from helpers.processes import ROOT, python
+from packaging.requirements import Requirement
 
 import ampcompat
 from ampcompat.abtest.report import renderer
@@ -31,9 +32,15 @@ def readme_commands():
     return [line[4:] for line in read("README.md").splitlines() if line.startswith("    pip install torch")]
 
 
+def torch_releases():
+    """Return the releases of torch that have a leg, oldest first."""
+    lines = read(".ci", "torch_versions.txt").splitlines()
+    return [line.split()[0] for line in lines if not line.startswith("#")]
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
-    """Return the names in a wheel and in a source archive, built from a copy of this checkout."""
+    """Return the names in a wheel and in a source archive, built from this checkout, and the wheel's metadata."""
     pytest.importorskip("setuptools", reason="setuptools builds the package")
     pytest.importorskip("wheel", reason="older setuptools needs wheel to build one") if _old_setuptools() else None
     copy = str(tmp_path_factory.mktemp("build") / "checkout")
@@ -43,9 +50,11 @@ def distributions(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(glob.glob(os.path.join(copy, "dist", "*.whl"))[0]) as wheel:
         in_wheel = set(wheel.namelist())
+        (name,) = [name for name in in_wheel if re.match(r"ampcompat-.*/METADATA$", name)]
+        metadata = HeaderParser().parsestr(wheel.read(name).decode("utf-8"))
     with tarfile.open(glob.glob(os.path.join(copy, "dist", "*.tar.gz"))[0]) as archive:
         in_archive = {name.partition("/")[2] for name in archive.getnames()}
-    return in_wheel, in_archive
+    return in_wheel, in_archive, metadata
 
 
 def _old_setuptools():
@@ -64,7 +73,7 @@ def files_under(folder):
 def test_wheel_and_source_archive_hold_the_whole_package_and_its_alias(distributions):
     expected = set(files_under("ampcompat"))
     assert len([name for name in expected if name.startswith(ALIAS.replace(os.sep, "/"))]) > 20
-    for shipped in distributions:
+    for shipped in distributions[:2]:
         assert expected - shipped == set()
 
 
@@ -72,7 +81,7 @@ def test_the_wheel_holds_nothing_else(distributions):
     in_wheel = distributions[0]
     assert {name.partition("/")[0] for name in in_wheel} == {
         "ampcompat",
-        "ampcompat-{}.dist-info".format(ampcompat.__version__),
+        f"ampcompat-{ampcompat.__version__}.dist-info",
     }
 
 
@@ -86,28 +95,31 @@ def test_the_source_archive_holds_every_file_that_git_tracks(distributions):
     assert tracked - distributions[1] == set()
 
 
-@pytest.mark.parametrize("extra, shown", [("REPORT", renderer.NOT_INSTALLED), ("MIGRATE", migrate.NOT_INSTALLED)])
-def test_what_is_said_of_missing_packages_names_those_of_the_extra(extra, shown):
-    names = ast.literal_eval(re.search(r"^{} = (.*)$".format(extra), read("setup.py"), re.MULTILINE).group(1))
-    command = " ".join("'{}'".format(each) if ">" in each else each for each in names)
-    assert "pip install {}.".format(command) in shown
+def requirements(metadata, extra=None):
+    """Return the requirements of the package that need no extra, or those of an extra, as the metadata has them."""
+    found = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    wanted = [each for each in found if not each.marker or extra and each.marker.evaluate({"extra": extra})]
+    return {str(each.name) + str(each.specifier) for each in wanted if (each.marker is None) is (extra is None)}
 
 
-def test_the_requirements_of_ci_are_those_of_the_extras():
-    setup, hooks = read("setup.py"), read(".pre-commit-config.yaml")
-    for extra in ("LINT", "DOCS"):
-        lines = read(".ci", "requirements-{}.txt".format(extra.lower())).splitlines()
-        names = [line for line in lines if not line.startswith("#")]
-        assert "{} = {}\n".format(extra, str(names).replace("'", '"')) in setup
-    ruff = re.search(r"ruff==(\S+)", read(".ci", "requirements-lint.txt")).group(1)
-    assert "rev: v{}\n".format(ruff) in hooks
+def test_the_metadata_is_that_of_the_project(distributions):
+    metadata = distributions[2]
+    assert (metadata["Name"], metadata["Version"]) == ("ampcompat", ampcompat.__version__)
+    assert (metadata["License"], metadata["Requires-Python"]) == ("BSD-3-Clause", ">=3.7")
+    assert requirements(metadata) == {"torch>=" + torch_releases()[0], "packaging"}
+    assert metadata.get_payload() == read("README.md")
 
 
-def test_the_workflow_runs_every_leg():
-    named = re.findall(r"\{leg: ([\w.-]+),", read(".github", "workflows", "ci.yml"))
-    legs = re.search(r'^ALL="(.+) \$\(sed', read(".ci", "run"), re.MULTILINE).group(1).split()
-    table = [line.split()[0] for line in read("tests", "clients", "table.txt").splitlines() if line[:1] != "#"]
-    assert sorted(named) == sorted(legs + table)
+@pytest.mark.parametrize("extra, shown", [("report", renderer.NOT_INSTALLED), ("migrate", migrate.NOT_INSTALLED)])
+def test_what_is_said_of_missing_packages_names_those_of_the_extra(distributions, extra, shown):
+    assert "pip install " in shown
+    named = shown.partition("pip install ")[2].rstrip(".").replace("'", "").split()
+    assert set(named) == requirements(distributions[2], extra)
+
+
+def test_the_hooks_before_a_commit_run_the_ruff_of_ci(distributions):
+    (ruff,) = requirements(distributions[2], "lint")
+    assert "rev: v{}\n".format(ruff.partition("==")[2]) in read(".pre-commit-config.yaml")
 
 
 def test_the_version_is_the_newest_release_of_the_changelog_and_the_citation():
@@ -121,22 +133,6 @@ def test_the_readme_is_short_and_names_the_two_commands():
     first, second = readme_commands()
     assert first.startswith("pip install torch==2.13.0 '.[examples]' && python -m ampcompat run examples/digits_cnn.py")
     assert second == "pip install torch==2.13.0 -e '.[test]' && python -m pytest -n auto --dist loadfile"
-
-
-def test_ci_runs_the_readmes_second_command():
-    script = read(".ci", "run")
-    extract = re.search(r"^readme_command\(\) \{\n(.*?)^\}", script, re.MULTILINE | re.DOTALL).group(0)
-    command = subprocess.check_output(["bash", "-c", extract + "\nreadme_command"], cwd=ROOT).decode()
-    assert command.splitlines() == [readme_commands()[1]]
-    # It has no command of its own, but for the packages of clients.
-    installing = [line for line in script.splitlines() if "pip install" in line]
-    given = ("sed -n", "-r $folder/requirements.txt", "-r .ci/requirements-$1.txt")
-    assert all(any(each in line for each in given) for line in installing) and "eval" in script
-
-
-def test_ci_says_which_legs_there_are():
-    done = subprocess.run(["bash", os.path.join(ROOT, ".ci", "run"), "nowhere"], stderr=subprocess.PIPE)
-    assert done.returncode == 2 and b"main" in done.stderr
 
 
 def test_the_readmes_levels_are_those_of_the_table():

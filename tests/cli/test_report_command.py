@@ -4,9 +4,9 @@ import os
 import sys
 
 import pytest
-from made_reports import MADE, good_report
-from pages import skip_without_report_extra
-from processes import python
+from helpers.made_reports import MADE, good_report
+from helpers.pages import skip_without_report_extra
+from helpers.processes import python
 
 from ampcompat.abtest import advice, to_text
 from ampcompat.cli import main
@@ -56,7 +56,7 @@ def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
         assert "Opt levels of digits_cnn.py" in file.read()
     with open(image, "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
-    assert capsys.readouterr().out.endswith("wrote {}\nwrote {}\n".format(page, image))
+    assert capsys.readouterr().out.endswith(f"wrote {page}\nwrote {image}\n")
 
 
 def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_path):
@@ -68,7 +68,7 @@ def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_
     assert main(["report", files[0], twin, "--html", page]) == 0
     with open(page, encoding="utf-8") as file:
         said = file.read()
-    assert "<h2>{}: Verdict</h2>".format(twin) in said
+    assert f"<h2>{twin}: Verdict</h2>" in said
 
 
 @pytest.mark.parametrize(

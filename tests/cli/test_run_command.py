@@ -4,11 +4,10 @@ import json
 import os
 import textwrap
 
-import forked
-import half_kernels
 import pytest
 import torch
-from processes import ROOT, RUN, environment, error_line, python, run_in_process
+from helpers import forked, half_kernels
+from helpers.processes import ROOT, RUN, environment, error_line, python, run_in_process
 
 from ampcompat.cli import main
 from ampcompat.cli import run as run_command
@@ -117,7 +116,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_two(script, tmp_path, ar
     [
         (["script.py", "--lr", "1"], "'script.py' is no command; did you mean: ampcompat run script.py --lr 1\n"),
         (["rnu", "script.py"], "'rnu' is no command; did you mean: ampcompat run script.py\n"),
-        (["absent.py"], "'absent.py' is no command; choose from run, check, migrate, checkpoint, ab, report"),
+        (["absent.py"], "'absent.py' is no command; choose from run, check, migrate, checkpoint, estimate, ab"),
         (["--opt-level", "O1", "script.py"], "come after it: ampcompat run --opt-level O1 script.py\n"),
         (["--steps", "5", "ab", "script.py"], "come after it: ampcompat ab --steps 5 script.py\n"),
         (["--levels", "O0,O1", "script.py"], "come after it: ampcompat COMMAND --levels O0,O1 script.py\n"),

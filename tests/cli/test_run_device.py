@@ -2,10 +2,10 @@
 
 import os
 
-import forked
 import pytest
 import torch
-from processes import ROOT, RUN, environment, python
+from helpers import forked
+from helpers.processes import ROOT, RUN, environment, python
 
 from ampcompat.cli import device_option
 from ampcompat.cli.argument_parser import CommandParser
@@ -32,7 +32,7 @@ def script(tmp_path):
 
 @pytest.mark.parametrize("name", ["apex.parallel", "apex.amp", "syncbn", "amp_C"])
 def test_a_script_may_import_apex_before_torch(script, name):
-    path = script("import {}\nimport torch\nprint(torch.ones(1).cuda().is_cuda)".format(name))
+    path = script(f"import {name}\nimport torch\nprint(torch.ones(1).cuda().is_cuda)")
     done = python(*(ON_CPU + (path,)))
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
@@ -74,7 +74,7 @@ def test_without_the_option_nothing_of_it_is_imported_or_set(script):
     source += "os.environ.get('AMPCOMPAT_DEVICE'), [p for p in sys.path if 'cuda_redirect' in p], "
     source += "torch.cuda.is_available())"
     done = python(*(RUN + (script(source),)))
-    assert done.stdout == "[] None [] {}\n".format(torch.cuda.is_available()), done.stderr
+    assert done.stdout == f"[] None [] {torch.cuda.is_available()}\n", done.stderr
 
 
 def test_a_script_that_does_not_import_torch_stays_without(script):
@@ -105,12 +105,12 @@ def test_the_users_own_sitecustomize_runs_and_torch_is_imported_as_usual(script,
 
 def test_runs_nest_and_the_inner_option_is_used(script):
     shown = "os.environ['AMPCOMPAT_DEVICE'], os.environ['PYTHONPATH'].count('cuda_redirect')"
-    inner = script("import os; print({})".format(shown), "in.py")
+    inner = script(f"import os; print({shown})", "in.py")
     path = script(
         "import subprocess, sys\n"
         "for more in ([], ['--device', 'cpu']):\n"
-        "    command = [sys.executable, '-m', 'ampcompat', 'run'] + more + [{!r}]\n"
-        "    print(subprocess.check_output(command).decode().strip())".format(inner)
+        f"    command = [sys.executable, '-m', 'ampcompat', 'run'] + more + [{inner!r}]\n"
+        "    print(subprocess.check_output(command).decode().strip())"
     )
     done = python(*(ON_CPU + (path,)))
     assert done.stdout == "cpu 1\ncpu 1\n", done.stderr
@@ -138,7 +138,7 @@ def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
         pytest.skip("this machine has that device")
     with pytest.raises(SystemExit):
         device_option.apply_option(CommandParser(prog="ampcompat run"), name)
-    message = "ampcompat run: error: --device {}: not available to this torch, only cpu".format(name)
+    message = f"ampcompat run: error: --device {name}: not available to this torch, only cpu"
     assert capsys.readouterr().err.startswith(message) and startup.VARIABLE not in os.environ
 
 
@@ -184,11 +184,11 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the scripts
     ],
 )
 def test_below_an_error_of_cuda_there_is_the_command_for_the_cpu(script, statement):
-    path = script("import torch\nfrom apex import amp\n{}\n".format(statement))
+    path = script(f"import torch\nfrom apex import amp\n{statement}\n")
     done = python(*(RUN + ("--opt-level", "O1", path, "--name", "two words")))
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and "Traceback (most recent call last):" in lines
-    assert lines[-1] == NO_CUDA + "--opt-level O1 {} --name 'two words'".format(path)
+    assert lines[-1] == NO_CUDA + f"--opt-level O1 {path} --name 'two words'"
 
 
 @without_cuda
@@ -211,7 +211,7 @@ def test_no_other_error_has_that_command_below_it(script, arguments, source):
     "statement, is_of_cuda", [("torch.cuda.set_device(0)", True), ("raise ValueError('no more data')", False)]
 )
 def test_ab_ends_with_the_command_for_the_cpu_after_an_error_of_cuda(script, statement, is_of_cuda):
-    path = script("import torch\nfrom apex import amp\n{}\n".format(statement))
+    path = script(f"import torch\nfrom apex import amp\n{statement}\n")
     done = python("-m", "ampcompat", "ab", "--levels", "O0", "--no-control", "--steps", "2", path)
     expected = "ampcompat: this machine has no CUDA device; try: ampcompat ab --device cpu --levels O0 --no-control"
-    assert done.returncode == 1 and ("{} --steps 2 {}".format(expected, path) in done.stderr) is is_of_cuda
+    assert done.returncode == 1 and (f"{expected} --steps 2 {path}" in done.stderr) is is_of_cuda

@@ -1,9 +1,8 @@
 """``run --diagnose``: prints for an unchanged script why steps were skipped, and a histogram of its gradients."""
 
-import forked
-import half_kernels
 import pytest
-from processes import environment, run_in_process
+from helpers import forked, half_kernels
+from helpers.processes import environment, run_in_process
 
 import ampcompat
 

@@ -11,13 +11,13 @@ def train(rank, folder):
     torch.distributed.destroy_process_group()  # the group that ``ranks`` made
     with redirect_device("cpu"):
         torch.cuda.set_device(rank)
-        meeting = "file://{}/redirected".format(folder)
+        meeting = f"file://{folder}/redirected"
         torch.distributed.init_process_group("nccl", init_method=meeting, rank=rank, world_size=2)
         total = torch.full((2,), rank + 1.0, device=torch.device("cuda", rank))
         torch.distributed.all_reduce(total)
         torch.distributed.barrier()
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to("cuda:{}".format(rank))
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to(f"cuda:{rank}")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         parallel = nn.parallel.DistributedDataParallel(model, device_ids=[rank], output_device=rank)
         x = torch.arange(8.0, device="cuda").view(4, 2)[2 * rank : 2 * rank + 2]

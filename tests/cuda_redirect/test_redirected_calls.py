@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from processes import python
+from helpers.processes import python
 from torch import nn
 
 from ampcompat.cuda_redirect import redirect_device
@@ -432,7 +432,7 @@ def test_data_parallel_shows_the_devices_that_it_was_given(device_ids):
     parallel = nn.DataParallel(nn.Linear(2, 2), device_ids, output_device=None)
     expected = [0] if device_ids is None else [1, 0] if "cuda:1" in device_ids else list(device_ids)
     assert parallel.device_ids == expected and parallel.output_device == expected[0]
-    x = torch.randn(4, 2).to("cuda:{}".format(parallel.device_ids[0]))
+    x = torch.randn(4, 2).to(f"cuda:{parallel.device_ids[0]}")
     assert torch.equal(parallel(x), parallel.module(x)) and x.device == parallel.src_device_obj
     assert nn.DataParallel(nn.Linear(2, 2), [0, 1], output_device="cuda:1").output_device == 1
 

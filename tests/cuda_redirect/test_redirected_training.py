@@ -3,10 +3,10 @@
 import contextlib
 
 import pytest
-import ranks
 import redirected_ranks
 import torch
-from precision import IS_STAND_IN
+from helpers import ranks
+from helpers.precision import IS_STAND_IN
 from torch import nn
 
 import ampcompat

@@ -120,5 +120,5 @@ def test_numbers_are_short(value, expected):
 )
 def test_advice_on_an_input(value, expected):
     _, text, advice = explain(facts_with(loss="nan", input=value, param_gradient=GRADIENT))
-    assert "{} was there already in {}, in {}".format(value.kind, value.name, value.dtype) in text
+    assert f"{value.kind} was there already in {value.name}, in {value.dtype}" in text
     assert expected in advice

@@ -3,11 +3,10 @@
 import copy
 import pickle
 
-import networks
-import precision
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp
@@ -151,7 +150,7 @@ def test_earlier_maxima_are_unscaled(each):
     before = 0.5 if "gradient of 0.weight" in text else 0.25
     assert (
         "its largest unscaled absolute value before was {}, which is {} scaled".format(
-            before, "{:.0f}".format(scaled * before / 0.5) if scaled < 1e6 else "{:.3g}".format(scaled * before / 0.5)
+            before, f"{scaled * before / 0.5:.0f}" if scaled < 1e6 else f"{scaled * before / 0.5:.3g}"
         )
         in text
     )
@@ -320,7 +319,7 @@ def test_a_skip_that_is_known_late_has_the_number_of_its_step():
     try:
         torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
     except (TypeError, RuntimeError) as error:
-        pytest.skip("this torch has no fused optimizer for the CPU: {}".format(error))
+        pytest.skip(f"this torch has no fused optimizer for the CPU: {error}")
     model, diagnosis = Net(), OverflowDiagnosis()
     with ampcompat.session("O1", observers=[diagnosis], verbosity=0):
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
@@ -336,7 +335,7 @@ def test_a_skip_that_was_not_read_is_reported_when_the_session_closes():
     try:
         torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
     except (TypeError, RuntimeError) as error:
-        pytest.skip("this torch has no fused optimizer for the CPU: {}".format(error))
+        pytest.skip(f"this torch has no fused optimizer for the CPU: {error}")
     diagnosis = train(
         Net(),
         4,

@@ -1,15 +1,15 @@
 """Compiled models train under diagnose, and the findings say that their outputs were not recorded."""
 
-import compilers
 import pytest
 import torch
+from helpers import compilers
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
 
 if not hasattr(torch, "compile"):
-    pytest.skip("torch {} has no torch.compile".format(torch.__version__), allow_module_level=True)
+    pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)
 if not hasattr(torch.compiler, "is_compiling"):
     pytest.skip("ampcompat cannot tell that this torch compiles: the casts split its graphs", allow_module_level=True)
 pytestmark = pytest.mark.usefixtures("compiled_before")

@@ -3,10 +3,10 @@
 import os
 import sys
 
-import precision
 import pytest
 import torch
-from processes import ROOT
+from helpers import precision
+from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat import amp

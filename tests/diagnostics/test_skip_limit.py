@@ -63,7 +63,7 @@ def test_a_finite_loss_with_infinite_gradients_names_the_module(each, name, caps
     train(model, 4, lambda step, loss: InfiniteGradient.apply(loss), opt_level=each, max_skips=3)
     sentence = [line for line in capsys.readouterr().out.splitlines() if "in a row" in line][0]
     assert "The loss was finite" in sentence
-    assert "inf came first in the gradient at the output of {},".format(name) in sentence
+    assert f"inf came first in the gradient at the output of {name}," in sentence
     assert "lower scales did not help, so the unscaled gradients are too large" in sentence
 
 

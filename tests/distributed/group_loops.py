@@ -1,7 +1,7 @@
 """Ranks that train different params, such as shards: no gradient is all-reduced. Importable by spawned processes."""
 
 import torch
-from precision import HIGH
+from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp

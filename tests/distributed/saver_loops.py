@@ -4,9 +4,8 @@ import collections
 import os
 import sys
 
-import half_kernels
-import pairing
 import torch
+from helpers import half_kernels, pairing
 
 import ampcompat
 from ampcompat import amp

@@ -7,7 +7,7 @@ import signal
 import sys
 
 import torch
-from processes import ROOT
+from helpers.processes import ROOT
 from sharded_levels_loops import SCALE, Case, Net, loss_of, shard
 
 import ampcompat

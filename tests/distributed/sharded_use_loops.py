@@ -119,7 +119,8 @@ def unsharded_parts(rank):
 def shared_scaler(rank):
     """Return the gradients of two passes, of which the first is not reduced, and the loss scale lowered in between."""
     net, other = shard(make_net()), shard(make_net())
-    optimizer, its_optimizer = initialized(net), initialized(other)
+    optimizers = [sgd(each.parameters()) for each in (net, other)]
+    _, (optimizer, its_optimizer) = amp.initialize([net, other], optimizers, opt_level="O2", verbosity=0)
     first, second = (batch[rank::2] for batch in batches()[:2])
     net.set_requires_gradient_sync(False)
     backward(net, optimizer, first)

@@ -2,8 +2,8 @@
 
 import ddp_loops
 import pytest
-import ranks
 import torch
+from helpers import ranks
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

@@ -1,10 +1,9 @@
 """Models sharded by torch's ``fully_shard`` (FSDP2) over two gloo processes."""
 
 import pytest
-import ranks
 import sharded_loops
-import sharding
 import torch
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)

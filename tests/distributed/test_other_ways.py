@@ -2,7 +2,7 @@
 
 import other_ways_loops as loops
 import pytest
-import ranks
+from helpers import ranks
 
 try:
     from torch.distributed.fsdp import fully_shard  # noqa: F401

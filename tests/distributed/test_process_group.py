@@ -1,10 +1,9 @@
 """Overflow checks over a process group: ranks with separate gradients skip the same steps and keep equal scales."""
 
-import fused_optimizers
 import group_loops
 import pytest
-import ranks
 import torch
+from helpers import fused_optimizers, ranks
 
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpTypeError

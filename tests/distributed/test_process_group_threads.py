@@ -3,10 +3,10 @@
 import os
 import sys
 
-import forked
 import pytest
 import torch
-from processes import RUN, python
+from helpers import forked
+from helpers.processes import RUN, python
 
 from ampcompat.torch_compat import process_groups
 

@@ -1,9 +1,9 @@
 """Every level with accumulation, checkpointing and two processes, and with pairs of them, learns digits_cnn alike."""
 
 import pytest
-import ranks
 import saver_loops
 import torch
+from helpers import ranks
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)

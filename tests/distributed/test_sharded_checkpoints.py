@@ -3,9 +3,8 @@
 import os
 
 import pytest
-import ranks
-import sharding
 import torch
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)
@@ -67,7 +66,7 @@ def read(folder):
     state = {"step": 0, "model": net.state_dict(), "optimizer": get_optimizer_state_dict(net, optimizer)}
     state["amp"] = {"loss_scaler0": {"loss_scale": 0.0, "unskipped": 0}}
     step = max(loops.example().saved_steps(folder))
-    dcp.load(state, checkpoint_id=os.path.join(folder, "step-{}".format(step)), no_dist=True)
+    dcp.load(state, checkpoint_id=os.path.join(folder, f"step-{step}"), no_dist=True)
     net.load_state_dict(state["model"])
     set_optimizer_state_dict(net, optimizer, state["optimizer"])
     return state, net, optimizer

@@ -1,10 +1,9 @@
 """O2, O3 and O5 under ``fully_shard``: the numbers of torch's own mixed precision, to the bit."""
 
 import pytest
-import ranks
-import sharding
 import torch
-from pairing import pairs
+from helpers import ranks, sharding
+from helpers.pairing import pairs
 from sharded_levels_loops import Case
 
 if sharding.why_not():

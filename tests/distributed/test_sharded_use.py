@@ -1,10 +1,9 @@
 """Sharded models at levels that cast weights: what is kept, restored, refused, accumulated, skipped by a flag."""
 
 import pytest
-import ranks
-import sharding
 import torch
 from ddp_loops import batches, make_net
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)

@@ -1,10 +1,10 @@
 """Gradient accumulation under no_sync: gradients and overflow flags are reduced in the next synchronized pass."""
 
 import pytest
-import ranks
 import torch
 import unsynced_loops
-from networks import holds_nonzero
+from helpers import ranks
+from helpers.networks import holds_nonzero
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

@@ -5,10 +5,10 @@ import os
 import re
 
 import pytest
-import sharding
 import torch
-from half_kernels import trains_in
-from processes import ROOT
+from helpers import sharding
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
 
 from ampcompat import amp, memory_tools, sessions
 from ampcompat.cli import main
@@ -45,7 +45,8 @@ def test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     for number, source in enumerate(blocks(page), 1):
-        exec(compile(source, "{}, example {}".format(page, number), "exec"), names)
+        exec(compile(source, f"{page}, example {number}", "exec"), names)
+    assert list(tmp_path.iterdir()) == [], "it wrote into the reader's folder"
 
 
 def test_every_page_has_an_example():
@@ -54,7 +55,7 @@ def test_every_page_has_an_example():
 
 def test_the_readme_and_the_site_lead_to_every_page():
     assert {"docs/" + page for page in PAGES if page != "index.md"} - set(links(read("README.md"))) == set()
-    assert [page for page in PAGES if ": {}\n".format(page) not in read("mkdocs.yml")] == []
+    assert [page for page in PAGES if f": {page}\n" not in read("mkdocs.yml")] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -4,11 +4,11 @@ import importlib.util
 import os
 import re
 
-import forked
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
 
 
 def read(*path):
@@ -43,7 +43,7 @@ def test_its_figures_are_those_of_the_results():
     for line in figures:
         assert line in README.splitlines(), "run `python benchmarks/readme_figures.py` and copy its rows"
     least, most = re.search(r"\| (\S+) to \S+ \| \S+ to (\S+) \|", figures[0]).groups()
-    assert "take {} to {} times as long".format(least, most) in README
+    assert f"take {least} to {most} times as long" in README
 
 
 def test_its_links_lead_to_files():

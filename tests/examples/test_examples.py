@@ -5,16 +5,16 @@ import re
 import runpy
 import sys
 
-import forked
 import pytest
-from half_kernels import stand_in
-from processes import ROOT, environment, run_in_process
+from helpers import forked
+from helpers.half_kernels import stand_in
+from helpers.processes import ROOT, environment, run_in_process
 
 from ampcompat.apex import install
 
 #: A pair of dtypes in which every torch computes, in place of the level's own.
 WIDE = ("--dtypes", "float32,float64")
-DIGITS, TEXT = "digits_cnn.py", "char_transformer.py"
+DIGITS, TEXT, GAN, SPIRALS = "digits_cnn.py", "char_transformer.py", "gan.py", "classifier.py"
 
 
 @pytest.fixture
@@ -75,6 +75,22 @@ def test_transformer_learns_at_every_level(train, level):
     assert numbers("validation loss:", output)[0] < 4.2  # an untrained one is at log 96 = 4.56
 
 
+def test_the_three_losses_of_the_gan_stay_in_balance_at_every_level(train, level):
+    """Where neither wins each is at log 2 = 0.69."""
+    losses = re.search(r"step +25: real (.*), fake (.*), generator (.*)", train(GAN, level, "--steps", "25")).groups()
+    assert all(0.3 < float(loss) < 1.5 for loss in losses)
+
+
+@pytest.mark.parametrize("amp", [(), ("--fp16",)], ids=["plain", "amp"])
+def test_the_classifier_learns_and_goes_on_from_its_checkpoint(train, amp, tmp_path):
+    path = str(tmp_path / "runs" / "O1.pt")
+    first = train(SPIRALS, "O1", "--epochs", "2", "--checkpoint", path, *amp)
+    second = train(SPIRALS, "O1", "--epochs", "4", "--checkpoint", path, *amp)
+    right = numbers("test accuracy", first + second)
+    assert len(right) == 4 and right[-1] > 85.0 and ("loss_scale" in first) == bool(amp)
+    assert "resumed after epoch 2" in second and "resumed" not in first
+
+
 @pytest.mark.parametrize("name", [DIGITS, TEXT])
 def test_a_static_loss_scale_from_the_command_line_counts(train, name):
     if name == DIGITS:
@@ -84,7 +100,7 @@ def test_a_static_loss_scale_from_the_command_line_counts(train, name):
 
 
 def test_examples_import_nothing_but_apex_torch_scikit_learn_and_the_standard_library():
-    for name in (DIGITS, TEXT):
+    for name in (DIGITS, TEXT, GAN, SPIRALS):
         with open(example(name), encoding="utf-8") as file:
             imported = re.findall(r"^(?:import|from) (\w+)", file.read(), re.MULTILINE)
-        assert set(imported) <= {"argparse", "math", "torch", "apex", "sklearn", "pydoc_data"}
+        assert set(imported) <= {"argparse", "math", "os", "torch", "apex", "sklearn", "pydoc_data"}

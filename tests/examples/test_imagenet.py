@@ -4,11 +4,11 @@ import os
 import re
 import socket
 
-import forked
 import pytest
 import torch
-from half_kernels import stand_in
-from processes import ROOT, RUN, environment
+from helpers import forked
+from helpers.half_kernels import stand_in
+from helpers.processes import ROOT, RUN, environment
 
 SCRIPT = os.path.join(ROOT, "examples", "imagenet.py")
 SMALL = ("--images", "128", "--size", "12", "--width", "8", "--epochs", "1", "-p", "2", "-j", "0", "--lr", "0.1")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from processes import ROOT, run_in_process
+from helpers.processes import ROOT, run_in_process
 
 if not hasattr(torch, "autocast"):
     pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)

@@ -4,11 +4,9 @@ import os
 import re
 import sys
 
-import forked
 import pytest
-import ranks
-import sharding
-from processes import ROOT, environment
+from helpers import forked, ranks, sharding
+from helpers.processes import ROOT, environment
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)

@@ -4,8 +4,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from automata import each_automaton, initialized, on_host, step
-from networks import ScaleReference
+from helpers.automata import each_automaton, initialized, on_host, step
+from helpers.networks import ScaleReference
 
 import ampcompat
 from ampcompat import amp

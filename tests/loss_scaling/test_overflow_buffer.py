@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from automata import each_automaton, initialized, step
+from helpers.automata import each_automaton, initialized, step
 
 import ampcompat
 from ampcompat import amp

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from automata import each_automaton, initialized, needs_device, on_device, step
+from helpers.automata import each_automaton, initialized, needs_device, on_device, step
 
 import ampcompat
 from ampcompat import amp

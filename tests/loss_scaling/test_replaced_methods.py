@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import INPUT, Product, each_setting, initialize, session_of
+from helpers.networks import INPUT, Product, each_setting, initialize, session_of
 
 from ampcompat import amp
 from ampcompat.loss_scaling.scaler import LossScaler

@@ -1,11 +1,10 @@
 """With an optimizer that skips by itself the scale stays on the device, and its numbers are the same."""
 
-import forked
-import fused_optimizers
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
+from helpers import forked, fused_optimizers
 
 import ampcompat
 from ampcompat import amp
@@ -39,7 +38,7 @@ class CountReads:
 
 
 def expected_scales(pattern, window):
-    """The automaton of the contract, by hand: the scale after every step."""
+    """The automaton of Specification 3.5, by hand: the scale after every step."""
     scale, good, scales = 2.0**16, 0, []
     for overflowed in pattern:
         if overflowed:

@@ -1,11 +1,11 @@
 """Predicted bytes against bytes counted by hand, and against what optimizers hold."""
 
-import networks
 import pytest
 import torch
+from helpers import networks
+from helpers.networks import each_setting, initialize, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import each_setting, initialize, session_of
 
 from ampcompat.errors import AmpError
 from ampcompat.memory import estimate
@@ -163,7 +163,7 @@ SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 def test_state_after_a_trial_step_predicts_the_state_of_any_shape(name, shape):
     kind = getattr(torch.optim, name, None)
     if kind is None:
-        pytest.skip("this torch has no {}".format(name))
+        pytest.skip(f"this torch has no {name}")
 
     def make(params):
         return kind(params, lr=0.01)

@@ -1,9 +1,9 @@
 """The public functions ``memory_report`` and ``estimate``."""
 
-import networks
 import pytest
 import torch
-from networks import each_setting, initialize, session_of
+from helpers import networks
+from helpers.networks import each_setting, initialize, session_of
 
 import ampcompat
 from ampcompat import amp

@@ -5,14 +5,15 @@ import io
 import os
 import pickle
 
-import networks
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers import networks
+from helpers.networks import each_setting, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import each_setting, session_of
 
+import ampcompat
 from ampcompat.memory.meter import MemoryMeter, cuda_allocator_stats
 from ampcompat.memory.storages import element_size, sizes_in
 from ampcompat.torch_compat import features, thread_context
@@ -122,11 +123,11 @@ class Counting(torch.nn.Module):
         super().__init__()
         self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1)) for _ in range(50)])
         for i in range(50):
-            self.register_buffer("count{}".format(i), torch.zeros(1))
+            self.register_buffer(f"count{i}", torch.zeros(1))
 
     def forward(self, x):
         for i in range(50):
-            setattr(self, "count{}".format(i), torch.ones(1))
+            setattr(self, f"count{i}", torch.ones(1))
         return x * sum(self.weights)
 
 
@@ -390,3 +391,26 @@ def test_a_graph_that_outlives_the_measured_step_can_be_used():
     found = []
     measured(lambda: found.append(torch.ones(3, requires_grad=True).exp()))
     found[0].sum().backward()
+
+
+@needs_dispatch_modes
+def test_memory_that_is_made_by_resizing_a_storage_is_counted_until_it_is_freed():
+    """``fully_shard`` gathers weights into storages that are resized, and frees them in the same way."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gathered = torch.empty(1000)
+    gathered.untyped_storage().resize_(0)
+    held, resize = [], torch.UntypedStorage.resize_
+
+    def step():
+        output = model(torch.ones(2, 4))
+        gathered.untyped_storage().resize_(4000)
+        held.append(torch.ones(1000))
+        gathered.untyped_storage().resize_(0)
+        held.clear()
+        output.sum().backward()
+        optimizer.step()
+
+    usage = ampcompat.memory_report(model, optimizer, step).usage
+    assert 8000 <= usage.peak_by_kind.temporaries < 8500
+    assert torch.UntypedStorage.resize_ is resize

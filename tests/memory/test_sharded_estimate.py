@@ -1,9 +1,8 @@
 """What ``estimate`` predicts of sharded models, against what ranks hold and send; the cost next to plain torch."""
 
 import pytest
-import ranks
-import sharding
 import torch
+from helpers import ranks, sharding
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)
@@ -27,7 +26,7 @@ def test_a_rank_holds_and_sends_what_is_predicted_within_two_percent(number, lev
         assert abs(most - getattr(predicted, kind)) <= 0.02 * getattr(predicted, kind)
     assert all(abs(sent - predicted.sent) <= 0.02 * predicted.sent for _, sent, _ in outcomes)
     assert predicted.masters == 0 and predicted.world_size == number
-    assert ("on each of {} ranks".format(number) in str(predicted)) == (number > 1)
+    assert (f"on each of {number} ranks" in str(predicted)) == (number > 1)
 
 
 def test_amp_holds_and_calls_what_plain_torch_does_and_all_reduces_one_flag():

@@ -1,8 +1,7 @@
 """``MemoryObserver``: which steps are measured, and what is kept of them."""
 
-import networks
-import precision
 import torch
+from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp

@@ -4,12 +4,12 @@ import json
 import os
 from dataclasses import asdict
 
-import forked
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
 
 from ampcompat.abtest import Report, Run, child_process, seeding
 from ampcompat.abtest.event_log import EventReader, apply_event
@@ -102,6 +102,28 @@ def test_an_example_is_accepted(record, tmp_path, name, arguments):
     assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
 
 
+@pytest.mark.parametrize(
+    "name, arguments, losses",
+    [
+        ("classifier", ("--fp16", "--epochs", "3"), 1),
+        ("classifier", ("--epochs", "3"), 1),
+        ("language_model", ("--steps", "24"), 1),
+        ("language_model", ("--steps", "24", "--opt_level", "O4"), 1),
+        ("gan", ("--niter", "40"), 3),
+    ],
+)
+def test_a_script_as_users_write_it_is_accepted(record, tmp_path, name, arguments, losses):
+    path = tmp_path / (name + ".py")
+    with open(os.path.join(os.path.dirname(__file__), "user_scripts", name + ".py"), encoding="utf-8") as file:
+        path.write_text(file.read(), encoding="utf-8")
+    report = compared(record, str(path), *arguments)
+    assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
+    old, new = report.runs["unchanged"], report.runs["new"]
+    assert [row[:2] for row in new.loss] == [row[:2] for row in old.loss]
+    assert [row[2] for row in new.loss] == pytest.approx([row[2] for row in old.loss], rel=0.02)
+    assert {loss_id for _, loss_id, _ in new.loss} == set(range(losses))
+
+
 def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
     script, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "imagenet.new.py"
     with open(script, encoding="utf-8") as file:
@@ -111,7 +133,7 @@ def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
     done = forked.run(forked.ab, *(options + (script,) + small))
     assert done.returncode == 0, done.stderr
     report = Report.load(str(tmp_path / "report.json"))
-    assert list(report.runs) == ["unchanged", "imagenet.new.py"]
+    assert list(report.runs) == ["imagenet.py", "imagenet.new.py"]
     assert judge(report)["imagenet.new.py"].kind == ACCEPTED, done.stdout
 
 

@@ -6,7 +6,7 @@ import sys
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
+from helpers.half_kernels import trains_in
 
 import ampcompat
 from ampcompat.apex import install
@@ -83,8 +83,9 @@ def test_an_old_checkpoint_loads_in_the_new_script(monkeypatch):
     _, names = run_old(scripts.TRAINER, STEPS)
     saved = names["run"].saved
     _, names = run_new(migrate(scripts.TRAINER).source, monkeypatch, 1, saved)
-    assert names["scaler"].get_scale() == 2.0**16
-    assert names["scaler"].state_dict()["_growth_tracker"] == STEPS + 1
+    scaler = names["run"].trainer.scaler
+    assert scaler.get_scale() == 2.0**16
+    assert scaler.state_dict()["_growth_tracker"] == STEPS + 1
 
 
 def test_comments_and_formatting_of_other_lines_stay():
@@ -107,12 +108,22 @@ def test_two_blank_lines_follow_the_function_that_loads_the_scaler(between):
     assert lines[begin] == (between.strip() or first) and begin - end == max(2, len(between) - len(between.lstrip()))
 
 
-def test_what_it_writes_is_valid_and_migrating_again_is_refused():
+def test_what_it_writes_is_valid_and_migrating_again_changes_nothing():
     for name in ("SIMPLE", "GAN", "ACCUMULATING", "TRAINER", "FUSED"):
         new = migrate(getattr(scripts, name)).source
         ast.parse(new)
-        with pytest.raises(AmpError, match="does not call amp.initialize"):
-            migrate(new)
+        assert migrate(new) == (new, [], [])
+
+
+def test_a_script_that_uses_apex_without_initialize_is_refused():
+    with pytest.raises(AmpError, match="does not call amp.initialize"):
+        migrate("from apex.optimizers import FusedAdam\noptimizer = FusedAdam(params)\n")
+
+
+def test_line_ends_of_windows_stay():
+    old = scripts.GAN.replace("\n", "\r\n")
+    new = migrate(old).source
+    assert new == migrate(scripts.GAN).source.replace("\n", "\r\n") and migrate(new).source == new
 
 
 HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(model, optimizer, {})\n"
@@ -121,27 +132,37 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
 @pytest.mark.parametrize(
     "options, expected, note",
     [
-        ("opt_level='O0'", ["use_amp = False"], None),
-        ("enabled=args.fp16", ["use_amp = bool(args.fp16)\n"], None),
+        ("opt_level='O0'", ["import torch\nif ready"], None),
+        ("enabled=args.fp16", ["use_amp = bool(args.fp16)\n", "GradScaler(device_type, enabled=use_amp)"], None),
         (
             "opt_level='O1', enabled=args.fp16, loss_scale=128",
             ["use_amp = bool(args.fp16)\n", "init_scale=128.0, growth_interval"],
             "static",
         ),
-        ("opt_level='O4'", ["GradScaler(device_type, enabled=False)"], None),
-        ("opt_level='O5'", ["use_amp = True"], "bfloat16"),
-        ("opt_level='O3'", ["use_amp = True"], "weights stay float32"),
-        ("'O1', max_loss_scale=4", ["use_amp = True"], "max_loss_scale"),
-        ("loss_scale='dynamic'", ["GradScaler(device_type, enabled=use_amp)"], None),
-        ("enabled=bits == 16", ["use_amp = (bits == 16)\n"], None),
-        ("'O2'", ["use_amp = True\n"], "third argument is enabled"),
-        ("enabled=a or b, opt_level=level", ['use_amp = bool(a or b) and level != "O0"\n'], "run time"),
-        ("opt_level=low if fast else high", ['use_amp = (low if fast else high) != "O0"\n'], "run time"),
+        ("opt_level='O4'", ["import torch\nif ready"], None),
+        ("opt_level='O5'", ["import torch\nif ready"], "bfloat16"),
+        ("opt_level='O3'", ["scaler = torch.amp.GradScaler(device_type)\n"], "weights stay float32"),
+        ("'O1', max_loss_scale=4", ["scaler = torch.amp.GradScaler(device_type)\n"], "max_loss_scale"),
+        ("loss_scale='dynamic'", ["scaler = torch.amp.GradScaler(device_type)\n"], None),
+        ("enabled=bits == 16", ["use_amp = bits == 16\n"], None),
+        ("'O2'", ["scaler = torch.amp.GradScaler(device_type)\n"], "third argument is enabled"),
         (
-            "loss_scale=8 if fp16 else None",
+            "enabled=a or b, opt_level=level",
             [
-                'init_scale=2.0**16 if (8 if fp16 else None) in (None, "dynamic") else float(8 if fp16 else None)',
-                'growth_interval=2000 if (8 if fp16 else None) in (None, "dynamic") else 2**31 - 1',
+                'use_amp = bool(a or b) and level != "O0"\n',
+                'amp_dtype = torch.bfloat16 if level in ("O4", "O5") else torch.float16\n',
+                "enabled=use_amp and amp_dtype == torch.float16",
+            ],
+            "run time",
+        ),
+        ("opt_level=low if fast else high", ['use_amp = (low if fast else high) != "O0"\n'], "run time"),
+        ("opt_level='O1' if fast else 'O2'", ["scaler = torch.amp.GradScaler(device_type)\n"], "O1, O2 mean float16"),
+        ("opt_level='O1' if fast else 'O4'", ['"O4" else torch.float16\n', "amp_dtype == torch.float16"], "run time"),
+        (
+            "loss_scale=get('loss_scale')",
+            [
+                "init_scale=2.0**16 if get('loss_scale') in (None, \"dynamic\") else float(get('loss_scale'))",
+                "growth_interval=2000 if get('loss_scale') in (None, \"dynamic\") else 2**31 - 1",
             ],
             None,
         ),
@@ -149,7 +170,8 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
 )
 def test_options_of_initialize(options, expected, note):
     options = options.replace("'O1', max", "opt_level='O1', max")
-    result = migrate(HEAD.format(options))
+    long = "# " + 98 * "-"  # lines may be this long
+    result = migrate(HEAD.format(options) + "if ready:\n    " + long + "\n    start()\n")
     assert [text for text in expected if text not in result.source] == [] and result.left == []
     assert (note is None and not result.notes) or any(note in text for _, text in result.notes)
 
@@ -301,8 +323,8 @@ def test_the_function_that_loads_old_checkpoints_is_not_marked_where_apex_is_lef
 
 
 def test_names_that_the_script_uses_itself_are_not_taken():
-    new = migrate("from apex import amp\nscaler = use_amp = 1\nmodel = amp.initialize(model)\n").source
-    assert "grad_scaler = torch.amp.GradScaler" in new and "use_amp_ = True" in new and "import torch\n" in new
+    new = migrate("from apex import amp\nscaler = use_amp = 1\nmodel, o = amp.initialize(model, o, enabled=x)\n").source
+    assert "grad_scaler = torch.amp.GradScaler" in new and "use_amp_ = bool(x)" in new and "import torch\n" in new
 
 
 def test_modules_of_apex_that_torch_has():
@@ -316,7 +338,7 @@ def test_modules_of_apex_that_torch_has():
         "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
         "torch.nn.parallel.DistributedDataParallel(model)\n",
         "torch.nn.RMSNorm(8, eps=1e-6)",
-        "torch.optim.Adam(p, 1e-3, weight_decay=0.0, fused=torch.cuda.is_available())",
+        "torch.optim.Adam(\n    p, 1e-3, weight_decay=0.0, fused=torch.cuda.is_available()\n)\n",
     ):
         assert text in new
     assert "apex" not in new

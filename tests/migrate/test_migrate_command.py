@@ -4,12 +4,12 @@ import os
 import re
 import sys
 
-import forked
 import migrated_scripts as scripts
 import pytest
 import torch
-from half_kernels import trains_in
-from processes import ROOT, environment
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT, environment
 
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import startup
@@ -34,9 +34,10 @@ def test_write_and_output(tmp_path, capsys):
     assert main(["migrate", str(path), "-o", str(other)]) == 0
     printed = capsys.readouterr()
     assert path.read_text() == scripts.TRAINER and "note: O2 becomes autocast" in printed.err
-    assert printed.out == "wrote {0}; compare: ampcompat ab --against {0} {1}\n".format(other, path)
+    assert printed.out == f"wrote {other}; compare: ampcompat ab --against {other} {path}\n"
+    assert other.read_text().count("GradScaler(") == 1
     assert main(["migrate", "--write", str(path)]) == 0
-    assert capsys.readouterr().out == "wrote {}\n".format(path)
+    assert capsys.readouterr().out == f"wrote {path}\n"
     assert path.read_text() == other.read_text() != scripts.TRAINER
 
 
@@ -45,7 +46,44 @@ def test_what_is_left_is_listed_with_exit_code_1(tmp_path, capsys):
     path.write_text("from apex import amp\nmodel = amp.initialize(model)\namp.register_half_function(m, 'f')\n")
     assert main(["migrate", str(path)]) == 1
     error = capsys.readouterr().err
-    assert "train.py: left: apex.amp.register_half_function, in line 13 of the new script\n" in error
+    assert "train.py: left: apex.amp.register_half_function, in line 4 of the new script\n" in error
+
+
+def test_a_second_run_has_nothing_to_migrate(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text(scripts.GAN)
+    assert main(["migrate", "--write", str(path)]) == 0
+    new = path.read_text()
+    capsys.readouterr()
+    for more in ([], ["--write"], ["-o", str(tmp_path / "other.py")]):
+        assert main(["migrate", str(path)] + more) == 0
+        printed = capsys.readouterr()
+        assert printed.out == f"nothing to migrate: {path} does not use Apex\n" and printed.err == ""
+    assert path.read_text() == new and not (tmp_path / "other.py").exists()
+
+
+def test_a_second_run_lists_what_the_first_left(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("from apex import amp\nmodel = amp.initialize(model)\namp.register_half_function(m, 'f')\n")
+    assert main(["migrate", "--write", str(path)]) == 1
+    new = path.read_text()
+    capsys.readouterr()
+    assert main(["migrate", "--write", str(path)]) == 1 and path.read_text() == new
+    printed = capsys.readouterr()
+    assert f"{path}:3: left: apex.amp.register_half_function\n" in printed.err
+    assert printed.out.startswith("nothing to migrate by itself")
+
+
+def test_an_existing_file_is_replaced_by_force_only(tmp_path, capsys):
+    path, other = tmp_path / "train.py", tmp_path / "other.py"
+    path.write_text(scripts.SIMPLE)
+    other.write_text("mine\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["migrate", str(path), "-o", str(other)])
+    assert stop.value.code == 2 and other.read_text() == "mine\n"
+    assert capsys.readouterr().err == f"ampcompat migrate: error: {other} exists; give --force to replace it\n"
+    assert main(["migrate", str(path), "-o", str(other), "--force"]) == 0
+    assert "scaler.scale(loss).backward()" in other.read_text()
 
 
 def test_a_use_that_is_left_is_named_with_its_lines_and_what_torch_has(tmp_path, capsys):
@@ -58,7 +96,7 @@ def test_a_use_that_is_left_is_named_with_its_lines_and_what_torch_has(tmp_path,
     printed = capsys.readouterr()
     lines = [at for at, line in enumerate(new.read_text().splitlines(), 1) if "FusedAdam" in line and "#" not in line]
     assert "apex.optimizers.FusedAdam, in lines {} and {} of the new script: ".format(*lines) in printed.err
-    assert "write torch.optim.AdamW" in printed.err and printed.out == "wrote {}\n".format(new)
+    assert "write torch.optim.AdamW" in printed.err and printed.out == f"wrote {new}\n"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +105,7 @@ def test_a_use_that_is_left_is_named_with_its_lines_and_what_torch_has(tmp_path,
         ("x = 1\n\nprint 1\nfrom apex import amp\n", [], "train.py is not Python 3: line 3: "),
         ("def f(:\n    pass\n", [], "line 1: invalid syntax: def f(:\n"),
         ("x = 1\0\n", [], "null bytes"),
-        ("x = 1\n", [], "does not call amp.initialize"),
+        ("import apex\n", [], "does not call amp.initialize"),
         ("x = 1\n", ["--write", "-o", "y"], "choose one"),
         (None, [], "cannot read"),
     ],

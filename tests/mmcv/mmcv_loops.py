@@ -1,7 +1,7 @@
 """A minimal runner for MMCV's hooks, without mmcv, and models with decorated methods."""
 
 import torch
-from networks import INPUT, Product
+from helpers.networks import INPUT, Product
 
 from ampcompat.mmcv import auto_fp16
 

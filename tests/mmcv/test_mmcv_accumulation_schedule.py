@@ -1,6 +1,5 @@
 """Gradient accumulation: which iterations share a step, and that each step takes the mean of their gradients."""
 
-import logging
 from types import SimpleNamespace
 
 import hypothesis
@@ -9,7 +8,7 @@ import torch
 from hypothesis import strategies
 from mmcv_loops import BareRunner
 
-from ampcompat.mmcv import GradientCumulativeOptimizerHook, OptimizerHook, hooks
+from ampcompat.mmcv import GradientCumulativeOptimizerHook, OptimizerHook
 from ampcompat.mmcv.accumulation_schedule import AccumulationSchedule
 
 runs = strategies.tuples(strategies.integers(1, 7), strategies.integers(1, 40), strategies.data())
@@ -124,23 +123,15 @@ def test_accumulation_equals_the_large_batch():
 # -- warnings and errors ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def logged(monkeypatch):
-    """Return the list of messages that the hooks log."""
-    messages, logger = [], logging.getLogger(hooks.__name__)
-    monkeypatch.setattr(logger, "handle", lambda record: messages.append(record.getMessage()))
-    return messages
-
-
-def test_differences_from_a_large_batch_are_logged_once(logged):
+def test_differences_from_a_large_batch_are_logged_once(caplog):
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     hook = GradientCumulativeOptimizerHook(cumulative_iters=4)
     BareRunner(model, optimizer, hook, lambda model, _: model(torch.eye(2)).sum(), 14, iter=6).run()
-    assert len(logged) == 3
-    assert "Iteration 6 is in the middle of 4" in logged[0] and "divided by 2" in logged[0]
-    assert "14 iterations are not a multiple of 4: the last step accumulates the 2 that are left" in logged[1]
-    assert "batch norms" in logged[2]
+    assert len(caplog.messages) == 3
+    assert "Iteration 6 is in the middle of 4" in caplog.messages[0] and "divided by 2" in caplog.messages[0]
+    assert "14 iterations are not a multiple of 4: the last step accumulates the 2 that are left" in caplog.messages[1]
+    assert "batch norms" in caplog.messages[2]
 
 
 def test_a_runner_without_iterations_is_refused():
@@ -165,10 +156,10 @@ def test_clipping_wants_a_dict():
         OptimizerHook(grad_clip=35)
 
 
-def test_params_that_the_loss_does_not_depend_on_are_named(logged):
+def test_params_that_the_loss_does_not_depend_on_are_named(caplog):
     model = torch.nn.ModuleDict({"used": torch.nn.Linear(1, 1), "idle": torch.nn.Linear(1, 1)})
     model["idle"].bias.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     hook = OptimizerHook(detect_anomalous_params=True)
     BareRunner(model, optimizer, hook, lambda model, _: model["used"](torch.ones(1, 1)).sum(), 1).run()
-    assert logged == ["idle.weight, of shape (1, 1), is not in the graph of the loss"]
+    assert caplog.messages == ["idle.weight, of shape (1, 1), is not in the graph of the loss"]

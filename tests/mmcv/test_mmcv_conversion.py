@@ -2,10 +2,10 @@
 
 import copy
 
-import half_kernels
 import pytest
 import torch
-from precision import HIGH, LOW
+from helpers import half_kernels
+from helpers.precision import HIGH, LOW
 
 from ampcompat import mmcv
 

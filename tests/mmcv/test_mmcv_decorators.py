@@ -6,8 +6,8 @@ import threading
 
 import pytest
 import torch
+from helpers.precision import HIGH, LOW
 from mmcv_loops import ReturnsDtypes
-from precision import HIGH, LOW
 
 import ampcompat
 from ampcompat import amp

@@ -3,12 +3,10 @@
 import copy
 from types import SimpleNamespace
 
-import precision
 import pytest
-import ranks
 import torch
-from mmcv_loops import BareRunner, DecoratedProduct, factor_of, losses_of
-from networks import (
+from helpers import precision, ranks
+from helpers.networks import (
     MOMENTUM,
     RATE,
     ProductReference,
@@ -18,7 +16,8 @@ from networks import (
     settings_at,
     weights_of,
 )
-from precision import HIGH, LOW
+from helpers.precision import HIGH, LOW
+from mmcv_loops import BareRunner, DecoratedProduct, factor_of, losses_of
 
 import ampcompat
 from ampcompat import amp, mmcv

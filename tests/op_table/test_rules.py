@@ -10,9 +10,9 @@ from ampcompat.op_table import rows, rules
 ROWS = rules.rows()
 BY_KEY = {row.key: row for row in ROWS}
 
-# Contract section 4, by Apex's three lists.
+# Specification 4.
 CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc"
-CONTRACT = [
+SPECIFIED = [
     ("torch.nn.functional", "half", CONVOLUTIONS + " linear"),
     ("torch", "half", CONVOLUTIONS + " prelu addmm addmv addr matmul mm mv addbmm baddbmm bmm"),
     ("torch.Tensor", "half", "__matmul__"),
@@ -56,8 +56,8 @@ OTHER_NAMES = {"GRUCell": "gru_cell", "LSTMCell": "lstm_cell", "RNNCell": "rnn_t
 DECIDED_OTHERWISE = {"grid_sample": ("float", "Apex's list has it among the float32 functions")}
 
 
-@pytest.mark.parametrize("owner, rule, names", CONTRACT, ids=lambda value: None)
-def test_contract_rows_have_their_rule(owner, rule, names):
+@pytest.mark.parametrize("owner, rule, names", SPECIFIED, ids=lambda value: None)
+def test_the_functions_of_the_specification_have_their_rule(owner, rule, names):
     wrong = {name: BY_KEY.get((owner, name)) for name in names.split()}
     assert {} == {name: row for name, row in wrong.items() if row is None or row.rule != rule}
 

@@ -7,9 +7,9 @@ is 0 there).
 
 import inspect
 
-import precision
 import pytest
 import torch
+from helpers import precision
 
 from ampcompat import amp
 
@@ -32,7 +32,7 @@ CASES = [(each.__name__, each, {"lr": 0.1}) for each in torch_optimizers()]
 CASES += [("SGD momentum", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})]
 for option in ("foreach", "fused", "capturable", "amsgrad"):
     CASES += [
-        ("{} {}".format(each.__name__, option), each, {"lr": 0.1, option: True})
+        (f"{each.__name__} {option}", each, {"lr": 0.1, option: True})
         for each in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
         if option in inspect.signature(each).parameters
     ]
@@ -77,7 +77,7 @@ def reference_or_skip(make, options, level):
         reference(make, options, precision.HIGH)
         return reference(make, options, torch.float64)
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
-        return pytest.skip("plain torch cannot step this on this CPU: {}".format(str(error).splitlines()[0]))
+        return pytest.skip(f"plain torch cannot step this on this CPU: {str(error).splitlines()[0]}")
 
 
 def agree(master, right, level):

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
+from helpers.fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
 
 import ampcompat
 from ampcompat import amp
@@ -49,7 +49,7 @@ def no_copies_to_the_host():
             result = function(*args, **(kwargs or {}))
             on_cuda = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_cuda]
             if on_cuda and isinstance(result, torch.Tensor) and result.device.type == "cpu":
-                raise AssertionError("{} copies to the host".format(function))
+                raise AssertionError(f"{function} copies to the host")
             return result
 
     return Mode()

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from precision import HIGH, LOW
+from helpers.precision import HIGH, LOW
 
 from ampcompat.optimizers import master_chunks
 from ampcompat.torch_compat import features

@@ -38,7 +38,7 @@ def finished(path):
     for level, run in (Report.load(path).runs if os.path.exists(path) else {}).items():
         for repeat, each in enumerate([run] + run.repeats):
             if each.status in ("ok", "stopped"):
-                runs["{} {}".format(level, 1000003 * repeat)] = list(each.loss)
+                runs[f"{level} {1000003 * repeat}"] = list(each.loss)
     return runs
 
 
@@ -85,7 +85,7 @@ def _main(stated, folder, draws, start_command):
     with open(script, "w") as file:
         file.write(TRAINING)
     common = [sys.executable, "-m", "ampcompat", "ab", "--levels", stated.levels, "--repeats", stated.repeats]
-    common += ["--no-control", "--no-memory", "--no-diagnose"]
+    common += ["--no-control", "--no-memory", "--no-diagnose", "--timing-steps", "0"]
     start = time.monotonic()
     whole = os.path.join(folder, "whole.json")
     process = start_command(common + ["--json", whole, script, os.path.join(folder, "whole")], stdout=2, stderr=2)
@@ -101,9 +101,9 @@ def _main(stated, folder, draws, start_command):
         new = lines_of(begun)[before:]
         again = [line for line in new if line in done]
         twice += len(again)
-        told = "ended" if ended else "{:.2f} s".format(seconds)
+        told = "ended" if ended else f"{seconds:.2f} s"
         print(
-            "{:6d}  {:>12s}  {:16d}  {:11d}  {:11d}".format(moment, told, len(finished(path)), len(new), len(again)),
+            f"{moment:6d}  {told:>12s}  {len(finished(path)):16d}  {len(new):11d}  {len(again):11d}",
             flush=True,
         )
     expected, found = finished(whole), finished(path)

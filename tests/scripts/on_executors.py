@@ -8,7 +8,7 @@ import signal
 import sys
 
 import torch
-from forked import start_method
+from helpers.forked import start_method
 
 from ampcompat import amp
 from ampcompat.abtest import compare

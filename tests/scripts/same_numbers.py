@@ -58,13 +58,13 @@ def main():
     if stated.once:
         if stated.threads:
             torch.set_num_threads(stated.threads)
-        print(" ".join("{} {}".format(level, digest(level)) for level in stated.levels))
+        print(" ".join(f"{level} {digest(level)}" for level in stated.levels))
         return 0
     # A sibling of this process each time, which has found out nothing yet.
     command = [sys.executable, os.path.abspath(__file__), "--once", "--levels"] + stated.levels
     answers = [subprocess.check_output(command, universal_newlines=True).strip() for _ in range(stated.processes)]
     for answer in sorted(set(answers)):
-        print("{} of {} processes: {}".format(answers.count(answer), len(answers), answer))
+        print(f"{answers.count(answer)} of {len(answers)} processes: {answer}")
     return int(len(set(answers)) > 1)
 
 

@@ -101,7 +101,7 @@ def main():
             try:
                 serial = run(level, backend, options.steps, in_threads=False)
             except AmpValueError as error:
-                print("{} {}: skipped, {}".format(level, backend, error))
+                print(f"{level} {backend}: skipped, {error}")
                 continue
             counts, errors = [0, 0], []
             for _ in range(options.attempts):
@@ -113,7 +113,7 @@ def main():
             line = "{} {}: {} attempts of {} steps, different: {} and {}"
             print(line.format(level, backend, options.attempts, options.steps, *counts), flush=True)
             if errors:
-                print("{} errors, the first:\n{}".format(len(errors), errors[0]), flush=True)
+                print(f"{len(errors)} errors, the first:\n{errors[0]}", flush=True)
     return bad
 
 

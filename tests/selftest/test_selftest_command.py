@@ -4,9 +4,9 @@ import functools
 import json
 import re
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 import ampcompat
 from ampcompat.casting import wrappers

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from precision import HIGH
+from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp
@@ -22,7 +22,7 @@ def test_the_cpu_is_always_there():
 @pytest.mark.parametrize("device", FACTS.devices)
 def test_autocast_devices_autocast(device):
     if device not in FACTS.autocast_devices:
-        pytest.skip("torch {} has no autocast for {}".format(torch.__version__, device))
+        pytest.skip(f"torch {torch.__version__} has no autocast for {device}")
     for dtype in FACTS.autocast_devices[device]:
         with torch.autocast(device, dtype=dtype):
             a = torch.ones(2, 2, device=device)
@@ -31,7 +31,7 @@ def test_autocast_devices_autocast(device):
 
 def test_reading_facts_changes_no_autocast_flag():
     if not hasattr(torch, "is_autocast_cache_enabled"):
-        pytest.skip("torch {} has no autocast flags to look at".format(torch.__version__))
+        pytest.skip(f"torch {torch.__version__} has no autocast flags to look at")
     before = (torch.is_autocast_enabled(), torch.is_autocast_cache_enabled())
     features.read()
     assert (torch.is_autocast_enabled(), torch.is_autocast_cache_enabled()) == before
@@ -41,7 +41,7 @@ def test_reading_facts_changes_no_autocast_flag():
 def test_what_is_tried_out_is_found_in_inference_mode_too(level):
     """A model that is used only may be initialized there."""
     if not hasattr(torch, "inference_mode"):
-        pytest.skip("torch {} has no inference mode".format(torch.__version__))
+        pytest.skip(f"torch {torch.__version__} has no inference mode")
     features.has_mixed_batch_norm.cache_clear()
     network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval()
     with ampcompat.session(verbosity=0), torch.inference_mode():

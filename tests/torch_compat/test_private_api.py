@@ -21,7 +21,7 @@ def is_listed(found):
 
 
 def test_every_private_name_of_torch_in_the_source_is_listed():
-    unlisted = sorted({"{}: {}".format(place, found) for place, found in mentioned() if not is_listed(found)})
+    unlisted = sorted({f"{place}: {found}" for place, found in mentioned() if not is_listed(found)})
     assert unlisted == [], "add them to ampcompat/torch_compat/private_api.py"
 
 
@@ -39,7 +39,7 @@ def test_no_name_is_listed_twice_and_each_says_what_happens_without_it():
 
 
 def test_no_name_is_gone_from_this_torch(record_property):
-    absent = ["{}.{}".format(row.owner, row.name) for row in private_api.absent()]
+    absent = [f"{row.owner}.{row.name}" for row in private_api.absent()]
     record_property("absent", absent)
     print("torch {} lacks {}".format(features.version(), ", ".join(absent) or "none"))
     assert private_api.gone() == []
@@ -53,7 +53,7 @@ def test_no_name_is_gone_from_this_torch(record_property):
 def test_an_untested_torch_is_told_with_the_nearest_tested_ones(monkeypatch, version, nearest):
     monkeypatch.setattr(features, "version", lambda: version)
     monkeypatch.setattr(features, "TESTED", ("1.3", "2.3", "2.5", "2.10", "2.13", "2.15"))
-    sentence = "torch {} is not tested; nearest tested: {}".format(version, nearest)
+    sentence = f"torch {version} is not tested; nearest tested: {nearest}"
     assert features.untested() == sentence
     assert _support_lines()[0].endswith(": " + sentence)
     assert "python -m ampcompat selftest" in _support_lines()[1]

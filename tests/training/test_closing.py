@@ -1,10 +1,10 @@
 """Closing a session puts everything back, whatever raises inside it."""
 
-import forked
 import pytest
 import torch
-from networks import make_batch, make_network
-from precision import HIGH, low_of
+from helpers import forked
+from helpers.networks import make_batch, make_network
+from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp

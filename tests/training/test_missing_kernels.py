@@ -1,8 +1,8 @@
 """Where torch cannot compute in a half dtype on a CPU, the first ``forward`` says what to do instead."""
 
-import half_kernels
 import pytest
 import torch
+from helpers import half_kernels
 
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpError

@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 import ampcompat
 from ampcompat import amp
 from ampcompat.diagnostics.gradient_histogram import Histogram
-from ampcompat.memory_tools import Estimate, MemoryReport
+from ampcompat.memory_tools import BatchTable, Estimate, MemoryReport
 from ampcompat.training.disabled import DisabledSession
 from ampcompat.training.session import Session
 
@@ -55,5 +55,7 @@ with ampcompat.session("O1", backend="patched") as session:
 assert_type(ampcompat.current(), Optional[Union[Session, DisabledSession]])
 assert_type(ampcompat.gradient_histogram(adam), Histogram)
 assert_type(ampcompat.estimate(net, torch.optim.Adam, "O2"), Estimate)
+assert_type(ampcompat.estimate(net, torch.optim.Adam, loss=lambda model: loss, accumulate=2, shard="zero1"), Estimate)
+assert_type(ampcompat.estimate_batches(net, torch.optim.Adam, lambda model, size: loss, memory="16GiB"), BatchTable)
 assert_type(ampcompat.memory_report(net, adam, lambda: None), MemoryReport)
 print(ampcompat.nothing)  # type: ignore[attr-defined]

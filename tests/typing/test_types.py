@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from processes import ROOT, python
+from helpers.processes import ROOT, python
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 

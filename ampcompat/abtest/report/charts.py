@@ -56,17 +56,44 @@ def complete(spec, width, height=220):
 
 
 def interactive(spec):
-    """Return the specification of a chart of the page: with its menus, a legend that selects, zoom and hover."""
+    """Return the specification of a chart of the page: its script hides runs, draws a crosshair, and zooms."""
+    found = dict(spec, transform=[_read("hiding")] + spec.get("transform", []), params=_read("signals"))
     if "params" not in spec:
-        return spec
+        return found
     menus = _read("menus")
-    params = [dict(param, bind=menus[param["name"]]) for param in spec["params"]] + _read("selections")
-    layers = [dict(each, encoding=dict(_read("fading"), **each["encoding"])) for each in spec["layer"]]
-    for each in layers:
-        if each["mark"]["type"] == "line":  # the mouse finds points more easily than a line
-            each.update(name="lines", mark=dict(each["mark"], point="transparent"))
-            each["encoding"].update(_read("fading"))
-    return dict(spec, params=params, layer=layers)
+    found["params"] = [dict(param, bind=menus[param["name"]]) for param in spec["params"]] + found["params"]
+    lines = next(each for each in spec["layer"] if "params" not in each and each["mark"]["type"] == "line")
+    encoding = {name: dict(channel) for name, channel in lines["encoding"].items() if channel is not None}
+    for name in ("x", "y"):
+        encoding[name]["scale"] = _zoomed(name, encoding[name].get("scale", {}))
+    encoding["color"]["legend"] = None
+    layers = [dict(each, encoding=dict(encoding, tooltip=None)) if each is lines else each for each in spec["layer"]]
+    return dict(found, layer=layers + [_read("crosshair")])
+
+
+def _zoomed(name, scale):
+    """Return a scale whose ends are those of a zoom, where there is one."""
+    low, high = scale.get("domain", ("null", "null"))
+    scale = {key: value for key, value in scale.items() if key != "domain"}
+    ends = {"domainMin": ("low", low), "domainMax": ("high", high)}
+    text = "{0}_{1} === null ? {2} : {0}_{1}"
+    return dict(scale, **{key: {"expr": text.format(name, end, own)} for key, (end, own) in ends.items()})
+
+
+def legend(reports):
+    """Return what the legend of a page has of ``[(name, Report), …]``: its runs, their colours, seeds and dashes."""
+    named = [(name if len(reports) > 1 else "", report) for name, report in reports]
+    palette, names = _palette(named), [name for name, _ in named]
+    return [
+        {
+            "run": fields["run"],
+            "colour": palette[fields["run"]],
+            "seeds": 1 + len(run.repeats),
+            "dashed": names.index(fields["report"]) > 0,
+            "is_finite": any(math.isfinite(value) for value in run.losses().values()),
+        }
+        for _, fields, run in _runs(named)
+    ]
 
 
 def figure(drawn, columns=2):
@@ -143,7 +170,7 @@ def _lines(runs, mark, encoding):
 def _values(named, name, names):
     rows = []
     for _, fields, run in _runs(named):
-        for seed, each in enumerate([run] + run.repeats):
+        for seed, each in enumerate([run] + run.repeats, 1):
             rows += _rows(curves.points(each, name), seed=seed, **fields)
     rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
     kind, own = name
@@ -176,9 +203,9 @@ def _differences(named):
     for name, report in named:
         baseline = report.runs.get(report.baseline)
         for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
-            rows += _rows(_gaps(run, baseline), seed=0, **fields) if run is not baseline else []
+            rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields) if run is not baseline else []
         for one, other in combinations([baseline] + baseline.repeats, 2) if baseline is not None else ():
-            gaps = _gaps(one, other)
+            gaps = curves.relative_gaps(one, other)
             between_seeds += [abs(gap) for _, gap in gaps[len(gaps) // 2 :] if math.isfinite(gap)]
     spec = _filled("difference", rows, named)
     if any(abs(row["value"] or 0.0) > 1 for row in rows):
@@ -187,16 +214,11 @@ def _differences(named):
         band, limit = _read("band"), median(between_seeds)
         band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
         spec["layer"].insert(0, band)
-    caption = "Loss minus the baseline's of the same seed and step, as a share of it. Grey: the median between seeds."
+    caption = (
+        "Loss minus the baseline's of the same seed after as many updates, as a share of it: without skipped steps. "
+        "Grey: the median between seeds."
+    )
     return Chart("difference", "Difference from the baseline", caption, spec)
-
-
-def _gaps(run, baseline):
-    """Return the relative difference of the first loss by step."""
-    own, base = run.losses(), baseline.losses()
-    known = [abs(value) for value in base.values() if math.isfinite(value)][:: 1 + len(base) // curves.MAX_WIDTH]
-    least = curves.LEAST_SHARE * median(known) if known else 0.0
-    return [(step, (own[step] - base[step]) / (max(abs(base[step]), least) or 1.0)) for step in own if step in base]
 
 
 def _scales(named):
@@ -228,26 +250,39 @@ def _times(named):
 
 
 def _memory(named):
-    rows = []
-    for level, fields, run in _runs(named):
-        for source, memory in (("measured", run.memory), ("formula", run.predicted)):
-            for place, kind in enumerate(KINDS):
-                value, is_known = getattr(memory, kind, None), kind not in ("activations", "buffers")
-                if value and (is_known or source == "measured"):
-                    name = "{} {} {}".format(level, source, fields["report"]).strip()
-                    label = "buffers and temporaries" if kind == "buffers" else kind
-                    row = {"run": name, "kind": label, "order": place, "is_known": is_known}
-                    rows.append(dict(row, size=value))
+    rows = [row for _, fields, run in _runs(named) for row in _memory_rows(fields["run"], run)]
     bars = {}
     for row in rows:
-        bars[row["run"]] = bars.get(row["run"], 0) + row["size"]
+        bars[row["run"]] = bars.get(row["run"], 0) + row.get("size", 0)
     largest = max(bars.values(), default=0)
     unit, divisor = next(((unit, size) for unit, size in UNITS if largest >= size), ("B", 1))
-    rows = [dict(row, size=_rounded(row["size"] / divisor)) for row in rows]
+    sizes = ("size", "formula", "measured")
+    rows = [{key: _rounded(value / divisor) if key in sizes else value for key, value in row.items()} for row in rows]
     caption = (
         "By kind at the peak of a step. Pale: activations, and the model's buffers, cast weights and temporary "
-        "tensors, which the formula leaves out."
+        "tensors, of which there is no formula."
     )
     spec = _filled("memory", rows, named)
+    if any("formula" in row for row in rows):
+        spec["layer"].append(_read("formula"))
+        caption += " The line across a bar is where its other kinds end by the formula."
     spec["encoding"]["x"]["title"] = "{} at the peak".format(unit)
     return Chart("memory", "Memory", caption, spec)
+
+
+def _memory_rows(name, run):
+    """Return the rows of one bar: its parts, and what the formula gives for those that it knows.
+
+    Where nothing was measured the parts are the formula's.
+    """
+    rows, measured = [], run.memory if run.memory is not None else run.predicted
+    for place, kind in enumerate(KINDS):
+        value, is_known = getattr(measured, kind, None), kind not in ("activations", "buffers")
+        if value and (is_known or run.memory is not None):
+            label = "buffers and temporaries" if kind == "buffers" else kind
+            rows.append({"run": name, "kind": label, "order": place, "is_known": is_known, "size": value})
+    if run.memory is not None and run.predicted is not None:
+        kinds = [kind for kind in KINDS if kind not in ("activations", "buffers")]
+        sums = [sum(getattr(memory, kind) or 0 for kind in kinds) for memory in (run.predicted, run.memory)]
+        rows.append({"run": name, "formula": sums[0], "measured": sums[1]})
+    return rows

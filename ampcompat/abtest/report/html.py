@@ -7,7 +7,9 @@ import html
 import os
 import re
 import shlex
+from itertools import groupby
 
+from .. import rows
 from ..advice import best_level
 from ..summary import summarize
 from . import charts, renderer, tables
@@ -18,29 +20,36 @@ SHOWN_CAUSES = 3
 #: How wide a chart is drawn for readers without JavaScript.
 WIDTH = 560
 
+#: The fields of rows that differ along a line.
+_ALONG = ("step", "value", "scale", "skipped")
+
 #: Code points that HTML does not allow.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def to_html(reports, summaries=None, drawn=None):
+def to_html(reports, summaries=None, drawn=None, live=None):
     """Return a page; needs the extra ``report``.
 
     Args:
         reports: a ``Report``, or several as ``[(name, Report), …]``, which share the tables and charts.
+        live: the version of a page that a server replaces as runs go on; it has no images for readers without
+            JavaScript.
         summaries, drawn: what ``summarize`` returned for each, and ``charts.charts(reports)``, where that is known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
-    scripts = [os.path.basename(str(report.environment.get("script") or "a training")) for _, report in reports]
     drawn = drawn or charts.charts(reports)
     summaries = summaries or [summarize(report) for _, report in reports]
+    legend = charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
-        title="Opt levels of {}".format(scripts[0] if len(scripts) == 1 else "{} runs".format(len(scripts))),
+        title=rows.title(reports[0][1]) if len(reports) == 1 else "{} runs".format(len(reports)),
         parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
         command=_command,
         tables=tables,
         overview=tables.levels(reports),
-        charts=[_figure(chart) for chart in drawn],
+        charts=[_figure(chart, has_picture=live is None) for chart in drawn],
+        live=live,
+        legend=legend,
         shown_causes=SHOWN_CAUSES,
         configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
         javascript=renderer.javascript() if drawn else "",
@@ -67,11 +76,20 @@ def _command(report, summary):
     return None
 
 
-def _figure(chart):
-    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg")
+def _figure(chart, has_picture):
+    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
     label = html.escape(_allowed("{}. {}".format(chart.title, chart.caption)))
     picture = picture.replace("<svg ", '<svg role="img" aria-label="{}" '.format(label), 1)
-    return dict(chart._asdict(), picture=picture, spec=charts.interactive(chart.spec))
+    return dict(chart._asdict(), picture=picture, spec=packed(charts.interactive(chart.spec)))
+
+
+def packed(spec):
+    """Return a specification whose rows are in ``usermeta``, by line and field: a tenth of their size for the page."""
+    lines = []
+    for fields, group in groupby(spec["data"]["values"], lambda row: {k: v for k, v in row.items() if k not in _ALONG}):
+        line = list(group)
+        lines.append({"fields": fields, "along": {key: [row[key] for row in line] for key in _ALONG if key in line[0]}})
+    return dict(spec, data={"values": []}, usermeta={"lines": lines})
 
 
 def to_frame(report):

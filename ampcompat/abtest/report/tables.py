@@ -4,12 +4,16 @@ import math
 from collections import namedtuple
 from statistics import median
 
-from .. import keep_fp32, target
+from .. import equivalence, keep_fp32, target
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
+from ..rows import name_of, noun
+from ..summary import LossEnd, emulates_half
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
 Table = namedtuple("Table", "title columns rows left notes")
+
+EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
 
 #: Layers and params that are shown, those with the largest errors.
 SHOWN_LAYERS = 8
@@ -28,24 +32,29 @@ class Bar(str):
 
 def levels(reports):
     """Return the table of all levels of ``[(name, Report, its summary), …]``."""
-    columns = ["level", "verdict", "loss ends at", "difference", "ms/step", "speed"]
-    columns += ["to target", "samples/s", "peak", "skips"]
+    several = any(len(row.losses) > 1 for _, _, summary in reports for row in summary.values())
+    nouns = list(dict.fromkeys(noun(report) for _, report, _ in reports))
+    columns = [nouns[0] if len(nouns) == 1 else "row", "verdict"] + (
+        ["loss", "ends at"] if several else ["loss ends at"]
+    )
+    columns += ["difference", "ms/step", "speed", "to target", "samples/s", "peak", "skips"]
     rows, prefix = [], ["report"] if len(reports) > 1 else []
     for name, report, summary in reports:
         fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
-        rows += [[name] * len(prefix) + _level(row, report.runs[level], fastest) for level, row in summary.items()]
+        for level, row in summary.items():
+            found = _level(name_of(report, level), row, report.runs[level], fastest, several)
+            rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
     title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
-    return Table(title, prefix + columns, rows, len(prefix) + 2, [])
+    notes = [EMULATED] if any(emulates_half(report) for _, report, _ in reports) else []
+    columns[columns.index("speed")] += "*" * len(notes)
+    return Table(title, prefix + columns, rows, len(prefix) + 2, notes)
 
 
-def _level(row, run, fastest):
-    speed = Bar("\u00d7 {:.2f}".format(row.speed) if row.speed else UNKNOWN if run.timing is None else "not timed")
+def _level(name, row, run, fastest, several):
+    """Return the row of a level; of ``several`` losses one for each, of which the first has all columns."""
+    speed = Bar(_speed(row) if row.speed else UNKNOWN if run.timings is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
-    return [
-        row.level,
-        row.kind,
-        number(row.end) + (" \u00b1 {:.2g}".format(row.spread) if row.spread is not None else ""),
-        signed_percent(row.difference),
+    rest = [
         milliseconds(row.seconds),
         speed,
         _to_target(row.to_target),
@@ -53,6 +62,24 @@ def _level(row, run, fastest):
         size(row.peak),
         "{}/{}".format(row.skipped, row.steps) if row.steps else UNKNOWN,
     ]
+    losses = row.losses or {0: LossEnd()}
+    found = [([str(loss_id)] if several else []) + _ends_at(each) for loss_id, each in losses.items()]
+    first, *others = found if several else found[:1]
+    return [[name, row.kind] + first + rest] + [["", ""] + each + [""] * len(rest) for each in others]
+
+
+def _speed(row):
+    """Return a speed with half its interval; "~" where it is not known from the baseline's."""
+    if row.interval == (1.0, 1.0):
+        return "\u00d7 1.00"
+    low, high = row.interval or (0.0, 2.0)
+    told = "{} {:.2f}".format("~" if low <= 1.0 <= high else "\u00d7", row.speed)
+    return told if row.interval is None else "{} \u00b1 {}".format(told, percent(math.sqrt(high / low) - 1))
+
+
+def _ends_at(loss):
+    spread = " \u00b1 {}".format(number(loss.spread, 2)) if loss.spread is not None else ""
+    return [number(loss.end) + spread, signed_percent(loss.difference)]
 
 
 def _to_target(found):
@@ -61,6 +88,34 @@ def _to_target(found):
     if not found.is_reached:
         return "not reached"
     return "{:g} steps".format(median(found.steps)) if found.median_seconds is None else seconds(found.median_seconds)
+
+
+def equivalences(report):
+    """Return what the tolerance shows of each row, one sentence each."""
+    found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
+    tolerance = _tolerance(report) if found else None
+    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found.items() if tolerance]
+
+
+def _tolerance(report):
+    given = report.environment.get("tolerance")
+    return None if given is None else equivalence.parse(given)
+
+
+def _equivalence_table(report):
+    """Return the same as a table."""
+    rows = []
+    for level, run in report.runs.items():
+        found = run.equivalence
+        if found is not None:
+            values = map(signed_percent, (found.difference,) + tuple(found.interval or (None, None)))
+            needed = UNKNOWN if found.seeds_needed is None else str(found.seeds_needed)
+            rows.append([name_of(report, level), found.result, *values, str(found.seeds), needed])
+    if not rows or _tolerance(report) is None:
+        return []
+    title = "Equivalence within {}".format(percent(_tolerance(report)))
+    columns = [noun(report), "result", "difference", "from", "to", "seeds", "seeds needed"]
+    return [Table(title, columns, rows, 2, [])]
 
 
 def targets(report, summary):
@@ -77,8 +132,8 @@ def targets(report, summary):
 
 def _median_and_range(values):
     if len(values) < 2:
-        return "{:.4g}".format(values[0]) if values else UNKNOWN
-    return "{:.4g} ({:.4g} to {:.4g})".format(median(values), min(values), max(values))
+        return number(values[0]) if values else UNKNOWN
+    return "{} ({} to {})".format(*map(number, (median(values), min(values), max(values))))
 
 
 def layers(report):
@@ -104,11 +159,15 @@ def _error(share):
 def scales(report):
     """Return the table of loss scales."""
     rows = []
+    several = any(len(run.loss_ids()) > 1 for run in report.runs.values())
     for level, run in report.runs.items():
-        values = [value for _, _, value in run.scale]
-        ends = [scale(values[-1] if values else None), scale(min(values, default=None))]
-        rows.append([level, run.backend or UNKNOWN, str(1 + len(run.repeats))] + ends)
-    return Table("Loss scales", ["level", "backend", "seeds", "last", "lowest"], rows, 2, [])
+        of_run = [level, run.backend or UNKNOWN, str(1 + len(run.repeats))]
+        for loss_id in sorted(run.loss_ids()) or [0]:
+            values = [value for _, of, value in run.scale if of == loss_id]
+            ends = [scale(values[-1] if values else None), scale(min(values, default=None))]
+            rows.append(of_run + ([str(loss_id)] if several else []) + ends)
+    columns = ["level", "backend", "seeds"] + (["loss"] if several else []) + ["last", "lowest"]
+    return Table("Loss scales", columns, rows, 2, [])
 
 
 def memory(report):
@@ -136,7 +195,8 @@ def memory(report):
 
 def details(report, summary):
     """Return the tables that are shown on request."""
-    return targets(report, summary) + ([scales(report)] if report.runs else []) + memory(report)
+    of_losses = _equivalence_table(report) + targets(report, summary)
+    return of_losses + ([scales(report)] if report.runs else []) + memory(report)
 
 
 def overflows(report):
@@ -155,7 +215,12 @@ def _places(places):
 
 def heading(report):
     """Return in one line what was run, and where."""
+    return ", ".join(heading_parts(report))
+
+
+def heading_parts(report):
+    """Return what was run, and where: each part is to stay on one line."""
     values = report.environment
     words = [str(values[name]) for name in ("script", "device") if values.get(name)]
     named = [name for name in ("torch", "dtypes", "seed") if values.get(name) is not None]
-    return ", ".join(words + ["{} {}".format(name, values[name]) for name in named])
+    return words + ["{} {}".format(name, values[name]) for name in named]

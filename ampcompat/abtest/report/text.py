@@ -2,12 +2,14 @@
 
 import textwrap
 
+from ..failures import failure
+from ..rows import are_scripts
 from ..summary import summarize
-from ..verdict import NOT_JUDGED, REJECTED, failure
+from ..verdict import ACCEPTED
 from . import tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
-OPTIONAL = ("samples/s", "ms/step")
+OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
 
 #: Causes of skipped steps that are shown; the page and the JSON have all of them.
 MAX_CAUSES = 6
@@ -26,20 +28,41 @@ def to_text(report, width=100, details=False, summary=None):
     advice = report.advice.splitlines()
     summary = summary or summarize(report)
     overview = tables.levels([("", report, summary)])._replace(title="")
-    blocks = [tables.heading(report)] + [_table(each, width) for each in [overview] + tables.layers(report)]
+    blocks = [_heading(report, width)]
+    blocks.append("\n".join([_table(overview, width)] + [_sentences([note], width) for note in overview.notes]))
+    blocks += [_table(each, width) for each in tables.layers(report)]
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
         blocks.append(_sentences(_overflows(report), width))
         told = ["{}: {}".format(level, run.verdict) for level, run in report.runs.items() if run.verdict]
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
-    blocks.append(_sentences(told, width))
-    explained = sum(_faults(report).values(), [])
-    kinds = {level: row.kind for level, row in summary.items() if level not in explained}
-    unexplained = [level for level, kind in kinds.items() if kind in (REJECTED, NOT_JUDGED)]
-    hint = ["Why {}: see --details.".format(", ".join(unexplained))] if unexplained else []
-    blocks.append(_sentences(advice if details else advice[:1] + hint, width))
+        told += _reasons(report, summary)
+    blocks.append(_sentences(told + tables.equivalences(report), width))
+    blocks.append(_sentences(advice if details else advice[:1], width))
     return "\n\n".join(filter(None, blocks))
+
+
+def _heading(report, width):
+    """Return what was run, and where, in lines that end between its parts."""
+    lines = []
+    for part in tables.heading_parts(report):
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += ", " + part
+        else:
+            lines[-1:] = [each + "," for each in lines[-1:]] + [part]
+    return "\n".join(lines)
+
+
+def _reasons(report, summary):
+    """Return why levels were rejected or not judged, and what was judged where that is not one falling loss."""
+    explained = sum(_faults(report).values(), [report.baseline])
+    found = {}
+    for level, row in summary.items():
+        is_plain = row.kind == ACCEPTED and row.verdict.progress and len(row.losses) < 2
+        if level not in explained and row.kind != "interrupted" and not is_plain and not are_scripts(report):
+            found.setdefault("{}: {}".format(row.kind, row.verdict.text), []).append(level)
+    return ["{}: {}".format(", ".join(levels), text) for text, levels in found.items()]
 
 
 def _faults(report):

@@ -1,8 +1,8 @@
 """Adam in one pass over memory, by torch's fused operation. ``updates.adam`` computes the same without it."""
 
-import functools
-
 import torch
+
+from ...torch_compat.thread_context import tried_once
 
 
 def supports(weights, grads, means, squares, lr, step, decoupled):
@@ -29,7 +29,7 @@ def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction
     operation(weights, grads, means, squares, [], steps, **options)
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def _is_available(device, dtype, decoupled):
     """Return whether the operation exists for a device and dtype and is right without bias correction; tested once."""
     weight, grad = torch.full((1,), 2.0, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)

@@ -2,7 +2,7 @@
 
 ``LARC`` rescales gradients before the wrapped optimizer's step and does nothing else. It is a subclass of
 ``torch.optim.Optimizer``, so that learning rate schedulers accept it, but has no state of its own: params, state,
-hooks and amp's adapter are those of the wrapped optimizer.
+hooks and amp's record are those of the wrapped optimizer.
 """
 
 import torch
@@ -16,7 +16,7 @@ _OPTIMIZER_ATTRIBUTES = ("defaults", "state", STASH)
 
 
 class LARC(torch.optim.Optimizer):
-    """Wraps an optimizer; see contract section 6 for the formula.
+    """Wraps an optimizer, by the formula of Specification 6.2.
 
     For each param whose norm ``|w|`` and whose gradient's norm ``|g|`` are not 0, the rate is
     ``trust_coefficient * |w| / (|g| + wd * |w| + eps)`` (if ``clip``, ``min(rate / lr, 1)``) and the gradient becomes

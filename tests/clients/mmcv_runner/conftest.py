@@ -5,7 +5,6 @@ If there is none that works, an empty module takes its place.
 """
 
 import importlib.util
-import io
 import logging
 import sys
 import types
@@ -34,12 +33,7 @@ def runner_does_not_rest(monkeypatch):
 
 
 @pytest.fixture
-def log():
-    """An ``io.StringIO`` of what is logged, from level INFO up: pytest's own capture of log records is switched off."""
-    written, root = io.StringIO(), logging.getLogger()
-    handler, level = logging.StreamHandler(written), root.level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    yield written
-    root.setLevel(level)
-    root.removeHandler(handler)
+def log(caplog):
+    """Pytest's ``caplog`` from level INFO up."""
+    caplog.set_level(logging.INFO)
+    return caplog

@@ -2,11 +2,11 @@
 
 import logging
 
-import client_modules
 import pytest
 import torch
-from networks import differing, session_of, settings_at, weights_of
-from precision import HIGH, LOW
+from helpers import client_modules
+from helpers.networks import differing, session_of, settings_at, weights_of
+from helpers.precision import HIGH, LOW
 from torch.utils.data import DataLoader
 
 import ampcompat
@@ -157,10 +157,10 @@ def test_run_that_is_resumed_within_a_group_divides_by_what_is_left(tmp_path, lo
     path = str(tmp_path / "iter_6.pth")
     runner.resume(path, map_location="cpu")
     runner.meta = torch.load(path)["meta"]  # mmcv's iteration-based runner leaves it out
-    log.truncate(0)
+    log.clear()
     runner.run([batches(HIGH)], [("train", 1)])
     # And it saves the number of the iteration that it is in, so that this one comes again.
-    assert "Iteration 5 is in the middle of 4" in log.getvalue() and "divided by 3" in log.getvalue()
+    assert "Iteration 5 is in the middle of 4" in log.text and "divided by 3" in log.text
     assert runner.meta["fp16"]["loss_scaler"]["cur_iter"] == 3
 
 
@@ -179,7 +179,7 @@ def test_epochs_a_wrapper_and_the_log(tmp_path, log):
     runner = runner_of(tmp_path, hook, HIGH, wrap=wrap, max_epochs=2, meta={"seed": 3})
     runner.run([batches(HIGH)], [("train", 1)])
     assert runner.model.module.seen == [LOW] * TOTAL * 2
-    assert "grad_norm: " in log.getvalue()
+    assert "grad_norm: " in log.text
     assert runner.meta["seed"] == 3 and runner.meta["fp16"]["loss_scaler"]["scale"] == 512.0
 
 

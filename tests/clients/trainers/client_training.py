@@ -7,7 +7,7 @@ that does not use amp.
 import contextlib
 
 import torch
-from networks import weights_of
+from helpers.networks import weights_of
 
 import ampcompat
 from ampcompat import amp

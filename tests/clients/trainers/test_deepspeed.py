@@ -4,11 +4,11 @@ On a CPU it refuses to exchange float16 gradients, so levels that have them wait
 the script adds for amp.
 """
 
-import client_modules
 import client_training
 import pytest
 import torch
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 from ampcompat import amp
@@ -24,7 +24,7 @@ LEVELS = ("O0", "O1")
 def process_group(tmp_path_factory):
     """DeepSpeed wants one; of one process here."""
     store = tmp_path_factory.mktemp("store") / "file"
-    torch.distributed.init_process_group("gloo", init_method="file://{}".format(store), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 

@@ -2,10 +2,10 @@
 
 import importlib
 
-import client_modules
 import client_training
 import pytest
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 

@@ -6,11 +6,11 @@ Lightning gives the user, from the checkpoint that Lightning wrote, which contai
 
 import importlib
 
-import client_modules
 import client_training
 import pytest
 import torch
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 from ampcompat.cuda_redirect import redirect_device

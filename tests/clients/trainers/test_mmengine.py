@@ -1,10 +1,10 @@
 """mmengine: its ``ApexOptimWrapper`` under its own Runner, and resuming from the Runner's checkpoint."""
 
-import client_modules
 import client_training
 import pytest
 import torch
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 

@@ -2,9 +2,9 @@
 
 import os
 
-import client_modules
 import pytest
-from processes import ROOT, RUN, environment, python
+from helpers import client_modules
+from helpers.processes import ROOT, RUN, environment, python
 
 client_modules.imported_with_apex("pytorch_lightning", "trainers")
 client_modules.imported_with_apex("transformers", "trainers")

@@ -2,11 +2,11 @@
 
 import importlib
 
-import client_modules
 import client_training
 import pytest
 import torch
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 

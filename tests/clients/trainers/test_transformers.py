@@ -7,11 +7,11 @@ difference in a run that skips no step.
 
 import contextlib
 
-import client_modules
 import client_training
 import pytest
 import torch
-from networks import differing, weights_of
+from helpers import client_modules
+from helpers.networks import differing, weights_of
 
 import ampcompat
 from ampcompat.cuda_redirect import redirect_device

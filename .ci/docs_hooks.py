@@ -1,0 +1,25 @@
+"""Hooks of mkdocs: the version in the footer, and a link back from the example of a report, a page of its own."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BACK = '<p style="margin:12px 16px;font:14px sans-serif"><a href="ab/index.html">← Documentation of ampcompat</a></p>'
+
+
+def on_config(config):
+    """Write the version of the package, read as text, into the footer."""
+    source = (ROOT / "ampcompat" / "__init__.py").read_text(encoding="utf-8")
+    config.copyright = "ampcompat " + re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE).group(1)
+    return config
+
+
+def on_post_build(config):
+    """Add a link back to the documentation at the top of the example of a report."""
+    path = pathlib.Path(config.site_dir, "ab_report.html")
+    page, count = re.subn(
+        r"<body[^>]*>", lambda found: found.group(0) + BACK, path.read_text(encoding="utf-8"), count=1
+    )
+    if not count:
+        raise ValueError("docs/ab_report.html has no <body>")
+    path.write_text(page, encoding="utf-8")

@@ -1,0 +1,83 @@
+"""The table of a report for a pull request (Markdown) or a paper (LaTeX), with a footnote of where it was measured."""
+
+from .. import equivalence
+from ..number_format import percent
+from ..rows import name_of
+from ..summary import emulates_half, summarize
+from . import tables
+
+#: Columns of the overview that are left out: they follow from others, or are of use while one tries things.
+LEFT_OUT = ("to target", "samples/s")
+
+#: What LaTeX does not set as itself.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"$\sim$",
+    "^": r"\textasciicircum{}",
+    "\u2212": "$-$",
+    "\u00b1": r"$\pm$",
+    "\u00d7": r"$\times$",
+    "\u2026": r"\ldots{}",
+    "<": "$<$",
+    ">": "$>$",
+}
+_LATEX.update({character: "\\" + character for character in "&%$#_{}"})
+
+
+def to_markdown(report, summary=None):
+    """Return the table of a report in GitHub's Markdown."""
+    columns, rows, left = _table(report, summary)
+    rule = ["---" if place < left else "---:" for place in range(len(columns))]
+    lines = ["| {} |".format(" | ".join(map(_markdown, row))) for row in [columns] + rows]
+    lines.insert(1, "|{}|".format("|".join(rule)))
+    return "\n".join(lines + [""] + [_markdown(note) + "  " for note in _notes(report)]).rstrip() + "\n"
+
+
+def to_latex(report, summary=None):
+    """Return the table of a report in LaTeX, for the package booktabs."""
+    columns, rows, left = _table(report, summary)
+    lines = [" & ".join(map(_latex, row)) + r" \\" for row in [columns] + rows]
+    aligned = "l" * left + "r" * (len(columns) - left)
+    body = [r"\begin{tabular}{%s}" % aligned, r"\toprule", lines[0], r"\midrule"] + lines[1:]
+    notes = [r"\par\smallskip{\footnotesize " + r"\\ ".join(map(_latex, _notes(report))) + "}"]
+    return "\n".join(["% needs \\usepackage{booktabs}"] + body + [r"\bottomrule", r"\end{tabular}"] + notes) + "\n"
+
+
+def _table(report, summary):
+    table = tables.levels([("", report, summary or summarize(report))])
+    kept = [place for place, name in enumerate(table.columns) if name not in LEFT_OUT]
+    columns, *rows = [[row[place] for place in kept] for row in [table.columns] + table.rows]
+    tolerance = report.environment.get("tolerance")
+    if tolerance is not None and any(run.equivalence for run in report.runs.values()):
+        found = {name_of(report, level): run.equivalence for level, run in report.runs.items()}
+        columns.append("within {}".format(percent(equivalence.parse(tolerance))))
+        rows = [row + [found[row[0]].result if found.get(row[0]) else ""] for row in rows]
+    return columns, rows, table.left
+
+
+def _notes(report):
+    """Return what was measured, where, and what the columns mean, one sentence each."""
+    values, runs = report.environment, report.runs.values()
+    seeds = sorted({1 + len(run.repeats) for run in runs})
+    told = "{} to {}".format(seeds[0], seeds[-1]) if len(seeds) > 1 else "".join(map(str, seeds)) or "no"
+    versions = ["{} {}".format(name, values[name]) for name in ("torch", "ampcompat", "python") if values.get(name)]
+    words = [values.get("machine"), values.get("device")] + versions
+    words += ["{} seeds from {}".format(told, values.get("seed"))]
+    words += ["commit {}".format(values["commit"])] if values.get("commit") else []
+    notes = [", ".join(str(word) for word in words if word) + "."]
+    if values.get("script"):
+        notes.insert(0, "{}.".format(values["script"]))
+    rounds = max([len(run.timings or []) for run in runs], default=0)
+    of_speed = ", with 95 % intervals of {} rounds".format(rounds) if rounds > 1 else ""
+    notes.append("Losses: medians of the last tenth, \u00b1 half the range over seeds; speeds{}.".format(of_speed))
+    return notes + ([tables.EMULATED] if emulates_half(report) else [])
+
+
+def _markdown(text):
+    for character in "\\|*_`<>[]~":
+        text = text.replace(character, "\\" + character)
+    return text
+
+
+def _latex(text):
+    return "".join(_LATEX.get(character, character) for character in text)

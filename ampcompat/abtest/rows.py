@@ -1,0 +1,48 @@
+"""What the rows of a report are: opt levels and variants of one script, or several scripts."""
+
+import os
+import shlex
+
+#: The row of a script at its own level, the baseline where no levels are named.
+UNCHANGED = "unchanged"
+
+
+def are_scripts(report):
+    """Return whether other scripts are compared with the baseline's.
+
+    A row that has the name of its opt level is none, though the script may have been edited while the series went on.
+    """
+    baseline = report.runs.get(report.baseline)
+    if baseline is None or not baseline.identity.get("script"):
+        return False
+    others = [run.identity for row, run in report.runs.items() if run.identity.get("level") != row]
+    return any(each.get("script") not in (None, baseline.identity["script"]) for each in others)
+
+
+def noun(report):
+    """Return what a row is called: "level" or "script"."""
+    return "script" if are_scripts(report) else "level"
+
+
+def script_name(command):
+    """Return the name of a script or module for people, from ``[script, …]`` or ``["-m", module, …]``."""
+    return command[1] if command[0] == "-m" else os.path.basename(os.path.normpath(command[0]))
+
+
+def name_of(report, row):
+    """Return the name of a row for people: where scripts are compared, that of the script itself is its name."""
+    if row != UNCHANGED or not are_scripts(report):
+        return row
+    try:
+        command = shlex.split(str(report.environment.get("script") or ""))
+    except ValueError:  # of a file that was not written by `ab`
+        return row
+    return script_name(command) if command[1:] or command[:1] not in ([], ["-m"]) else row
+
+
+def title(report):
+    """Return what was compared, for a heading."""
+    if not are_scripts(report):
+        return "Opt levels of {}".format(os.path.basename(str(report.environment.get("script") or "a training")))
+    others = [name_of(report, row) for row in report.runs if row != report.baseline]
+    return "{} against {}".format(", ".join(others), name_of(report, report.baseline))

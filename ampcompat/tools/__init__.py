@@ -1,0 +1,1 @@
+"""Tools beside the training itself: they observe sessions, and no session imports them."""

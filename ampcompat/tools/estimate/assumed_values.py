@@ -1,0 +1,80 @@
+"""A dispatch mode that makes up for what fake tensors lack: values that the host reads, versions that lists count.
+
+It remembers which operation failed, too.
+
+The values are those of a step in which all goes well: everything is finite and nothing overflows.
+"""
+
+import torch
+
+from ...torch_compat import fake_tensors, features
+from . import recurrent
+
+if features.has_dispatch_modes():
+    from torch.utils._python_dispatch import TorchDispatchMode as _Mode
+else:
+    _Mode = object
+
+#: What is read of a boolean result is True (``all``, ``isfinite``), but for these operations.
+_FALSE = frozenset(["any", "isnan", "isinf", "ne", "logical_not", "bitwise_not"])
+
+
+class AssumedValues(_Mode):
+    """A context manager in which ``item()`` of a fake tensor is 1, and a boolean what it is in a finite step.
+
+    Attributes:
+        failed: the name of the last operation that raised an error, or None.
+        integers_read: how many integers were read from tensors: sizes may depend on them.
+    """
+
+    def __init__(self):
+        from torch.utils.weak import WeakTensorKeyDictionary
+
+        super().__init__()
+        self.failed = None
+        self.integers_read = 0
+        self._false = WeakTensorKeyDictionary()
+        self._no_value = fake_tensors.data_dependent_error()
+        self._loses_versions = fake_tensors.loses_versions()
+        self._written_lists = {}  # function -> places of the lists of tensors that it writes
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        """Run an operation; answer a read of a value that is not known."""
+        try:
+            result = function(*args, **(kwargs or {}))
+        except self._no_value:
+            if function is torch.ops.aten._local_scalar_dense.default:
+                return self._value_of(args[0])
+            if function is torch.ops.aten.equal.default:
+                return True
+            self.failed = str(function)
+            raise
+        except Exception:  # named, and raised again
+            self.failed = str(function)
+            raise
+        if recurrent.is_layer(function):
+            result = recurrent.with_workspace(result, args)
+        if self._loses_versions:
+            self._count_versions(function, args)
+        if isinstance(result, torch.Tensor) and result.dtype is torch.bool:
+            if function.__name__.partition(".")[0] in _FALSE:
+                self._false[result] = True
+        return result
+
+    def _count_versions(self, function, args):
+        places = self._written_lists.get(function)
+        if places is None:
+            arguments = enumerate(function._schema.arguments)
+            places = [place for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
+            self._written_lists[function] = places
+        for written in [args[place] for place in places if place < len(args)]:
+            if isinstance(written, (list, tuple)):
+                torch.autograd.graph.increment_version([each for each in written if isinstance(each, torch.Tensor)])
+
+    def _value_of(self, tensor):
+        if tensor.dtype is torch.bool:
+            return tensor not in self._false
+        if tensor.is_floating_point() or tensor.is_complex():
+            return 1.0
+        self.integers_read += 1
+        return 1

@@ -1,0 +1,139 @@
+"""Peaks of levels and batch sizes as a table, and the largest batch that fits into a memory. Without torch."""
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from ...errors import AmpValueError
+from ...memory.bytes_by_kind import format_bytes
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})
+
+#: The search for a batch ends here.
+LARGEST = 1 << 20
+
+
+def parse_size(size):
+    """Return bytes: of a number, or of a text such as "16GiB" or "40 GB".
+
+    Raises:
+        AmpValueError: another text.
+    """
+    if isinstance(size, (int, float)) and size > 0:
+        return int(size)
+    match = re.match(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$", size) if isinstance(size, str) else None
+    if match is None or match.group(2) not in _UNITS:
+        raise AmpValueError(
+            "memory must be a number of bytes or a text such as 16GiB, with one of the units {}, not {!r}.".format(
+                ", ".join(_UNITS), size
+            )
+        )
+    return int(float(match.group(1)) * _UNITS[match.group(2)])
+
+
+def largest_batch(peak_of, limit, known=()):
+    """Return the largest batch size whose peak is at most ``limit`` bytes, from 0 to ``LARGEST``.
+
+    Peaks are taken to grow with the batch. They do so nearly in proportion, so few of them are asked for: the next one
+    is where a line through two known ones meets the limit.
+
+    Args:
+        peak_of: a function: batch size -> bytes.
+        known: ``{batch size: bytes}`` that are known already.
+    """
+    known = dict(known)
+    while True:
+        fitting = sorted(size for size, peak in known.items() if peak <= limit)
+        exceeding = min([size for size, peak in known.items() if peak > limit], default=LARGEST + 1)
+        fits = fitting[-1] if fitting else 0
+        if exceeding - fits <= 1:
+            return fits
+        guess = _next_guess(known, limit, fitting, exceeding)
+        known[guess] = peak_of(guess)
+
+
+def _next_guess(known, limit, fitting, exceeding):
+    """Return a batch size between those that fit and those that do not."""
+    if not fitting:
+        return exceeding // 2 if exceeding <= LARGEST else 1
+    fits = fitting[-1]
+    if exceeding <= LARGEST:
+        low, high = fits, exceeding
+    elif len(fitting) > 1:
+        low, high = fitting[-2:]
+    else:
+        return min(2 * fits, LARGEST)
+    per_item = max((known[high] - known[low]) / (high - low), 1)
+    guess = fits + int((limit - known[fits]) / per_item)
+    if exceeding > LARGEST:  # beyond what fits: not nearer than twice as far, since a small batch may not be the peak
+        return min(LARGEST, max(2 * fits, guess + 1))
+    return min(exceeding - 1, max(fits + 1, guess))
+
+
+@dataclass
+class BatchTable:
+    """Peaks by level and batch size.
+
+    Attributes:
+        peaks: ``{(level, batch size): bytes}``.
+        memory: the bytes that are there, or None.
+        largest: ``{level: the largest batch size that fits into memory}``; empty without ``memory``.
+        notes: sentences on what was assumed.
+    """
+
+    peaks: Dict[Tuple[str, int], int]
+    memory: Optional[int] = None
+    largest: Dict[str, int] = field(default_factory=dict)
+    notes: List[str] = field(default_factory=list)
+
+    def table(self) -> str:
+        """Return a table of levels x batch sizes as text; peaks that do not fit are in brackets."""
+        levels = list(dict.fromkeys([level for level, _ in self.peaks] + list(self.largest)))
+        sizes = sorted({size for _, size in self.peaks})
+        rows = [["batch size"] + levels]
+        rows += [[str(size)] + [self._cell(level, size) for level in levels] for size in sizes]
+        if self.memory is not None:
+            rows.append(["largest that fits"] + [_shown(self.largest[level]) for level in levels])
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [
+            "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
+            for row in rows
+        ]
+        if self.memory is not None:
+            told = "Memory: {} ({:.2f} GiB). What does not fit is in brackets."
+            lines.append(told.format(format_bytes(self.memory), self.memory / 2**30))
+        return "\n".join(lines + self.notes)
+
+    __str__ = table
+
+    def _cell(self, level, size):
+        if (level, size) not in self.peaks:
+            return "-"
+        shown = format_bytes(self.peaks[level, size])
+        fits = self.memory is None or self.peaks[level, size] <= self.memory
+        return shown if fits else "({})".format(shown)
+
+
+def _shown(batch):
+    return "none" if not batch else "{:,}{}".format(batch, " or more" if batch == LARGEST else "")
+
+
+def batch_table(peak_of, levels: Sequence[str], batch_sizes: Sequence[int], memory=None):
+    """Return a ``BatchTable``.
+
+    Args:
+        peak_of: a function: (level, batch size) -> bytes.
+        levels, batch_sizes: of the table.
+        memory: bytes or None.
+    """
+    peaks = {(level, size): peak_of(level, size) for level in levels for size in batch_sizes}
+    if memory is None:
+        return BatchTable(peaks)
+    limit = parse_size(memory)
+    largest = {}
+    for level in levels:
+        of_level = {size: peaks[level, size] for size in batch_sizes}
+        largest[level] = largest_batch(functools.partial(peak_of, level), limit, of_level)
+    return BatchTable(peaks, limit, largest)

@@ -1,0 +1,77 @@
+"""The forecast as JSON: what ``--json`` writes, and what the terminal and the page show besides."""
+
+import math
+
+from ...errors import AmpError
+from .prediction import make_level, predict
+
+#: The largest finite number of a half dtype.
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
+
+NO_STEP = "No training step was recorded: a forecast needs a backward pass and a step of an optimizer of torch.optim."
+
+NOT_FINITE = "The loss is {} in float32 already: no level can do better. Lower the learning rate, or check the data."
+
+
+def make(observed):
+    """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
+
+    ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
+    ``problems`` (optimizers that did not step in half, and why), and by level the ``dtype``, ``error`` (why it would
+    raise, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None), and the
+    ``rooms`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
+
+    Raises:
+        AmpError: no step was recorded, or the loss is not finite in float32.
+    """
+    if not observed.steps or not observed.losses:
+        raise AmpError(NO_STEP)
+    if not math.isfinite(observed.losses[-1]):
+        raise AmpError(NOT_FINITE.format(observed.losses[-1]))
+    predictions = predict(observed)
+    return {
+        "levels": {each.level: _level(each) for each in predictions},
+        "details": {
+            "steps": len(observed.losses),
+            "losses": [observed.losses[0], observed.losses[-1]],
+            "problems": observed.problems,
+            "has_amp": bool(observed.stated),
+            "levels": {each.level: _details(each, make_level(observed, each.level)) for each in predictions},
+        },
+    }
+
+
+def _level(prediction):
+    return {
+        "prediction": prediction.kind,
+        "keep_fp32": list(prediction.kept),
+        "safe_loss_scale": prediction.safe_scale,
+        "findings": [
+            {"module": fault.place.name, "op": fault.op, "kind": fault.kind, "margin": round(fault.margin, 1)}
+            for fault in prediction.faults
+        ],
+    }
+
+
+def _details(prediction, level):
+    dtype = None if level.low is None else str(level.low).replace("torch.", "")
+    rooms = {} if dtype is None else prediction.rooms
+    return {
+        "dtype": dtype,
+        "error": prediction.reason,
+        "skips": prediction.skips,
+        "scale": level.scale,
+        "rooms": [
+            dict(room._asdict(), module=module, margin=_margin(room, dtype, level.scale))
+            for module, room in rooms.items()
+        ],
+    }
+
+
+def _margin(room, dtype, scale):
+    """Return how many powers of two the largest number is beyond the range of the dtype; negative where it is not.
+
+    A dynamic loss scale makes room for gradients, so that they count with a static one only.
+    """
+    largest = room.largest if scale is None else max(room.largest, room.gradient)
+    return round(math.log2(largest / LARGEST[dtype]), 1) if largest else None

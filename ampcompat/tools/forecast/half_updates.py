@@ -1,0 +1,106 @@
+"""Takes every optimizer step a second time, in half weights: what O3 would make of the same gradients.
+
+A twin of each optimizer, of the same class, has copies of the params in float16 and steps with the float32 gradients
+rounded to it, for ``STEPS`` steps. For each param, with w the weights and t the twin's, before and after them,
+
+    kept = <t_last - t_first, w_last - w_first> / |w_last - w_first|**2
+
+is 1 where half weights follow, 0 where every update is under half a unit of the last place, and far from both, or not
+a number, where the optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 there, and so is the square of a
+gradient under 2**-12.
+"""
+
+import collections
+
+import torch
+
+#: Steps that a twin takes.
+STEPS = 20
+
+_INSTANCE_STATE = ("param_groups", "state", "_amp_stash")
+
+
+class HalfUpdates:
+    """The twins of optimizers.
+
+    Args:
+        dtype: of the twins' params.
+    """
+
+    def __init__(self, dtype):
+        self._dtype = dtype
+        self._twins = {}  # id(optimizer) -> (optimizer, its twin or None)
+        self._counts = {}  # id(optimizer) -> its steps
+        self._starts = {}  # param -> (its float32 values, its half values before the first step; now)
+        self._rows = []  # (param, what ``_compared`` returns)
+        self.problems = {}  # class of an optimizer -> why it could not step in half
+
+    def before_step(self, optimizer):
+        """Step with the twin, from the gradients that the optimizer is about to use."""
+        if id(optimizer) not in self._twins:
+            self._twins[id(optimizer)] = optimizer, self._twin(optimizer)
+        twin = self._twins[id(optimizer)][1]
+        if twin is None:
+            return
+        self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        if self._counts[id(optimizer)] > STEPS:
+            self._finish(twin, optimizer)
+            return
+        with torch.no_grad():
+            for group, own in zip(optimizer.param_groups, twin.param_groups):
+                own.update((name, value) for name, value in group.items() if name != "params")
+                for param, half in zip(group["params"], own["params"]):
+                    half.grad = None if param.grad is None else param.grad.to(self._dtype)
+            try:
+                _plain_step(type(optimizer))(twin)
+            except Exception as error:  # whatever an optimizer does not support: the report says it
+                self.problems[type(optimizer).__name__] = str(error).strip().splitlines()[0]
+                self._twins[id(optimizer)] = optimizer, None
+
+    def _twin(self, optimizer):
+        twin = object.__new__(type(optimizer))
+        replaced = [name for name, value in vars(optimizer).items() if callable(value) and hasattr(twin, name)]
+        own = {name: value for name, value in vars(optimizer).items() if name not in replaced}
+        vars(twin).update({name: value for name, value in own.items() if name not in _INSTANCE_STATE})
+        twin.param_groups = []
+        for group in optimizer.param_groups:
+            twin.param_groups.append(dict(group, params=[self._half(param) for param in group["params"]]))
+        twin.state = collections.defaultdict(dict)
+        return twin
+
+    def _half(self, param):
+        with torch.no_grad():
+            half = param.detach().to(self._dtype, copy=True)
+            self._starts[param] = param.detach().clone(), half.clone(), half
+        return half.requires_grad_(param.requires_grad)
+
+    def _finish(self, twin, optimizer):
+        """Compare the weights, and free the twin."""
+        self._twins[id(optimizer)] = optimizer, None
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for param in group["params"]:
+                    if param in self._starts:
+                        self._rows.append((param, _compared(param, *self._starts.pop(param))))
+
+    def kept(self):
+        """Return ``{id(param): (kept, whether all half weights are finite)}`` of the params that have moved."""
+        for optimizer, twin in list(self._twins.values()):
+            if twin is not None:
+                self._finish(twin, optimizer)
+        rows = [(param, row.tolist()) for param, row in self._rows]
+        return {id(param): (kept, total - total == 0) for param, (kept, square, total) in rows if square > 0}
+
+
+def _compared(param, start, half_start, half):
+    """Return a tensor of (kept, square of the distance that the param moved, sum of the half weights)."""
+    wide = torch.float32 if param.device.type == "mps" else torch.float64  # which has no float64
+    moved, half_moved = (param - start).to(wide), half.to(wide) - half_start.to(wide)
+    square = (moved * moved).sum()
+    return torch.stack([(moved * half_moved).sum() / square, square, half.to(wide).sum()])
+
+
+def _plain_step(kind):
+    """Return the class's own ``step``, without torch's hooks, which would count it as a step of the script."""
+    step = kind.step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step

@@ -1,0 +1,189 @@
+"""Which dtype every value of a recorded step would have at a level: the op table at O1 and O4, else the weights'.
+
+At O2, O3 and O5 a model's weights and arguments are half, its outputs float32, and functions follow torch's promotion.
+A layer of ``keep_fp32`` gets float32 arguments, and what it returns is cast back (not at O1 and O4).
+"""
+
+import math
+from typing import Dict, NamedTuple, Optional, Tuple
+
+import torch
+
+from ...nested import BYTES
+from ...op_table import rules
+from .details import NORMS
+from .op_calls import CASTS
+
+#: Functions that take the dtype of their first argument whatever the others are.
+_FOLLOWS_FIRST = NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
+#: Functions that write a number into a tensor and refuse one that its dtype cannot hold.
+_WRITES = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
+
+
+class Level(NamedTuple):
+    """What a forecast needs to know of a level with its options.
+
+    ``low``: the half dtype, None at O0. ``casts_functions``: O1 and O4. ``scale``: the static loss scale, or None where
+    it is dynamic; ``init_scale`` of a dynamic one. ``table``: {function: rule}. ``batch_norms``: of ``(model, name)``.
+    """
+
+    name: str
+    low: Optional[torch.dtype]
+    casts_functions: bool
+    has_masters: bool
+    scale: Optional[float]
+    init_scale: float
+    kept: Tuple[str, ...]
+    batch_norms: frozenset
+    table: Dict[str, str]
+
+
+def table(lists=None, registrations=()):
+    """Return ``{function's name: rule}`` of the op table with the user's changes."""
+    merged = rules.merge(rules.rows(), lists, [each for each in registrations if each[0] is torch])
+    return {row.name: row.rule for row in reversed(merged)}
+
+
+class StepDtypes:
+    """The dtypes of one step at a level.
+
+    Attributes:
+        stored: the dtype of each value.
+        seen: for each call the dtypes in which it gets its inputs.
+        rounded: the values that are half for a moment: before a layer of ``keep_fp32`` that gets the model's argument,
+            and after one.
+        error: ``(call, why it raises, powers of two beyond the range)`` of the first call that would, or None.
+    """
+
+    def __init__(self, step, level):
+        self._level = level
+        self.stored = [None] * len(step.values)
+        self.seen = []
+        self.rounded = set()
+        self.error = None
+        self._casts = {}  # (place, number of the module's call) -> the dtype before its first cast
+        self._values = step.values
+        for value in step.values:
+            if value.call is None:
+                self.stored[value.index] = self._leaf(value)
+        for call in step.calls:
+            seen = [self._seen(step.values[index], call) for index in call.inputs]
+            rule = self._rule(call)
+            dtype = self._result(call, seen, rule)
+            self._check(call, seen, dtype)
+            self.seen.append([dtype] * len(seen) if rule in (rules.HALF, rules.FLOAT) else seen)
+            for index in call.outputs:
+                self.stored[index] = dtype
+
+    def _leaf(self, value):
+        level = self._level
+        if value.kind == "input" or level.casts_functions or level.low is None:
+            return value.dtype
+        if value.place.layer_of(level.kept) is not None or (value.place.model, value.place.module) in level.batch_norms:
+            return torch.float32
+        return level.low
+
+    def _seen(self, value, call):
+        level, dtype = self._level, self.stored[value.index]
+        if level.low is None or (value.call is None and value.kind != "input"):
+            return dtype
+        made, used = value.place, call.place
+        before, layer = made.layer_of(level.kept), used.layer_of(level.kept)
+        if level.casts_functions:
+            return torch.float32 if layer is not None and layer != before else dtype
+        is_argument = made.model is None and used.model is not None
+        if (before if before != layer else None) or (is_argument and layer):  # not where all of the model is kept
+            self.rounded.add(value.index)
+        if (made.model is None) != (used.model is None):
+            return torch.float32 if used.model is None or layer is not None else level.low
+        if layer != before:
+            return level.low if layer is None else torch.float32
+        return dtype
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _rule(self, call):
+        """Return the rule of the op table for a call, or None where it casts nothing."""
+        level = self._level
+        if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in CASTS:
+            return None
+        return level.table.get(call.outer) or level.table.get(call.op)
+
+    def _result(self, call, seen, rule):
+        if rule == rules.HALF:
+            return self._level.low
+        if rule == rules.FLOAT:
+            return torch.float32
+        if rule in (rules.PROMOTE, rules.SEQUENCE) and seen:
+            return _widest(seen)
+        return self._promoted(call, seen)
+
+    def _promoted(self, call, seen):
+        if call.op in CASTS:
+            return self._cast(call, seen)
+        if call.target is not None:
+            return self._like(call)
+        is_in_place = call.op.endswith("_") and not call.op.endswith("__") or call.op.startswith("__i")
+        if is_in_place or call.op in _FOLLOWS_FIRST:
+            return seen[0]
+        shaped = [dtype for dtype, index in zip(seen, call.inputs) if self._values[index].dims]
+        return _widest(shaped or seen)
+
+    def _cast(self, call, seen):
+        if len(seen) > 1:  # type_as, and to(other)
+            return seen[1]
+        key = call.place, call.module_call
+        if call.op != "to" or call.target is not torch.float32:
+            self._casts.setdefault(key, seen[0] if seen else call.target)
+            return call.target
+        # At O0 ``to(x.dtype)`` looks like ``to(torch.float32)``: it is the way back after an earlier cast in a module,
+        # and the dtype of another tensor whose dtype was read.
+        if key in self._casts:
+            return self._casts[key]
+        if call.like is not None and call.like not in call.inputs:
+            return self._like(call)
+        self._casts[key] = seen[0] if seen else call.target
+        return call.target
+
+    def _like(self, call):
+        """Return the dtype of a result that was asked for by ``dtype``, which may have been that of another tensor."""
+        if call.like is None or call.target is not self._values[call.like].dtype:
+            return call.target
+        return self._seen(self._values[call.like], call)
+
+    # -- errors --------------------------------------------------------------------------------------------------------
+
+    def _check(self, call, seen, dtype):
+        """Note why a call would raise: (call, reason, powers of two beyond the range or 0.0)."""
+        level = self._level
+        if self.error is not None or level.low is None:
+            return
+        rule = level.table.get(call.op)
+        is_cast = level.casts_functions and call.place.layer_of(level.kept) is None
+        written = max([abs(number) for number in call.scalars if math.isfinite(number)], default=0.0)
+        if is_cast and rule == rules.BANNED and level.low in seen:
+            self.error = call, "{} refuses half inputs".format(call.op), 0.0
+        elif call.op in _WRITES and dtype is torch.float16 and written > 65504:
+            told = "{} writes {:g}, which float16 cannot hold".format(call.op, written)
+            self.error = call, told, math.log2(written / 65504)
+        elif not is_cast and (rule == rules.HALF or call.op in NORMS) and self._is_mixed(call, seen):
+            told = "{} gets inputs of {}".format(call.op, " and ".join(map(_name, dict.fromkeys(seen))))
+            self.error = call, told, 0.0
+
+    def _is_mixed(self, call, seen):
+        if call.op in NORMS:
+            weights = [
+                dtype for dtype, index in zip(seen, call.inputs) if self._values[index].kind in ("param", "buffer")
+            ]
+            return any(BYTES[seen[0]] > BYTES[dtype] for dtype in weights if dtype in BYTES)
+        return len(set(seen)) > 1
+
+
+def _widest(dtypes):
+    if torch.float16 in dtypes and torch.bfloat16 in dtypes:
+        return max(dtypes, key=BYTES.get) if len(set(dtypes)) > 2 else torch.float32
+    return max(dtypes, key=BYTES.get)
+
+
+def _name(dtype):
+    return str(dtype).replace("torch.", "")

@@ -1,0 +1,310 @@
+"""Records the calls of torch's functions in one training step: by module, with what produced their inputs.
+
+A function mode sees the public functions, which are what the op table names. Functions that only look at a tensor in
+another way make no new value: the result of ``view`` is the value of its input. Values are numbered, and tensors are
+held weakly, so the record of a step keeps no memory of the step alive.
+"""
+
+import contextlib
+import os
+import weakref
+from typing import List, NamedTuple, Optional, Tuple
+
+import torch
+
+from ...casting.half_emulation_mode import without_mode_checks
+from ...module_hook import ModuleHook
+from ...nested import floating_tensors
+from ...torch_compat.thread_context import FunctionMode
+from . import details
+
+#: Functions whose result has the numbers of its input, or some of them.
+VIEWS = frozenset(
+    "view reshape transpose permute t T mT H mH swapaxes swapdims movedim moveaxis unsqueeze squeeze flatten unflatten "
+    "expand expand_as contiguous clone detach chunk split unbind narrow select __getitem__ view_as reshape_as data "
+    "real tile repeat flip roll index_select gather take unfold as_strided diagonal tensor_split repeat_interleave "
+    "detach_ squeeze_ unsqueeze_ transpose_ alias_copy pin_memory cuda cpu requires_grad_ __iter__".split()
+)
+#: Functions that change the dtype of their first argument.
+CASTS = frozenset("to type type_as float half double bfloat16".split())
+#: Properties whose values are tensors with the numbers of the input.
+PROPERTIES = frozenset(["T", "mT", "H", "mH", "data", "real"])
+#: Functions that compute nothing of the forward pass.
+IGNORED = frozenset(
+    "backward grad register_hook retain_grad set_ __setattr__ __repr__ __format__ item tolist numpy empty empty_like "
+    "new_empty share_memory_".split()
+)
+#: Functions in Python that are recorded call by call; of those in the op table its row decides for all calls within.
+WALKED = frozenset(
+    [
+        torch.nn.functional.multi_head_attention_forward,
+        torch.nn.functional.normalize,
+        torch.nn.functional.gumbel_softmax,
+    ]
+)
+
+
+class Value(NamedTuple):
+    """A floating tensor of a step.
+
+    ``kind``: param, buffer, input (it comes from outside the record) or result. ``name``: of a param or buffer.
+    ``call``: the index of the call that made it, or None. ``place``: where that happened.
+    """
+
+    index: int
+    kind: str
+    name: str
+    dtype: torch.dtype
+    dims: int
+    call: Optional[int]
+    place: "Place"
+
+
+class Place(NamedTuple):
+    """Where a call is: the model's number, or None outside every model, and the module's dotted name in it."""
+
+    model: Optional[int]
+    module: str
+
+    @property
+    def name(self):
+        """The module's dotted name, "" for the model itself; None outside every model."""
+        return None if self.model is None else self.module
+
+    def layer_of(self, names):
+        """Return which of these modules this one is, or is within; None if it is in none of them."""
+        for name in names if self.model is not None else ():
+            if not name or self.module == name or self.module.startswith(name + "."):
+                return name
+        return None
+
+
+class OpCall(NamedTuple):
+    """One call of a function: ``number`` is its place among those of the module's call ``module_call``.
+
+    ``outer``: the walked function that made it, or None. ``scalars``: the numbers among its arguments. ``target``: the
+    dtype that a cast or a factory was asked for, or None; ``like``: the value whose dtype the module read last.
+    """
+
+    index: int
+    op: str
+    place: Place
+    module_call: int
+    number: int
+    inputs: Tuple[int, ...]
+    outputs: Tuple[int, ...]
+    scalars: Tuple[float, ...]
+    outer: Optional[str]
+    target: Optional[torch.dtype]
+    like: Optional[int]
+
+
+class Step(NamedTuple):
+    """The record of one step: its calls, values, and the values that were losses of backward passes."""
+
+    calls: List[OpCall]
+    values: List[Value]
+    losses: List[int]
+
+
+OUTSIDE = Place(None, "")
+
+
+class OpCalls(FunctionMode):
+    """A function mode that records steps between ``begin`` and ``end``; between them it passes calls on.
+
+    Args:
+        on_value: called as ``on_value(index, tensor)`` with every new value.
+        on_detail: called as ``on_detail(index, details)`` with the input of a norm and its variance over mean square
+            per channel, and with that of a softmax and the gaps between its two largest numbers.
+    """
+
+    def __init__(self, on_value, on_detail):
+        super().__init__()
+        self._on_value, self._on_detail = on_value, on_detail
+        self._is_on = self.is_paused = False
+        self._process = os.getpid()  # a forked worker inherits the mode
+        self._models = []  # weak references
+        self._handles = []
+        self._reset()
+
+    def _reset(self):
+        self._calls, self._values, self._losses = [], [], []
+        self._known = {}  # id(tensor) -> (weak reference, index of its value)
+        self._stack = []  # (module, Place)
+        self._arguments = set()  # the ids of the floating tensors that a model was called with
+        self._is_training = False
+        self._outer = self._like = None
+        self._module_calls, self._counters = {}, {OUTSIDE: 0}
+
+    def add_models(self, models):
+        """Name the modules of these models, beside those known already."""
+        known = [reference() for reference in self._models]
+        self._models += [weakref.ref(model) for model in models if all(model is not each for each in known)]
+
+    def models(self):
+        """Return the models that are still alive, each with its number."""
+        return [(number, model()) for number, model in enumerate(self._models) if model() is not None]
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def begin(self):
+        """Begin to record."""
+        self._reset()
+        self._places, self._tensors = {}, {}
+        for number, model in self.models():
+            self._name(number, model)
+        hooks = torch.nn.modules.module
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._enter_module),
+            hooks.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        for _, model in self.models():
+            self._watch_arguments(model)
+        self._is_on = True
+
+    def _watch_arguments(self, model):
+        hook = ModuleHook(self._take_arguments)
+        self._handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
+
+    def _take_arguments(self, model, args, kwargs):
+        if len(self._stack) > 1 and self._stack[-2][1].model is not None:
+            return  # a model within another
+        for tensor in floating_tensors(kwargs, floating_tensors(args, [])):
+            self._arguments.add(id(tensor))
+            reference, index = self._known.get(id(tensor), (None, None))
+            if reference is not None and reference() is tensor and self._values[index].kind == "input":
+                self._values[index] = self._values[index]._replace(place=OUTSIDE)  # another hook has looked at it
+
+    def _name(self, number, model):
+        for name, module in model.named_modules():
+            self._places.setdefault(id(module), Place(number, name))
+        for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+            for name, tensor in named:
+                self._tensors.setdefault(id(tensor), (kind, name, Place(number, name.rpartition(".")[0])))
+
+    def add_loss(self, loss):
+        """Note that a backward pass begins at this tensor."""
+        if self._is_on:
+            self._losses.append(self._index(loss))
+
+    def end(self):
+        """End the record and return the ``Step``."""
+        self._is_on = False
+        for handle in self._handles:
+            handle.remove()
+        step = Step(self._calls, self._values, self._losses)
+        self._reset()
+        return step
+
+    # -- modules -------------------------------------------------------------------------------------------------------
+
+    def _enter_module(self, module, args):
+        place = self._places.get(id(module))
+        if place is None and not self._stack and any(True for _ in module.parameters()):
+            self.add_models([module])  # a script without amp
+            self._name(len(self._models) - 1, module)
+            self._watch_arguments(module)
+            place = self._places[id(module)]
+        if place is None:
+            place = self._stack[-1][1] if self._stack else OUTSIDE
+        if not self._stack:
+            self._is_training = torch.is_grad_enabled()
+        self._module_calls[place] = self._module_calls.get(place, -1) + 1
+        self._stack.append((module, place))
+        self._like = None
+
+    def _leave_module(self, module, args, output):
+        while self._stack and self._stack.pop()[0] is not module:
+            pass  # a forward that raised
+        self._is_training = self._is_training and bool(self._stack)
+        self._like = None
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        """Call ``function``, and record it while a step is recorded."""
+        kwargs = kwargs or {}
+        if (
+            not self._is_on
+            or self.is_paused
+            or os.getpid() != self._process
+            or not (torch.is_grad_enabled() or self._is_training)
+        ):
+            return function(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            name = function.__self__.__name__
+            if name == "dtype" and args[0].is_floating_point():
+                self._like = self._index(args[0])
+            return self._viewed(function, args, kwargs) if name in PROPERTIES else function(*args, **kwargs)
+        if name in IGNORED:
+            return function(*args, **kwargs)
+        if name in VIEWS:
+            return self._viewed(function, args, kwargs)
+        if function in WALKED:
+            with self._within(name):
+                return without_mode_checks(function)(*args, **kwargs)
+        return self._called(name, function, args, kwargs)
+
+    @contextlib.contextmanager
+    def _within(self, name):
+        before, self._outer = self._outer, name
+        try:
+            with self:
+                yield
+        finally:
+            self._outer = before
+
+    def _viewed(self, function, args, kwargs):
+        result = function(*args, **kwargs)
+        sources = floating_tensors(args, [])
+        if sources:
+            index = self._index(sources[0])
+            for tensor in floating_tensors(result, []):
+                self._known[id(tensor)] = weakref.ref(tensor), index
+        return result
+
+    def _called(self, name, function, args, kwargs):
+        tensors = floating_tensors(kwargs, floating_tensors(args, []))
+        if name in details.NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
+            for tensor in tensors:
+                self._index(tensor)
+        if name in details.NORMS:
+            self._on_detail(self._index(tensors[0]), details.variance_share(name, tensors[0], args, kwargs))
+        elif name in details.SOFTMAXES and tensors:
+            self._on_detail(self._index(tensors[0]), details.gaps(name, tensors[0], args, kwargs))
+        result = function(*args, **kwargs)
+        results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
+        if not results:  # it asks for the shape, or compares
+            return result
+        inputs = tuple([self._index(tensor) for tensor in tensors])
+        if name in CASTS and tensors and results[0] is tensors[0]:
+            result = results[0] = result.view_as(result)  # at another level it is another tensor
+        place = self._stack[-1][1] if self._stack else OUTSIDE
+        number = self._counters[place] = self._counters.get(place, -1) + 1
+        call = len(self._calls)
+        outputs = tuple([self._add(tensor, "result", "", place, call) for tensor in results])
+        scalars = tuple([float(value) for value in list(args) + list(kwargs.values()) if type(value) in (int, float)])
+        target = results[0].dtype if name in CASTS or not inputs or kwargs.get("dtype") is not None else None
+        module_call = self._module_calls.get(place, 0)
+        self._calls.append(
+            OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
+        )
+        return result
+
+    def _index(self, tensor):
+        reference, index = self._known.get(id(tensor), (None, None))
+        if reference is not None and reference() is tensor:
+            return index
+        kind, name, place = self._tensors.get(id(tensor), ("input", "", OUTSIDE))
+        if kind == "input" and self._stack and id(tensor) not in self._arguments:
+            place = self._stack[-1][1]  # a tensor that the module holds
+        return self._add(tensor, kind, name, place, None)
+
+    def _add(self, tensor, kind, name, place, call):
+        index = len(self._values)
+        self._values.append(Value(index, kind, name, tensor.dtype, tensor.dim(), call, place))
+        self._known[id(tensor)] = weakref.ref(tensor), index
+        self._on_value(index, tensor)
+        return index

@@ -1,0 +1,310 @@
+"""Predicts for each level whether it works, with which layers in float32, or not."""
+
+import math
+from typing import List, NamedTuple, Optional, Tuple
+
+import torch
+
+from ... import opt_levels
+from ...op_table.rows import HALF
+from ...training import state
+from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
+from .level_dtypes import Level, table
+from .noise import StepNoise, noisy
+from .op_calls import Place
+
+WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
+
+#: The share of the progress that may be lost, and by what share of itself the loss may then end higher. With layers in
+#: float32 a quarter of this, and of the noise, may be left: a proposal is to be right.
+LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
+
+#: How many times as far as float32 weights half weights may move.
+TOO_FAR = 4.0
+
+#: First steps within which a dynamic scale must be found, and the share of skipped steps from which it matters whether
+#: it is found later: as for the verdicts of ``ab``.
+LONGEST_SEARCH, SKIPPED_SHARE = 25, 0.1
+
+#: The share of skipped steps that is too much, whenever they are.
+MANY_SKIPPED = 0.3
+
+#: The squares of rounding errors over those of what they change, from which on they count.
+NOISE = 0.5
+
+#: Optimizers whose step does not depend on the size of the gradient: flushed gradients count by their absolute value.
+_NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
+
+#: The share of the products that must still run in half with the proposed layers in float32.
+LEFT_IN_HALF = 0.2
+
+#: Rounds of the search for layers to keep in float32.
+_ROUNDS = 12
+
+
+class Prediction(NamedTuple):
+    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` one line for people.
+
+    ``kept``: what to pass as keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
+    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``rooms``: what
+    ``StepFaults.rooms`` returned for the level as it is, without layers in float32, of all recorded steps.
+    """
+
+    level: str
+    kind: str
+    kept: Tuple[str, ...]
+    safe_scale: Optional[float]
+    skips: int
+    faults: List[Fault]
+    reason: str
+    rooms: dict
+
+
+class Outcome(NamedTuple):
+    """What a level would do with given layers in float32; ``error`` is why it would raise, or None."""
+
+    faults: List[Fault]
+    safe_scale: Optional[float]
+    skips: int
+    error: Optional[str]
+    rooms: dict
+
+
+def predict(observed):
+    """Return a ``Prediction`` for each level, O0 to O5, in order."""
+    return [_Forecast(observed, name).prediction() for name in opt_levels.OPT_LEVELS]
+
+
+class _Forecast:
+    def __init__(self, observed, name):
+        self._observed = observed
+        self._level = make_level(observed, name)
+        self._power = 1 if any(kind in each.optimizer for each in observed.params for kind in _NORMALIZING) else 2
+
+    def prediction(self):
+        level = self._level
+        if level.low is None:
+            return Prediction(level.name, WORKS, (), None, 0, [], "", {})
+        outcome = self._outcome(level)
+        if not outcome.faults:
+            return self._made(WORKS, (), outcome, outcome, "")
+        kept, error = self._search(outcome), outcome.error or ""
+        if kept is not None:
+            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)), error)
+        return self._made(FAILS, (), outcome, outcome, error)
+
+    def _made(self, kind, kept, outcome, final, error):
+        faults = outcome.faults
+        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error, outcome.rooms)
+
+    # -- one candidate -------------------------------------------------------------------------------------------------
+
+    def _outcome(self, level):
+        steps = [StepFaults(sampled, level) for sampled in self._observed.steps]
+        error, faults = self._errors(steps)
+        for step in steps:
+            faults += step.overflows() + step.zero_denominators() + step.flushes()
+        limit = NOISE if level.kept == self._level.kept else NOISE / 4
+        faults += noisy([StepNoise(step).found() for step in steps], self._observed.losses, limit)
+        safe, skips, scale, found = self._scale(steps, level)
+        faults += found + self._lost(steps, level, scale)
+        return Outcome(_merged(faults), safe, skips, error, _joined([step.rooms(scale) for step in steps]))
+
+    @staticmethod
+    def _errors(steps):
+        """Return (why the first call that would raise does, or None; its faults)."""
+        found = [step.dtypes.error for step in steps if step.dtypes.error is not None]
+        faults = [Fault(call.place, call.op, "overflow" if margin else "dtype", margin) for call, _, margin in found]
+        return found[0][1] if found else None, faults
+
+    def _scale(self, steps, level):
+        """Return (safe scale, first skips, the scale in use, faults)."""
+        if level.low is not torch.float16:
+            return None, 0, 1.0, []
+        largest = [step.largest_gradient()[0] for step in steps]
+        safe = min(2.0 ** math.floor(math.log2(LARGEST / max(largest))), 2.0**24) if any(largest) else 2.0**24
+        step = steps[largest.index(max(largest))]
+        if level.scale is not None:
+            is_beyond = max(largest) * level.scale > LARGEST
+            margin = math.log2(max(largest) * level.scale / LARGEST) if is_beyond else 0.0
+            faults = [step.gradient_overflow(LARGEST / level.scale, margin)] if is_beyond else []
+            return safe, 0, level.scale, faults
+        skipped = self._skipped(largest, level.init_scale)
+        is_late = len(skipped) > SKIPPED_SHARE * self._length and skipped[-1] >= LONGEST_SEARCH
+        if not is_late and len(skipped) <= MANY_SKIPPED * self._length:
+            return safe, len(skipped), min(level.init_scale, safe), []
+        beyond = math.log2(level.init_scale * max(largest) / LARGEST)
+        limit = min(LARGEST / level.init_scale * 2.0 ** min(beyond / 2, LONGEST_SEARCH), max(largest) / 2)
+        return safe, len(skipped), safe, [step.gradient_overflow(limit, beyond)]
+
+    def _skipped(self, largest, scale):
+        """Return the numbers of the steps that a dynamic scale would skip.
+
+        The largest gradient of a param is known of every step. The largest half gradient is as many times that as in
+        the recorded steps.
+
+        Args:
+            largest: half gradient of each recorded step.
+        """
+        gradients = self._observed.gradients
+        per_step = len(gradients) / self._length if self._length else 0
+        if per_step != int(per_step) or not per_step:  # optimizers that do not step together
+            skips = max(0, math.ceil(math.log2(scale * max(largest) / LARGEST))) if any(largest) else 0
+            return list(range(skips))
+        steps = [max(gradients[place : place + int(per_step)]) for place in range(0, len(gradients), int(per_step))]
+        known = [(each.number, size) for each, size in zip(self._observed.steps, largest) if each.number < len(steps)]
+        ratio = max([size / steps[number] for number, size in known if steps[number]], default=0.0)
+        skipped = []
+        for number, size in enumerate(steps):
+            if size * ratio * scale > LARGEST:
+                skipped.append(number)
+                scale /= 2
+        return skipped
+
+    @property
+    def _length(self):
+        return len(self._observed.losses)
+
+    # -- lost progress -------------------------------------------------------------------------------------------------
+
+    def _lost(self, steps, level, scale):
+        """Return the faults of gradients and updates that become 0, if the loss would notice."""
+        params = [each for each in self._observed.params if each.progress > 0]
+        total = sum(each.progress for each in params)
+        broken = [] if level.has_masters else self._broken_weights(level)
+        if broken or not total:
+            return broken
+        shares, faults = self._survival(steps, scale)
+        lost, updates = 0.0, []
+        limit = LOST_PROGRESS if level.kept == self._level.kept else LOST_PROGRESS / 4
+        for each in params:
+            key = each.model, each.name
+            share = shares.get(key, 1.0)
+            followed = 1.0 if level.has_masters or self._is_kept(each, level) else min(1.0, max(0.0, each.kept))
+            lost += each.progress / total * (1.0 - share * followed)
+            if followed < 1 - limit and share >= 0.5:
+                half_unit = 2.0**-12 * each.weight
+                margin = math.log2(half_unit / each.update) if each.update and half_unit else 0.0
+                updates.append(Fault(_place(each), "step", "lost_updates", margin))
+        return faults + updates if lost >= limit and lost * self._fall() >= LOSS_EXCESS else []
+
+    def _survival(self, steps, scale):
+        found, faults = {}, []
+        for step in steps:
+            shares, own = step.survival(scale, self._power)
+            faults += own
+            for key, share in shares.items():
+                found.setdefault(key, []).append(share)
+        return {key: sum(shares) / len(shares) for key, shares in found.items()}, faults
+
+    def _broken_weights(self, level):
+        """Return the faults of half weights that become inf or nan, or leave, by the optimizer's own arithmetic."""
+        found = []
+        for each in self._observed.params:
+            if self._is_kept(each, level) or (each.is_finite and abs(each.kept) < TOO_FAR):
+                continue
+            kind, margin = ("epsilon", math.log2(2.0**TO_ZERO / each.eps)) if each.eps else ("overflow", 0.0)
+            found.append(Fault(_place(each), each.optimizer, kind, margin))
+        return found
+
+    @staticmethod
+    def _is_kept(param, level):
+        place = _place(param)
+        return place.layer_of(level.kept) is not None or tuple(place) in level.batch_norms
+
+    def _fall(self):
+        """Return by what share of its last value the loss fell."""
+        losses = [loss for loss in self._observed.losses if math.isfinite(loss)]
+        width = max(1, len(losses) // 10)
+        first, last = sorted(losses[:width])[width // 2], sorted(losses[-width:])[width // 2]
+        middle = sorted(map(abs, losses))[len(losses) // 2]
+        return (first - last) / (max(abs(last), 0.05 * middle) or 1.0)
+
+    # -- layers in float32 ---------------------------------------------------------------------------------------------
+
+    def _search(self, outcome):
+        """Return the layers with which no fault is left, the fewest found, or None."""
+        level, kept = self._level, ()
+        for _ in range(_ROUNDS):
+            places = [fault.place for fault in outcome.faults]
+            new = {place.module for place in places if place.model is not None and place.layer_of(kept) is None}
+            if not outcome.faults:
+                break
+            new = new or {place.module.rpartition(".")[0] for place in places if place.model is not None}
+            if not new or "" in new:
+                return None
+            kept = _outermost(kept + tuple(sorted(new)))
+            outcome = self._outcome(level._replace(kept=level.kept + kept))
+        if outcome.faults or not self._leaves_half(kept):
+            return None
+        return self._fewest(kept)
+
+    def _fewest(self, kept):
+        for name in kept:
+            fewer = tuple(each for each in kept if each != name)
+            outcome = self._outcome(self._level._replace(kept=self._level.kept + fewer))
+            if fewer and not outcome.faults:
+                kept = fewer
+        return kept
+
+    def _leaves_half(self, kept):
+        """Return whether ``LEFT_IN_HALF`` of the products that the level runs in half still do."""
+        level = self._level._replace(kept=self._level.kept + kept)
+        before, after = [_half_products(self._observed.steps[0], each) for each in (self._level, level)]
+        return after >= max(1, LEFT_IN_HALF * before)
+
+
+def _half_products(sampled, level):
+    """Return the number of products of a step that run in half."""
+    seen = StepFaults(sampled, level).dtypes.seen
+    products = [call for call in sampled.record.calls if level.table.get(call.op) == HALF]
+    return sum(1 for call in products if level.low in seen[call.index])
+
+
+def make_level(observed, name):
+    """Return the ``Level`` with the options that the script gives to ``amp.initialize``."""
+    stated = observed.stated
+    keywords = {option: stated.get(option) for option in opt_levels.LEVEL_OPTIONS}
+    _, policy = opt_levels.resolve(stated.get("opt_level", "O1"), keywords, {"opt_level": name})
+    low = policy.patch_torch_functions_type if policy.patch_torch_functions else policy.cast_model_type
+    kept = stated.get("keep_fp32") or ()
+    kept = (kept,) if isinstance(kept, str) else tuple(each for each in kept if isinstance(each, str))
+    return Level(
+        name=name,
+        low=None if low is torch.float32 else low,
+        casts_functions=bool(policy.patch_torch_functions),
+        has_masters=not policy.casts_model or bool(policy.master_weights),
+        scale=None if policy.loss_scale == opt_levels.DYNAMIC else float(policy.loss_scale),
+        init_scale=float(stated.get("init_scale") or 2.0**16),
+        kept=kept,
+        batch_norms=observed.batch_norms if policy.keep_batchnorm_fp32 else frozenset(),
+        table=table(state.lists.as_data(), state.registrations),
+    )
+
+
+def _place(param):
+    return Place(param.model, param.name.rpartition(".")[0])
+
+
+def _merged(faults):
+    """Return each fault once, with its largest margin, in the order in which they were found first."""
+    found = {}
+    for fault in faults:
+        known = found.get(fault.key)
+        found[fault.key] = fault if known is None or fault.margin > known.margin else known
+    return list(found.values())
+
+
+def _joined(rooms):
+    """Return the rooms of several steps as those of one."""
+    found = {}
+    for step in rooms:
+        for module, room in step.items():
+            found.setdefault(module, []).append(room)
+    return {module: least(each) for module, each in found.items()}
+
+
+def _outermost(names):
+    return tuple(
+        sorted({name for name in names if not any(name != each and name.startswith(each + ".") for each in names)})
+    )

@@ -1,0 +1,44 @@
+"""Makes a forecast an event of a recorded run: ``RunOptions(watch="ampcompat.tools.forecast.recorded_forecast")``."""
+
+from ...abtest import curves
+from ...errors import AmpError
+from . import forecast_data
+from .watch import Watch
+
+#: Optimizer steps where the run has no limit.
+STEPS = 50
+
+
+class ForecastEvents(Watch):
+    """A ``Watch`` whose last event has the key ``forecast``: ``forecast_data.make``, or why there is none as a text.
+
+    Args:
+        recorder: the ``Recorder`` of the run.
+        steps: the number of optimizer steps, or None.
+    """
+
+    def __init__(self, recorder, steps):
+        super().__init__(steps or STEPS)
+        self._recorder = recorder
+        self._has_ended = self._is_told = False
+
+    def step_ended(self, next_step):
+        """End a step; None: the run has ended."""
+        super().step_ended(next_step)
+        self._has_ended = next_step is None
+
+    def new_events(self):
+        """Return the event of the forecast when the run has ended, once."""
+        if not self._has_ended or self._is_told:
+            return []
+        self._is_told = True
+        losses = curves.curve(self._recorder.run, ("loss", 0))
+        try:
+            return [{"forecast": forecast_data.make(self.observed(losses))}]
+        except AmpError as error:  # the run has its own end
+            return [{"forecast": str(error)}]
+
+
+def make(recorder, steps):
+    """Return the observer of a run, a context manager."""
+    return ForecastEvents(recorder, steps)

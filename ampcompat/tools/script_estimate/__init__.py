@@ -1,0 +1,1 @@
+"""``python -m ampcompat estimate``: one step of a script on fake tensors."""

@@ -1,0 +1,53 @@
+"""Load a script's data for real, in this process: only what the step computes is fake."""
+
+import functools
+
+import torch
+import torch.utils.data
+from torch.utils.data import dataloader
+
+from ...patching import PatchStack
+from ...torch_compat import thread_context
+
+
+def load_real_data(patches):
+    """Keep fake tensors out of datasets, samplers and ``DataLoader``, which read values.
+
+    Classes of datasets that are made from now on are changed for good: this is for processes of their own.
+
+    Args:
+        patches: the ``PatchStack`` that undoes the rest.
+    """
+    loader, iterator = torch.utils.data.DataLoader, dataloader._BaseDataLoaderIter
+    patches.set(loader, "__iter__", _outside(_without_workers(loader.__iter__)))
+    patches.set(iterator, "__next__", _outside(iterator.__next__))
+    patches.set(torch.utils.data.Dataset, "__init_subclass__", classmethod(_made_outside))
+
+
+def _outside(function):
+    """Return ``function``, run where tensors are real."""
+
+    @functools.wraps(function)
+    def outside(*args, **kwargs):
+        with thread_context.without_dispatch_modes():
+            return function(*args, **kwargs)
+
+    return outside
+
+
+def _without_workers(iterate):
+    """Return ``DataLoader.__iter__`` in which no processes are started: fake tensors cannot be sent to them."""
+
+    @functools.wraps(iterate)
+    def iterate_here(self):
+        with PatchStack() as patches:
+            patches.set(self, "num_workers", 0)
+            return iterate(self)
+
+    return iterate_here
+
+
+def _made_outside(kind, **options):
+    super(torch.utils.data.Dataset, kind).__init_subclass__(**options)
+    if "__init__" in vars(kind):
+        kind.__init__ = _outside(kind.__init__)

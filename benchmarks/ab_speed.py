@@ -1,0 +1,152 @@
+"""Do the intervals of ``ab``'s speeds hold the true ratio while other work comes and goes on the machine?
+
+    python benchmarks/ab_speed.py [--ratios 100] [--rounds 3] [--step 0.002] [--no-noise]
+
+A level's step is a loop of known length, so that its speed is planted: 0.7 to 1.4 times the baseline's. Meanwhile a
+process on the same core computes for a while and sleeps for a while, 20 to 500 ms each. "in turn" is what ``ab`` does:
+rounds in which each level runs 20 steps. "serial" are as many steps of one level and then of the other, with the ratio
+of the intervals of their medians, by order statistics. The last column is how far off the ratios themselves are.
+The exit code is 1 if more than 5 % of the ratios lie outside the intervals of "in turn".
+"""
+
+import argparse
+import contextlib
+import math
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import time
+
+import ab_machine
+
+from ampcompat.abtest import Report, Run
+from ampcompat.abtest.summary import find_speeds, steady_steps
+
+#: Steps of a run, as of ``ab --timing-steps``.
+STEPS = 20
+
+#: Seconds for which the other process computes or sleeps.
+SHORTEST, LONGEST = 0.02, 0.5
+
+
+def main():
+    """Print a row per way of timing and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ratios", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--step", type=float, default=0.002, help="seconds of the baseline's step, without noise")
+    parser.add_argument("--no-noise", action="store_true")
+    options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    length = calibrated(options.step)
+    rng = random.Random(0)
+    ratios = [rng.uniform(0.7, 1.4) for _ in range(options.ratios)]
+    print("| timed | outside their 95 % interval | half width, median | error of the ratio: median, largest |")
+    print("|---|---|---|---|")
+    with contextlib.nullcontext() if options.no_noise else noise():
+        outside = [
+            row(name, [time_ratio(length, ratio, options.rounds) for ratio in ratios], ratios)
+            for name, time_ratio in (("in turn", in_turn), ("serial", serial))
+        ]
+    print(f"\n{options.rounds} rounds of {STEPS} steps of {1e3 * options.step:g} ms")
+    print(ab_machine.describe())
+    return 1 if outside[0] > 0.05 * options.ratios else 0
+
+
+def row(name, found, ratios):
+    """Print a row of ``[(ratio, (low, high)), …]`` and return how many true ratios lie outside."""
+    outside = sum(not low <= true <= high for (_, (low, high)), true in zip(found, ratios))
+    widths = [math.sqrt(high / low) - 1 for _, (low, high) in found]
+    errors = [abs(ratio / true - 1) for (ratio, _), true in zip(found, ratios)]
+    values = name, outside, len(ratios), statistics.median(widths), statistics.median(errors), max(errors)
+    print("| {} | {} of {} | {:.1%} | {:.1%}, {:.1%} |".format(*values), flush=True)
+    return outside
+
+
+# -- two ways of timing ------------------------------------------------------------------------------------------------
+
+
+def in_turn(length, ratio, rounds):
+    """Return the speed of a level and its interval from rounds in turn, as ``ab`` has them."""
+    report, lengths = Report(), {"O0": length, "O1": round(length / ratio)}
+    for level in lengths:
+        report.runs[level] = Run(timings=[])
+    for number in range(rounds):
+        for level in lengths if number % 2 == 0 else reversed(list(lengths)):
+            report.runs[level].timings.append(Run(step_seconds=timed(lengths[level], STEPS)))
+    speed = find_speeds(report)["O1"]
+    return speed.ratio, speed.interval
+
+
+def serial(length, ratio, rounds):
+    """Return the same from as many steps of the baseline, and then of the level."""
+    found = []
+    for each in (length, round(length / ratio)):
+        run = Run(step_seconds=timed(each, STEPS * rounds))
+        found.append(median_and_interval([run.step_seconds[step] for step in steady_steps(run)]))
+    (base, base_low, base_high), (level, level_low, level_high) = found
+    return base / level, (base_low / level_high, base_high / level_low)
+
+
+def median_and_interval(values):
+    """Return the median of values and its 95 % interval, by order statistics."""
+    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
+    low, high = math.floor(len(values) / 2 - half), math.ceil(len(values) / 2 + half)
+    return statistics.median(ordered), ordered[max(0, low)], ordered[min(len(values) - 1, high)]
+
+
+def timed(length, steps):
+    """Return the seconds of each of so many steps."""
+    seconds = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        work(length)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def work(length):
+    """Compute for a time that is proportional to ``length``."""
+    total = 0
+    for number in range(length):
+        total += number * number % 7
+    return total
+
+
+def calibrated(seconds):
+    """Return the length whose work takes so many seconds."""
+    start = time.perf_counter()
+    work(200000)
+    return round(200000 * seconds / (time.perf_counter() - start))
+
+
+# -- noise -------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def noise():
+    """Let another process compute and sleep on this process's core, by turns."""
+    other = multiprocessing.get_context("spawn").Process(target=come_and_go, daemon=True)
+    other.start()
+    try:
+        yield
+    finally:
+        other.terminate()
+        other.join()
+
+
+def come_and_go():
+    """Compute and sleep by turns, on the core that the parent process has."""
+    rng = random.Random(1)
+    while True:
+        end = time.perf_counter() + rng.uniform(SHORTEST, LONGEST)
+        while time.perf_counter() < end:
+            work(1000)
+        time.sleep(rng.uniform(SHORTEST, LONGEST))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Are forecasts right? Each case of ``forecast_cases.py`` is forecast from a float32 run, and trained at each level.
+
+    python benchmarks/forecasts.py [--cases NAME …] [--part chosen | held-out] [--overhead]
+
+The truth is the verdict of ``ab``; cells that it does not judge do not count. Each row has, for O1 to O5, the truth and
+the forecast: ``ok`` accepted and forecast so, ``FAIL`` rejected and forecast so, ``missed`` rejected though forecast to
+work, ``false`` accepted though forecast to fail, ``-`` not judged; and whether the planted module is named and
+whether the levels are accepted with the proposed ``keep_fp32``. ``--overhead`` prints the time of a forecast over that
+of the run without it instead. The exit code is 1 if a share is under 90 %.
+"""
+
+import argparse
+import collections
+import statistics
+import sys
+import time
+
+import ab_machine
+import torch
+from forecast_cases import CASES
+
+from ampcompat.abtest import Report, compare, recorded_run, seeding
+from ampcompat.abtest.record import Recorder
+from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+from ampcompat.tools.forecast import recorded_forecast
+
+LEVELS = ("O1", "O2", "O3", "O4", "O5")
+
+#: The share that every figure must reach, in percent.
+WANTED = 90
+
+
+def main():
+    """Print a row per case and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--part", choices=("chosen", "held-out"), help="only these cases")
+    parser.add_argument("--overhead", action="store_true", help="measure times instead")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = [kind for kind in CASES if not options.cases or kind.__name__ in options.cases]
+    if options.part:
+        cases = [kind for kind in cases if kind.held_out == (options.part == "held-out")]
+    if options.overhead:
+        return overhead(cases)
+    counts = {False: collections.Counter(), True: collections.Counter()}
+    start = time.time()
+    print("| case | {} | named | accepted with keep_fp32 |\n|{}".format(" | ".join(LEVELS), "---|" * (len(LEVELS) + 3)))
+    for kind in cases:
+        print(row(kind, counts[kind.held_out]), flush=True)
+    shares = [share for is_held_out in (False, True) for share in summary(counts[is_held_out], is_held_out)]
+    print(f"\n{len(cases)} cases in {time.time() - start:.0f} s. {ab_machine.describe()}")
+    return 0 if min(shares) >= WANTED else 1
+
+
+def row(kind, counts):
+    """Return the row of a case, and count its cells."""
+    report = compare(kind().train, levels=("O0",) + LEVELS, diagnose=False, memory=False)
+    verdicts, forecast = judge(report), forecast_of(kind())["levels"]
+    cells, named, kept = [], [], []
+    for level in LEVELS:
+        truth, told = verdicts[level].kind, forecast[level]
+        cells.append(cell(truth, told["prediction"]))
+        counts[cells[-1]] += 1
+        if cells[-1] == "FAIL" and kind.module is not None:
+            named.append(any((each["module"] or "") == kind.module for each in told["findings"]))
+        if truth == REJECTED and told["prediction"] == "keep_fp32":
+            kept.append(verdict_with(kind, level, told["keep_fp32"], report))
+    counts["kept not judged"] += kept.count(NOT_JUDGED)
+    kept = [each == ACCEPTED for each in kept if each != NOT_JUDGED]
+    for name, found in (("named", named), ("kept", kept)):
+        counts[name] += sum(found)
+        counts["all " + name] += len(found)
+    told = [f"{sum(found)} of {len(found)}" if found else "" for found in (named, kept)]
+    return "| {} | {} |".format(kind.__name__, " | ".join(cells + told))
+
+
+def cell(truth, prediction):
+    """Return the word for a level's truth and forecast."""
+    if truth == NOT_JUDGED:
+        return "-"
+    if truth == ACCEPTED:
+        return "ok" if prediction == "works" else "false"
+    return "missed" if prediction == "works" else "FAIL"
+
+
+def forecast_of(case):
+    """Return the forecast of a case, with the seeds of ``compare``."""
+    found = []
+    options = {"watch": recorded_forecast.__name__, "losses_by_line": True, "initialize": {"loss_scale": 1.0}}
+    record(case, lambda event: found.append(event.get("forecast")), options)
+    told = next(each for each in found if each is not None)
+    if isinstance(told, str):
+        raise RuntimeError(f"no forecast of {type(case).__name__}: {told}")
+    return told
+
+
+def record(case, on_event, options):
+    """Record a case at O0, as ``ampcompat forecast`` does."""
+    recorder = Recorder(recorded_forecast.STEPS, on_event)
+    run_options = recorded_run.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
+    with seeding.restored():
+        seeding.seed_all(0, 0)
+        with recorded_run.recorded_at("O0", recorder, run_options):
+            end = recorded_run.run_to_end(recorder, case.train, ())
+    if end["end"] == "failed":
+        raise RuntimeError(end["traceback"])
+
+
+def verdict_with(kind, level, names, report):
+    """Return the verdict of ``ab`` on a level with layers in float32."""
+    case = kind()
+    case.options = dict(case.options, keep_fp32=list(case.options.get("keep_fp32", ())) + names)
+    found = compare(case.train, levels=[level], baseline=level, control=False, diagnose=False, memory=False)
+    runs = {report.baseline: report.runs[report.baseline], level: found.runs[level]}
+    return judge(Report(baseline=report.baseline, runs=runs))[level].kind
+
+
+def summary(counts, is_held_out):
+    """Print the shares of one part of the cases, and return them in percent."""
+    failing, named, kept = counts["FAIL"], counts["named"], counts["kept"]
+    pairs = [
+        ("precision of a forecast failure", failing, failing + counts["false"]),
+        ("recall of a failure", failing, failing + counts["missed"]),
+        ("the planted module is named", named, counts["all named"]),
+        ("accepted with the proposed keep_fp32", kept, counts["all kept"]),
+    ]
+    print("\n{}:".format("Held out" if is_held_out else "The cases with which constants were chosen"))
+    for told, found, total in pairs:
+        if total:
+            print(f"- {told}: {found} of {total}, {100 * found / total:.0f} %")
+    print("- not judged by ab: {}, and {} with keep_fp32".format(counts["-"], counts["kept not judged"]))
+    return [100 * found / total for _, found, total in pairs if total]
+
+
+def overhead(cases, rounds=5):
+    """Print the time of a forecast over that of the recorded run alone, per case; always return 0."""
+    print("| case | run | with forecast | ratio |\n|---|---|---|---|")
+    watched = {"watch": recorded_forecast.__name__, "initialize": {"loss_scale": 1.0}}
+    ratios = []
+    for kind in cases:
+        seconds = {False: [], True: []}
+        for number in range(2 * rounds + 2):
+            is_watched = number % 2 == 1
+            start = time.perf_counter()
+            record(kind(), None, watched if is_watched else {})
+            seconds[is_watched].append(time.perf_counter() - start)
+        plain, forecast = [statistics.median(seconds[each][1:]) for each in (False, True)]
+        ratios.append(forecast / plain)
+        print(f"| {kind.__name__} | {plain * 1e3:.0f} ms | {forecast * 1e3:.0f} ms | {ratios[-1]:.2f} |")
+    print(f"\nmedian ratio {statistics.median(ratios):.2f}. {ab_machine.describe()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""``python -m ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures."""
+
+import pytest
+from helpers import forked, processes
+
+from ampcompat import cli
+from ampcompat.cli import estimate
+from ampcompat.memory.bytes_by_kind import BytesByKind
+from ampcompat.torch_compat import fake_tensors, features
+
+if not features.is_version_within(oldest=fake_tensors.OLDEST):
+    pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)
+
+SCRIPT = """
+import sys
+import numpy
+import torch
+from apex import amp
+
+batch = int(sys.argv[1]) if len(sys.argv) > 1 else 32
+print("not shown")
+
+
+class Images(torch.utils.data.Dataset):
+    def __init__(self):
+        self.images = torch.from_numpy(numpy.zeros((8, 3, 16, 16), "float32"))
+
+    def __len__(self):
+        return 100000
+
+    def __getitem__(self, index):
+        return self.images[index % 8].numpy() + 1, index % 10
+
+
+torch.manual_seed(0)
+loader = torch.utils.data.DataLoader(Images(), batch, shuffle=True, num_workers=2)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 32, 3), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(6272, 10)
+).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+for images, classes in loader:
+    output = model(images.cuda())
+    loss = torch.nn.functional.cross_entropy(output, classes.cuda())
+    optimizer.zero_grad()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+    optimizer.step()
+    print(loss.item(), (output.argmax(1).cpu() == classes).float().mean().item())
+"""
+
+#: After the script's first step the same iteration is measured for real.
+MEASURED = (
+    SCRIPT.replace("for images, classes in loader:", "def step(images, classes):").replace(
+        "    print(loss.item()", "    0 and print(loss.item()"
+    )
+    + """
+import ampcompat
+batches = iter(loader)
+print(ampcompat.memory_report(model, optimizer, lambda: step(*next(batches))).peak_total, file=sys.stderr)
+"""
+)
+
+
+@pytest.fixture(autouse=True)
+def runs_are_forked(monkeypatch):
+    """Fork the processes of the command from the server."""
+
+    def run(arguments, stdin, env):
+        return forked.run(forked.estimated_run, arguments[-1], env=env)
+
+    monkeypatch.setattr(estimate.subprocess, "run", run)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_the_prediction_on_this_cpu_is_what_is_measured_there(script, tmp_path):
+    found = estimate.predicted([script, "16"], None, "cpu")
+    measured = tmp_path / "measured.py"
+    measured.write_text(MEASURED.replace(".cuda()", "").replace("num_workers=2", "num_workers=0"))
+    done = forked.run(forked.command, str(measured), "16")
+    assert done.returncode == 0, done.stderr
+    assert BytesByKind(**found["at_peak"]).total == pytest.approx(int(done.stderr.split()[-1]), rel=0.02)
+    assert (found["level"], found["num_params"], found["notes"]) == ("O2", 63690, [])
+
+
+def test_one_prediction_is_a_table_and_says_whether_it_fits(script, capsys):
+    assert cli.main(["estimate", "--opt-level", "O1,O2", "--memory", "1MiB", script]) == 0
+    output = capsys.readouterr().out
+    assert "Predicted at O1 for 63,690 params, on a GPU" in output and "Predicted at O2" in output
+    assert output.count("It does not fit into 1.05 MB.") == 2 and "not shown" not in output
+
+
+def test_batch_sizes_are_filled_in_and_the_largest_one_that_fits_is_found(script, capsys):
+    arguments = ["--opt-level", "O0", "--batch-sizes", "4,64", "--memory", "6MiB", script, "{batch}"]
+    assert cli.main(["estimate"] + arguments) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0].split() == ["batch", "size", "O0"] and [line.split()[0] for line in lines[1:3]] == ["4", "64"]
+    assert 4 < int(lines[3].split()[-1]) < 64
+    assert lines[2].split()[1].startswith("(")
+
+
+@pytest.mark.parametrize(
+    "change, told, shows_table",
+    [
+        (("cross_entropy(output, classes.cuda())", "mse_loss(output[output > 0], output[output > 0])"), "index", True),
+        (("import numpy\n", "import numpy\n1 / 0\n"), "ZeroDivisionError", False),
+        (("import numpy\n", "sys.exit(3)\n"), "exited, with 3", False),
+        (("    optimizer.step()\n", ""), "ended before a second optimizer.step()", False),
+    ],
+    ids=["values", "error", "exit", "no step"],
+)
+def test_what_could_not_be_measured_is_told(script, tmp_path, capsys, change, told, shows_table):
+    path = tmp_path / "changed.py"
+    path.write_text(SCRIPT.replace(*change).replace("return 100000", "return 64"))
+    assert cli.main(["estimate", str(path)]) == 1
+    output = capsys.readouterr()
+    assert told in (output.out if shows_table else output.err)
+    assert ("before activations" in output.out) == shows_table
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--batch-sizes", "4", "script"], "write {batch} there"),
+        (["script", "{batch}"], "say which by --batch-sizes or --memory"),
+        (["--batch-sizes", "4,x", "script"], "no list of positive whole numbers"),
+        (["--memory", "16", "script"], "GiB"),
+        (["--opt-level", "O7", "script"], "none of O0"),
+    ],
+    ids=lambda value: "",
+)
+def test_wrong_arguments_are_one_line(script, capsys, arguments, told):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["estimate"] + [script if each == "script" else each for each in arguments])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and told in error and error.count("\n") == 1
+
+
+GAN = """
+import torch
+from apex import amp
+nets = [torch.nn.Linear(32, 4096), torch.nn.Linear(4096, 32)]
+optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5) for net in nets]
+nets, optimizers = amp.initialize(nets, optimizers, opt_level="O1", num_losses=2, verbosity=0)
+while True:
+    made = nets[0](torch.randn(64, 32))
+    for index, value in ((1, made.detach()), (1, made.detach()), (0, made)):
+        with amp.scale_loss(nets[1](value).float().pow(2).mean(), optimizers[index], loss_id=index) as loss:
+            loss.backward()
+        optimizers[index].step()
+        optimizers[index].zero_grad()
+"""
+
+
+def test_a_step_of_two_optimizers_ends_with_the_one_that_steps_last(tmp_path):
+    path = tmp_path / "gan.py"
+    path.write_text(GAN)
+    found = estimate.predicted([str(path)], None, "cuda")
+    params = 2 * 32 * 4096 + 4096 + 32
+    assert found["num_params"] == params and found["by_kind"]["optimizer"] == pytest.approx(4 * params, rel=0.01)
+    assert found["by_kind"]["activations"] >= 64 * 4096 * 2  # the generator's output, in half
+
+
+def test_a_real_process_gets_the_module_search_path_of_the_script(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    (tmp_path / "beside.py").write_text("LEVEL = 'O2'\n")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("import numpy\n", "import numpy\nfrom beside import LEVEL\n"))
+    done = processes.python("-m", "ampcompat", "estimate", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "Predicted at O2" in done.stdout

@@ -1,0 +1,186 @@
+"""``python -m ampcompat forecast``: its output, its files, its errors, and ``ab --forecast``."""
+
+import json
+import re
+
+import pytest
+import trainings  # noqa: F401  skips old torch
+from helpers import forked
+
+from ampcompat.cli import forecast as command
+from ampcompat.cli import main
+from ampcompat.tools.forecast import html_report, text_report
+
+SCRIPT = """
+import torch
+from apex import amp
+
+torch.manual_seed(0)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Linear(4, 16), torch.nn.Linear(16, 1)
+        self.body = torch.nn.Identity()
+        self.body.forward = lambda x: torch.relu(x.pow(2) * 1e6) / 1e6
+
+    def forward(self, x):
+        return self.head(self.body(self.embed(x)))
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+for step in range(100):
+    x = torch.randn(8, 4)
+    optimizer.zero_grad()
+    loss = (model(x) - x[:, :1]).pow(2).mean()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+"""
+
+KINDS = {"overflow", "underflow", "lost_updates", "epsilon", "reduction", "dtype"}
+
+FOUND = {
+    "levels": {
+        "O0": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": None, "findings": []},
+        "O1": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": 4096.0, "findings": []},
+        "O2": {
+            "prediction": "keep_fp32",
+            "keep_fp32": ["body"],
+            "safe_loss_scale": 4096.0,
+            "findings": [{"module": "body", "op": "mul", "kind": "overflow", "margin": 3.2}],
+        },
+        "O3": {
+            "prediction": "fails",
+            "keep_fp32": [],
+            "safe_loss_scale": 4096.0,
+            "findings": [{"module": "", "op": "<b>", "kind": "epsilon", "margin": 1.6}],
+        },
+        "O4": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": None, "findings": []},
+        "O5": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": None, "findings": []},
+    },
+    "details": {
+        "steps": 50,
+        "losses": [2.5, 0.5],
+        "problems": {},
+        "has_amp": True,
+        "levels": {
+            level: {
+                "dtype": {"O0": None, "O4": "bfloat16", "O5": "bfloat16"}.get(level, "float16"),
+                "error": "",
+                "skips": 4,
+                "scale": None if level in ("O1", "O2") else 1.0,
+                "rooms": [{"module": "body", "op": "mul", "largest": 1e5, "gradient": 2.0, "lost": 0.1, "margin": 0.6}],
+            }
+            for level in ("O0", "O1", "O2", "O3", "O4", "O5")
+        },
+    },
+}
+
+
+def test_a_script_is_forecast_and_the_files_are_written(tmp_path):
+    path, written = tmp_path / "training.py", tmp_path / "forecast.json"
+    path.write_text(SCRIPT)
+    done = forked.run(forked.forecast, "--steps", 8, "--json", written, path)
+    assert done.returncode == 0, done.stderr
+    assert "8 steps" in done.stderr and "O2  works with keep_fp32=" in done.stdout
+    levels = json.loads(written.read_text())["levels"]
+    assert list(levels) == ["O0", "O1", "O2", "O3", "O4", "O5"]
+    for found in levels.values():
+        assert set(found) == {"prediction", "keep_fp32", "safe_loss_scale", "findings"}
+        assert found["prediction"] in ("works", "keep_fp32", "fails")
+        for each in found["findings"]:
+            assert set(each) == {"module", "op", "kind", "margin"} and each["kind"] in KINDS
+    assert levels["O2"]["keep_fp32"] == ["body"] and levels["O2"]["findings"][0]["module"] == "body"
+
+
+def test_a_plain_script_is_forecast_too(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text(
+        re.sub(r"model, optimizer = amp.*\n", "", SCRIPT)
+        .replace("from apex import amp", "")
+        .replace("    with amp.scale_loss(loss, optimizer) as scaled_loss:\n        scaled_loss", "    loss")
+    )
+    done = forked.run(forked.forecast, "--steps", 5, path)
+    assert done.returncode == 0, done.stderr
+    assert 'Take O1: model, optimizer = amp.initialize(model, optimizer, opt_level="O1")' in done.stdout
+
+
+@pytest.mark.parametrize(
+    "source, told",
+    (("print(1)", "No training step was recorded"), ("raise ValueError('the cause')", "ValueError: the cause")),
+)
+def test_a_script_that_does_not_train_is_one_clear_error(source, told, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(source)
+    done = forked.run(forked.forecast, path)
+    assert done.returncode == 1 and told in done.stderr and done.stdout == ""
+
+
+def test_ab_says_whether_the_forecast_was_right(tmp_path):
+    path = tmp_path / "training.py"
+    path.write_text(SCRIPT)
+    done = forked.run(forked.ab, "--forecast", "--steps", 25, "--levels", "O0,O2", "--no-diagnose", "--no-memory", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.index("Forecast of") < done.stdout.index("level  verdict")
+    assert "The forecast was right at 1 of 1 judged levels." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    (
+        ([], "no script given"),
+        (["--steps", "1", "x.py"], "whole number from 2 up"),
+        (["nothing.py"], "script not found"),
+        (["--json", "/nowhere/at/all.json", "x.py"], "cannot write"),
+        (["-"], "from stdin"),
+    ),
+)
+def test_a_wrong_command_line_is_one_line(arguments, told, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["forecast"] + arguments)
+    assert left.value.code == 2 and told in capsys.readouterr().err
+
+
+def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():
+    told = text_report.to_text(FOUND, ["train.py", "--lr", "0.1"], details=True)
+    assert all(len(line) <= 80 or "ampcompat" in line for line in told.splitlines())
+    assert 'O2  works with keep_fp32=["body"]' in told and "O3  will not work" in told
+    assert "body: mul is 3.2 powers of two beyond the largest float16" in told
+    assert "Take O1: python -m ampcompat run --opt-level O1 train.py --lr 0.1" in told
+
+
+def test_a_module_is_called_by_its_name():
+    assert text_report.to_text(FOUND, ["-m", "package.train"]).startswith("Forecast of package.train from")
+    assert "run --opt-level O1 -m package.train" in text_report.to_text(FOUND, ["-m", "package.train"])
+
+
+def test_a_level_with_layers_in_float32_is_recommended_where_none_works_as_it_is():
+    levels = dict.fromkeys(FOUND["levels"], FOUND["levels"]["O3"])
+    assert text_report.advice({**FOUND, "levels": levels}, ["train.py"]) == ["No level will work: train in float32."]
+    levels["O2"] = FOUND["levels"]["O2"]
+    assert 'opt_level="O2", keep_fp32=["body"]' in text_report.advice({**FOUND, "levels": levels}, ["train.py"])[0]
+
+
+def test_the_page_has_the_map_and_escapes_names():
+    pytest.importorskip("vl_convert", reason="pages are drawn by vl-convert")
+    pytest.importorskip("jinja2", reason="pages are made by jinja2")
+    page = html_report.to_html(FOUND, ["train.py"])
+    assert (
+        "<b>: " not in page
+        and "&lt;b&gt;" in page
+        and "http://" not in page.split("<script>")[0].replace("http://www.w3.org", "")
+    )
+    states = {(each["module"], each["level"]): each["state"] for each in html_report.cells(FOUND)}
+    assert states["body", "O2"] == "a fault" and states["body", "O1"] == "near the end of the range"
+
+
+def test_agreement_counts_judged_levels(monkeypatch):
+    class Verdict:
+        def __init__(self, kind):
+            self.kind = kind
+
+    kinds = {"O0": "baseline", "O1": "rejected", "O2": "rejected", "O3": "not judged", "other": "accepted"}
+    monkeypatch.setattr(command, "judge", lambda report: {level: Verdict(kind) for level, kind in kinds.items()})
+    assert command.agreement(FOUND, None) == "The forecast was right at 1 of 2 judged levels; wrong at O1."

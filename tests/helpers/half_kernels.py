@@ -1,0 +1,43 @@
+"""Test whether the installed torch can train in half on this CPU, and choose the dtypes to use where it cannot.
+
+The test trains a tiny network, because torch gained half kernels one by one over several versions.
+"""
+
+import functools
+
+import pytest
+import torch
+
+
+@functools.lru_cache(maxsize=None)
+def trains_in(dtype):
+    """Return whether embedding, convolution, linear and relu run forward and backward in ``dtype`` on the CPU."""
+    try:
+        letters = torch.nn.Embedding(3, 4).to(dtype)(torch.tensor([[0, 1, 2, 1]]))
+        image = torch.nn.Conv2d(1, 1, 3).to(dtype)(letters.unsqueeze(1))
+        torch.nn.Linear(2, 1).to(dtype)(torch.relu(torch.nn.functional.max_pool2d(image, 1))).sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def dtype_params(*dtypes):
+    """Return dtypes as parameters of a test; those that this torch cannot train in are skipped with the reason."""
+    reasons = {dtype: f"this torch cannot train in {dtype}" for dtype in dtypes if not trains_in(dtype)}
+    marks = {dtype: [pytest.mark.skip(reason=reason)] for dtype, reason in reasons.items()}
+    return [pytest.param(dtype, id=str(dtype), marks=marks.get(dtype, [])) for dtype in dtypes]
+
+
+def stand_in(level="O2"):
+    """Return the environment variables with which a level trains here: float32 and float64 where half cannot."""
+    if level == "O0" or (trains_in(torch.float16) and trains_in(torch.bfloat16)):
+        return {}
+    return {"AMPCOMPAT_DTYPES": "float32,float64"}
+
+
+def complex_tensor():
+    """Return a complex tensor as a parameter of a test, skipped with the reason where torch makes none."""
+    try:
+        return torch.zeros(2, dtype=torch.complex64)
+    except (AttributeError, RuntimeError):
+        return pytest.param(None, marks=pytest.mark.skip(reason="this torch has no complex tensors"))

@@ -1,0 +1,146 @@
+"""Faults of models, of casts and of what restores them, for ``mutations.py``: see ``seeded_faults``."""
+
+from helpers.seeded_faults import CLOSING, RESUMED, Fault
+
+CASTS = "casting/test_conformance.py"
+CACHED = "casting/test_weight_cache.py"
+
+FAULTS_OF_CASTS = [
+    # -- models --------------------------------------------------------------------------------------------------------
+    Fault(
+        "keep_batchnorm_fp32 ignored",
+        "Preparation._prepare_model",
+        "if policy.keep_batchnorm_fp32 else []",
+        "if not policy else []",
+        "specification/test_initialize.py",
+    ),
+    Fault(
+        "keep_fp32 ignored",
+        "Preparation._prepare_model",
+        "self._cast.cast(modules, inner + norms)",
+        "self._cast.cast(modules, norms)",
+        "specification/test_kept_layers.py",
+    ),
+    Fault(
+        "missed restore of the weights' dtype",
+        "ModelCast.commit",
+        "patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})",
+        "pass",
+        CLOSING,
+    ),
+    Fault(
+        "missed restore after a failed initialize",
+        "ModelCast.release",
+        "run_all(",
+        "len(",
+        "specification/test_data_safety.py",
+    ),
+    Fault(
+        "inputs of forward not cast",
+        "ForwardCasts.run",
+        "cast_floating(value, self.input_dtype) for value in args",
+        "value for value in args",
+        "specification/test_forward_casts.py",
+    ),
+    Fault(
+        "output of forward not cast",
+        "ForwardCasts.run",
+        "output if self.output_dtype is None else",
+        "output if True else",
+        "specification/test_forward_casts.py",
+    ),
+    Fault(
+        "hook of the state dict not removed",
+        "state_dict.hook",
+        "patches.defer_for(module, module._register_state_dict_hook(widen).remove)",
+        "module._register_state_dict_hook(widen)",
+        CLOSING,
+    ),
+    Fault(
+        "half checkpoint",
+        "MasterStore.widened",
+        "return kept_where_equal(master.detach().to(value.device), value)",
+        "return value.to(master.dtype)",
+        RESUMED,
+    ),
+    Fault(
+        "loaded values rounded on the way to the master",
+        "MasterStore.load",
+        "master.copy_(value)",
+        "master.copy_(value.half())",
+        RESUMED,
+    ),
+    # -- casts ---------------------------------------------------------------------------------------------------------
+    Fault("stale cast", "WeightCache.cast", "state = (weight._version,", "state = (0,", CACHED),
+    Fault(
+        "cache not invalidated",
+        "WeightCache.clear",
+        "if cached is not None and cached[-1] is mine:",
+        "if False:",
+        CACHED,
+    ),
+    Fault(
+        "cast without gradient reused with gradients",
+        "WeightCache.cast",
+        "mode = True if _grad_is_enabled() else _mode_without_grad()",
+        "mode = False",
+        CACHED,
+    ),
+    Fault(
+        "swapped dtypes",
+        "Casts.to_high",
+        "return value.to(self.high) if value.dtype in self.narrow",
+        "return value.to(self.low) if value.dtype in self.narrow",
+        CASTS,
+    ),
+    Fault(
+        "promotion to the narrowest dtype",
+        "widest",
+        "BYTES[dtype] > BYTES[result]",
+        "BYTES[dtype] < BYTES[result]",
+        CASTS,
+    ),
+    Fault(
+        "emulated half not rounded",
+        "round_results",
+        "return _cast(value, low) if value.is_floating_point() else value",
+        "return value",
+        "casting/test_half_emulation.py",
+    ),
+    Fault(
+        "casts stay on in an optimizer's step",
+        "ProcessCasts.run_step",
+        "with backend.paused():\nreturn step()",
+        "return step()",
+        "specification/test_optimizer_calls.py casting/test_regions.py",
+    ),
+    Fault(
+        "wrong dtype of a level",
+        "opt_levels",
+        "cast_model_type=torch.bfloat16",
+        "cast_model_type=torch.float16",
+        "specification/test_initialize.py",
+    ),
+    # -- what holds it together ----------------------------------------------------------------------------------------
+    Fault(
+        "patches undone in the wrong order",
+        "PatchStack.undo",
+        "for entry in reversed(entries)",
+        "for entry in entries",
+        "test_patching.py",
+    ),
+    Fault(
+        "inherited attribute not deleted by undo",
+        "patching._restore",
+        "elif name in vars(owner):\ndelattr(owner, name)",
+        "",
+        "test_patching.py",
+    ),
+    Fault(
+        "integer tensors cast",
+        "_is_meant",
+        "return tensor.is_floating_point() if sources is None",
+        "return True if sources is None",
+        "test_nested.py",
+    ),
+]

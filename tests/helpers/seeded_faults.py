@@ -1,0 +1,256 @@
+"""Faults of the loss scale, of skipped steps, of gradients and masters, for ``mutations.py``.
+
+Each names a function of the package, code in it, what is written instead, and the tests that must notice. A function is
+found by its qualified name in whatever file it is; code is compared without its layout.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """One fault: ``replacement`` in place of ``code`` within ``function``, and the test files of which one must fail.
+
+    ``function`` is the end of a dotted name: ``Class.method``, ``function``, ``module.function`` or ``module``.
+    """
+
+    name: str
+    function: str
+    code: str
+    replacement: str
+    tests: str
+
+
+AUTOMATON = "specification/test_scale_automaton.py"
+ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
+BLOCKS = "specification/test_scale_loss.py"
+LOSSES = "specification/test_losses_and_optimizers.py"
+WRITTEN = "specification/test_written_weights.py"
+CLOSING = "training/test_closing.py"
+RESUMED = "checkpoints/test_resume_orders.py"
+OPTIMIZER = "specification/test_optimizer_calls.py"
+DELAYED = "specification/test_delayed_passes.py"
+ADDED = "specification/test_added_groups.py"
+
+FAULTS_OF_TRAINING = [
+    # -- the loss scale ------------------------------------------------------------------------------------------------
+    Fault(
+        "scale on the device not clamped",
+        "LossScaler._update_on_device",
+        "scale.clamp_(self._floor(), self._max_loss_scale)",
+        "scale",
+        ON_DEVICE,
+    ),
+    Fault(
+        "growth interval off by one",
+        "LossScaler._advance",
+        "_good_steps >= self._scale_seq_len",
+        "_good_steps > self._scale_seq_len",
+        AUTOMATON,
+    ),
+    Fault(
+        "lower bound of the scale ignored",
+        "LossScaler._advance",
+        "max(self._floor(), self._scale * self._backoff_factor)",
+        "self._scale * self._backoff_factor",
+        AUTOMATON,
+    ),
+    Fault(
+        "upper bound of the scale ignored",
+        "LossScaler._advance",
+        "min(self._max_loss_scale, self._scale * self._growth_factor)",
+        "self._scale * self._growth_factor",
+        AUTOMATON,
+    ),
+    Fault(
+        "first scale above the upper bound",
+        "scaler.LossScaler.__init__",
+        "min(max_loss_scale, max(init_scale, min_loss_scale or 0.0))",
+        "max(init_scale, min_loss_scale or 0.0)",
+        "specification/test_initialize.py",
+    ),
+    Fault(
+        "backoff and growth factor swapped",
+        "LossScaler._advance",
+        "self._scale * self._backoff_factor",
+        "self._scale * self._growth_factor",
+        AUTOMATON,
+    ),
+    Fault(
+        "hysteresis ignored",
+        "LossScaler._advance",
+        "self._overflows_left <= 0",
+        "True",
+        "diagnostics/test_skip_limit.py loss_scaling/test_hysteresis.py",
+    ),
+    Fault(
+        "hysteresis not renewed by growth",
+        "LossScaler._advance",
+        "self._overflows_left = self._hysteresis",
+        "",
+        "loss_scaling/test_hysteresis.py",
+    ),
+    Fault(
+        "wrong unscale factor", "LossScaler._unscale_in_place", "factor = 1.0 / scale", "factor = 0.5 / scale", BLOCKS
+    ),
+    Fault(
+        "overflow flag never read as set", "OverflowCheck.overflowed", "flag.item() != 0.0", "flag.item() > 1.0", BLOCKS
+    ),
+    Fault(
+        "good steps not loaded",
+        "scaler.LossScaler.load_state_dict",
+        'state_dict["loss_scale"], state_dict["unskipped"]',
+        'state_dict["loss_scale"], 0',
+        RESUMED,
+    ),
+    # -- skipped steps -------------------------------------------------------------------------------------------------
+    Fault(
+        "missed skip", "StepSkips.was_last_skipped", "for check in self._last:", "for check in self._last[:0]:", BLOCKS
+    ),
+    Fault(
+        "every later step skipped too",
+        "StepSkips.take",
+        "taken, self._next = self._next, []",
+        "taken = self._next",
+        BLOCKS,
+    ),
+    Fault(
+        "postponed overflow check forgotten",
+        "StepSkips._check_deferred",
+        "check_overflow(scaler, loss_id, records)",
+        "pass",
+        "specification/test_nested_blocks.py distributed/test_unsynced.py",
+    ),
+    Fault("missed skip of a closure", "_watched.watched", "raise _Skip(loss)", "pass", BLOCKS),
+    Fault(
+        "flag of the fused step not given",
+        "step._step_with",
+        "optimizer.grad_scale, optimizer.found_inf = None, flag",
+        "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
+        ON_DEVICE,
+    ),
+    Fault(
+        "ranks reduce the flag by minimum",
+        "_max_over_ranks",
+        "ReduceOp.MAX",
+        "ReduceOp.MIN",
+        "distributed/test_process_group.py",
+    ),
+    # -- gradients -----------------------------------------------------------------------------------------------------
+    Fault("loss not scaled", "BackwardPass.__enter__", "else self.scale)", "else 1.0)", BLOCKS),
+    Fault("delay_unscale ignored", "BackwardPass.__exit__", "elif self.delay_unscale or", "elif", BLOCKS),
+    Fault(
+        "gradients left scaled after an error",
+        "BackwardPass.__exit__",
+        "self._unscale(records)\nif has_delayed:",
+        "if has_delayed:",
+        "specification/test_data_safety.py",
+    ),
+    Fault(
+        "earlier gradients not scaled",
+        "HeldGradients.enter",
+        "tensor_lists.multiply_(tensor_lists.grouped(rest), scale)",
+        "pass",
+        "specification/test_plain_backward.py specification/test_accumulation.py",
+    ),
+    Fault(
+        "gradients set aside are lost",
+        "HeldGradients._end_pass",
+        "add_gradients(*zip(*aside))",
+        "pass",
+        LOSSES + " specification/test_accumulation.py",
+    ),
+    Fault(
+        "delayed overflow charged to the next loss",
+        "HeldGradients.unscale_delayed",
+        "loss = loss or (scaler, None)",
+        "loss = (scaler, None)",
+        DELAYED,
+    ),
+    Fault(
+        "shared gradients unscaled twice",
+        "HeldGradients.unscale_delayed",
+        "delayed_scale, unscaled)",
+        "delayed_scale, set())",
+        DELAYED,
+    ),
+    Fault(
+        "delayed overflow forgotten after an error", "BackwardPass.__exit__", "if has_delayed:", "if False:", DELAYED
+    ),
+    Fault(
+        "masters of added groups unknown",
+        "_add_param_group",
+        "record.session.add_masters(record, pairs)",
+        "pass",
+        ADDED,
+    ),
+    Fault(
+        "dropped scaled gradients held against plain ones",
+        "HeldGradients._move_plain_gradients",
+        "self._forget_others(are_replaced)",
+        "pass",
+        "specification/test_plain_backward.py",
+    ),
+    Fault(
+        "half gradients kept by zero_grad",
+        "HeldGradients.clear",
+        "self._masters.clear_half_gradients(set_to_none)",
+        "pass",
+        OPTIMIZER + " specification/test_plain_backward.py",
+    ),
+    Fault(
+        "loss not divided by the group's size",
+        "Accumulation.scale_loss",
+        "share / self.size",
+        "share",
+        "specification/test_accumulation.py",
+    ),
+    Fault(
+        "only the first tensor checked for inf",
+        "check_and_scale_",
+        "if not all_finite(tensor):",
+        "if tensor is tensors[0] and not all_finite(tensor):",
+        "test_tensor_lists.py",
+    ),
+    # -- master weights ------------------------------------------------------------------------------------------------
+    Fault(
+        "masters not rounded into the model", "OptimizerMasters.finish_step", "self.round_into_models()", "pass", LOSSES
+    ),
+    Fault(
+        "gradients of masters kept after a step",
+        "MasterChunk.drop_gradients",
+        "master.grad = None",
+        "pass",
+        OPTIMIZER + " " + LOSSES,
+    ),
+    Fault(
+        "master not refreshed",
+        "MasterChunk.refresh",
+        "if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:",
+        "if not self.is_new:",
+        WRITTEN,
+    ),
+    Fault(
+        "write through data not noted",
+        "WrittenMemory.note",
+        "self._add(key, aliases, is_written=True)",
+        "pass",
+        WRITTEN,
+    ),
+    Fault(
+        "master loses its low bits", "kept_where_equal", "== value, master, value)", "== value, value, value)", RESUMED
+    ),
+    Fault(
+        "count of steps cast like the weights",
+        "recast",
+        'if name == "step" or not isinstance',
+        "if not isinstance",
+        OPTIMIZER,
+    ),
+    Fault(
+        "masters stay in the optimizer after the session",
+        "OptimizerMasters.release",
+        'group["params"][index] = pair.model',
+        "pass",
+        CLOSING,
+    ),
+]

@@ -1,0 +1,88 @@
+"""``migrate`` on three scripts as users of Apex write them, and what a reviewer would look for in the result."""
+
+import os
+import re
+
+import pytest
+import torch
+from helpers.half_kernels import trains_in
+
+pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
+if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
+    pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
+
+from ampcompat.migrate import migrate  # noqa: E402
+
+FOLDER = os.path.join(os.path.dirname(__file__), "user_scripts")
+NAMES = ["classifier", "gan", "language_model"]
+
+
+def text_of(name):
+    with open(os.path.join(FOLDER, name + ".py"), encoding="utf-8") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_new_script_reads_as_if_written_by_hand(name):
+    old = text_of(name)
+    result = migrate(old, name + ".py")
+    new = result.source
+    assert result.left == [] and migrate(new) == (new, [], [])
+    assert re.findall(r"global|use_amp = False|GradScaler\(.*enabled=False|\bapex\.|# ampcompat", new) == []
+    assert max(map(len, new.split("\n"))) <= max(map(len, old.split("\n")))
+    assert [line for line in new.split("\n") if line != line.rstrip()] == []
+    assert new.count("GradScaler(") == new.count("torch.autocast(") - (name == "gan") * 2 == 1
+    assert "param_groups" not in new and "device_type" not in new  # model.parameters() and the script's own device
+    assert "torch.bfloat16 if " in new and 'in ("O4", "O5") else torch.float16' in new
+
+
+def test_the_scaler_and_autocast_are_passed_to_the_functions_that_need_them():
+    new = migrate(text_of("classifier")).source
+    for line in (
+        "def evaluate(model, loader, criterion, device, autocast):\n    model.eval()\n",
+        "            inputs, targets = inputs.to(device), targets.to(device)\n            with autocast():\n",
+        "def train_epoch(args, model, loader, criterion, optimizer, device, scaler, autocast):\n",
+        "def save_checkpoint(path, args, epoch, model, optimizer, scaler):\n",
+        '            load_scaler(scaler, checkpoint["amp"])\n',
+        "        scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)\n",
+        '    use_amp = args.fp16 and args.opt_level != "O0"\n',
+    ):
+        assert line in new
+    new = migrate(text_of("language_model")).source
+    assert "    return model, optimizer, scaler, autocast\n" in new
+    assert "    model, optimizer, scaler, autocast = build(args, len(letters))\n" in new
+
+
+def test_forward_passes_before_both_backward_passes_are_under_one_autocast():
+    assert (
+        "    with torch.autocast(device, dtype=amp_dtype, enabled=use_amp):\n"
+        "        fake = netG(noise)\n"
+        "        errD_real = criterion(netD(real), ones)\n"
+        "        errD_fake = criterion(netD(fake.detach()), zeros)\n"
+        "    netD.zero_grad()\n"
+        "    scaler.scale(errD_real).backward()\n"
+        "    scaler.scale(errD_fake).backward()\n"
+    ) in migrate(text_of("gan")).source
+
+
+def page():
+    with open(os.path.join(FOLDER, "..", "..", "..", "docs", "migrate_to_torch.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def test_the_example_of_the_docs_is_what_migrate_writes():
+    new = re.search("```python\n(.*?)```", page(), re.DOTALL).group(1)
+    made = new.partition("device_type = ")[0].replace("import torch\n", "")
+    old = re.search("A script such as\n\n(.*?)becomes what", page(), re.DOTALL).group(1)
+    old = "\n".join(line[4:] for line in old.split("\n")).rstrip() + "\n"
+    first = "from apex import amp\n"
+    assert migrate("import torch\n" + first + made + old.replace(first, "").lstrip("\n")).source == new
+
+
+@pytest.mark.parametrize("name, heading", [("classifier", "functions train and evaluate"), ("gan", "three losses")])
+def test_the_diffs_of_the_docs_are_what_migrate_changes(name, heading):
+    old, new = text_of(name).split("\n"), migrate(text_of(name)).source.split("\n")
+    diff = page().partition(heading + "\n")[2].partition("\n## ")[0].split("\n")
+    shown = {sign: [line[5:] for line in diff if line.startswith("    " + sign)] for sign in "+-"}
+    assert len(shown["+"]) > 5 and [line for line in shown["+"] if line not in new or (line and line in old)] == []
+    assert [line for line in shown["-"] if line not in old] == []

@@ -1,0 +1,15 @@
+"""What the tests of the specification need before the first of them looks at torch."""
+
+import contextlib
+
+import pytest
+
+# Torch's optimizers import it when they are first used, and the import replaces torch.manual_seed: not our doing.
+with contextlib.suppress(ImportError):
+    import torch._dynamo  # noqa: F401
+
+
+@pytest.fixture
+def levels_own_dtypes(torch_is_left_untouched, monkeypatch):
+    """Float16 and bfloat16 although this torch may not compute in them: no replacement pair is used."""
+    monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)

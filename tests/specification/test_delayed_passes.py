@@ -1,0 +1,95 @@
+"""``delay_unscale`` with several optimizers, losses and errors: sums are exact, overflows count where they are."""
+
+import copy
+
+import pytest
+import torch
+from helpers.networks import INPUT, Product, each_setting, initialize, session_of, settings_at
+
+from ampcompat import amp
+
+X = 2.0**-4
+full_precision = settings_at("O0")  # gradients are exact, also those of scaled losses
+
+
+def begin(setting, optimizers=1, **options):
+    model = Product(1.0).to(setting.high)
+    made = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(optimizers)]
+    initialize(setting, model, made, **dict({"loss_scale": "dynamic"}, **options))
+    return model, made
+
+
+def backward(setting, model, optimizers, loss_id=0, factor=X, **options):
+    with amp.scale_loss(factor * model(INPUT.to(setting.high)).float().sum(), optimizers, loss_id, **options) as scaled:
+        scaled.backward()
+
+
+def gradients(model, factor):
+    expected = torch.autograd.grad(factor * model(INPUT.to(model.a.dtype)).sum(), list(model.parameters()))
+    return [(param.grad, wanted) for param, wanted in zip(model.parameters(), expected)]
+
+
+@full_precision
+@pytest.mark.parametrize("later", [0, 1], ids=["one loss", "two losses"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_shared_params_of_two_optimizers_get_the_sum(setting, later, order):
+    with session_of(setting):
+        model, optimizers = begin(setting, 2, num_losses=2)
+        amp._amp_state.loss_scalers[1]._loss_scale = 8.0
+        backward(setting, model, optimizers, delay_unscale=True)
+        backward(setting, model, optimizers[::order], later)
+        assert all(torch.equal(found, expected) for found, expected in gradients(model, 2 * X))
+
+
+@full_precision
+@pytest.mark.parametrize("order", [1, -1])
+def test_params_shared_with_an_optimizer_of_the_later_pass_get_the_sum(setting, order):
+    with session_of(setting):
+        model, optimizers = begin(setting, 2)
+        backward(setting, model, optimizers[0], delay_unscale=True)
+        backward(setting, model, optimizers[::order])
+        assert all(torch.equal(found, expected) for found, expected in gradients(model, 2 * X))
+
+
+@each_setting
+def test_an_overflow_of_a_delayed_loss_lowers_the_scale_of_that_loss(setting, capsys):
+    with session_of(setting, verbosity=1):
+        model, (optimizer,) = begin(setting, num_losses=2)
+        before = [param.detach().clone() for param in model.parameters()]
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(setting, model, optimizer, 0, float("inf"), delay_unscale=True)
+            backward(setting, model, optimizer, 1)
+            optimizer.step()
+        assert all(map(torch.equal, model.parameters(), before))
+        scales = [state["loss_scale"] for state in amp.state_dict().values()]
+        assert scales == [2.0**13, 2.0**16]
+        assert capsys.readouterr().out.count("loss scaler 0 reducing") == 3
+
+
+@each_setting
+def test_an_overflow_of_a_delayed_pass_skips_the_step_after_an_error_in_the_next_pass(setting):
+    with session_of(setting):
+        model, (optimizer,) = begin(setting)
+        before = [param.detach().clone() for param in model.parameters()]
+        backward(setting, model, optimizer, 0, float("inf"), delay_unscale=True)
+        with pytest.raises(ZeroDivisionError):
+            with amp.scale_loss(model(INPUT.to(setting.high)).float().sum(), optimizer):
+                raise ZeroDivisionError
+        optimizer.step()
+        assert all(map(torch.equal, model.parameters(), before))
+        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15
+
+
+@each_setting
+def test_an_overflow_of_a_copied_optimizer_after_a_delayed_pass_lowers_the_scale(setting):
+    with session_of(setting):
+        model, (optimizer,) = begin(setting)
+        backward(setting, model, optimizer, delay_unscale=True)
+        (scaler,) = amp._amp_state.loss_scalers  # it belongs to the session
+        scaler.__deepcopy__ = lambda memo: pytest.fail("the loss scaler was copied with the optimizer")
+        twin_model, twin = copy.deepcopy((model, optimizer))  # torch copies no gradients
+        backward(setting, twin_model, twin, factor=float("inf"))
+        twin.step()
+        assert amp.step_was_skipped(twin)
+        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15

@@ -1,0 +1,48 @@
+"""A loop over folds without ``reset``: what one fold needed goes with its model and optimizer."""
+
+import gc
+
+import pytest
+import torch
+from helpers.networks import REAL, make_batch, make_network, session_of, settings_at, train_step
+
+from ampcompat import amp
+
+FOLDS = 5
+
+
+def train_fold(setting, scheduled, diagnose, fold):
+    model = make_network(setting)
+    kind = torch.optim.SGD if fold % 2 else torch.optim.Adam
+    optimizer = kind(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1) if scheduled else None
+    amp.initialize(model, optimizer, opt_level=setting.level, loss_scale="dynamic", init_scale=8.0, diagnose=diagnose)
+    train_step(model, optimizer, make_batch(setting))
+    if scheduled:
+        scheduler.step()
+    model.state_dict()
+
+
+def objects_after(setting, scheduled, diagnose, folds):
+    for fold in range(folds):
+        train_fold(setting, scheduled, diagnose, fold)
+    gc.collect(), gc.collect()  # the first calls finalizers, which restore classes and leave new garbage
+    return len(gc.get_objects())
+
+
+def check_that_no_object_stays(setting, scheduled, diagnose):
+    with session_of(setting):
+        objects_after(setting, scheduled, diagnose, 3)  # what torch makes once
+        counts = [objects_after(setting, scheduled, diagnose, FOLDS) for _ in range(4)]
+        # What stays of each fold grows every time; what torch makes once does not.
+        assert min(after - before for before, after in zip(counts, counts[1:])) <= 5 * FOLDS
+
+
+@pytest.mark.parametrize("setting", REAL)
+def test_no_object_stays_of_a_fold_whose_model_and_optimizer_are_gone(setting):
+    check_that_no_object_stays(setting, scheduled=True, diagnose=False)
+
+
+@settings_at("O1", "O2")
+def test_no_object_stays_of_a_fold_that_was_diagnosed(setting):
+    check_that_no_object_stays(setting, scheduled=False, diagnose=True)

@@ -1,0 +1,544 @@
+"""Specification 7.26: ``.grad`` of half params after ``scale_loss``: unscaled, and what a script changes is obeyed.
+
+Expected values are a training by hand in float64, whose gradients the same lines of a script change.
+"""
+
+import copy
+import gc
+
+import pytest
+import torch
+from helpers.networks import (
+    INPUT,
+    SETTINGS,
+    Product,
+    differing,
+    each_setting,
+    holds_nonzero,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    settings_of,
+    train_step,
+    weights_of,
+)
+from helpers.pairing import paired
+
+from ampcompat import amp
+from ampcompat.errors import AmpError
+
+RATE = 0.25
+cast_weights = settings_at("O2", "O3", "O5")
+with_masters = settings_at("O2", "O5")
+SCALES = [{"loss_scale": 1024.0}, {"loss_scale": "dynamic"}, {}]
+
+
+def smooth_network(setting):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)]
+    return torch.nn.Sequential(*layers).to(setting.high)
+
+
+def loss_of(model, index):
+    x, target = make_batch(seed=index + 1)
+    x = x.double() if isinstance(model, ByHand) else x
+    return torch.nn.functional.cross_entropy(model(x).double(), target)
+
+
+class ByHand(torch.nn.Sequential):
+    """A network in float64, which is trained without amp."""
+
+
+def tolerance(setting):
+    """Return the relative error of gradients and of short trainings at a level: some roundings to its dtype."""
+    return 1e-6 if setting.level == "O0" else 24 * torch.finfo(setting.low).eps
+
+
+# -- what scripts do to gradients --------------------------------------------------------------------------------------
+
+
+def clip_norm(model):
+    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 0.125)
+
+
+def clip_norm_of_a_generator(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.125)
+
+
+def clip_values(model):
+    torch.nn.utils.clip_grad_value_(list(model.parameters()), 0.03125)
+
+
+def mask(model):
+    for param in model.parameters():
+        param.grad.mul_((torch.arange(param.numel()).reshape(param.shape) % 2).to(param.grad.dtype))
+
+
+def mask_through_data(model):
+    for param in model.parameters():
+        param.grad.data[::2] = 0.0
+
+
+def freeze_rows(model):
+    model[0].weight.grad[:4].zero_()
+
+
+def add_a_penalty(model):
+    for param in model.parameters():
+        param.grad.add_(0.5 * param.detach())
+
+
+def add_a_penalty_through_data(model):
+    for param in model.parameters():
+        param.grad.data += 0.5 * param.data
+
+
+def replace(model):
+    for param in model.parameters():
+        param.grad = param.grad.sign() * 0.0625
+
+
+def replace_through_data(model):
+    for param in model.parameters():
+        param.grad.data = param.grad.data * 0.25
+
+
+def center(model):
+    with torch.no_grad():
+        for param in model.parameters():
+            if param.dim() == 2:
+                param.grad.add_(-param.grad.mean(dim=1, keepdim=True))
+
+
+def remove_some(model):
+    model[0].weight.grad = None
+    model[2].bias.grad = None
+
+
+def remove_all(model):
+    for param in model.parameters():
+        param.grad = None
+
+
+def clear_the_model(model):
+    model.zero_grad()
+
+
+def zero_in_place(model):
+    for param in model.parameters():
+        param.grad.zero_()
+
+
+def divide_in_a_kept_list(model):
+    grads = [param.grad for param in model.parameters()]
+    for grad in grads:
+        grad /= 4.0
+
+
+def through_numpy(model):
+    for param in model.parameters():
+        if param.grad.dtype is torch.bfloat16:  # numpy has none
+            param.grad.mul_(0.25)
+        else:
+            param.grad.numpy()[...] *= 0.25
+
+
+def one_of_them(model):
+    model[2].weight.grad.mul_(4.0)
+
+
+CHANGES = [
+    clip_norm,
+    clip_norm_of_a_generator,
+    clip_values,
+    mask,
+    mask_through_data,
+    freeze_rows,
+    add_a_penalty,
+    add_a_penalty_through_data,
+    replace,
+    replace_through_data,
+    center,
+    remove_some,
+    remove_all,
+    clear_the_model,
+    zero_in_place,
+    divide_in_a_kept_list,
+    through_numpy,
+    one_of_them,
+]
+EACH_CHANGE = [pytest.param(change, id=change.__name__) for change in CHANGES]
+EACH_CLEARING = EACH_CHANGE[CHANGES.index(remove_all) : CHANGES.index(zero_in_place) + 1]
+EACH_SCALE = [pytest.param(scale, id=str(scale.get("loss_scale", "default"))) for scale in SCALES]
+
+
+def trained_by_hand(setting, change, passes, steps=3):
+    """Return the weights before and after a training in float64."""
+    model = ByHand(*smooth_network(setting).double())
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    before = weights_of(model)
+    for step in range(steps):
+        for each in range(passes):
+            loss_of(model, step + each).backward()
+        change(model)
+        optimizer.step()
+        clear(optimizer)
+    return before, weights_of(model)
+
+
+def clear(optimizer):
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = None
+
+
+def trained(setting, change, passes, steps=3, **options):
+    """Return the float32 weights after the same training by amp."""
+    model = smooth_network(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    initialize(setting, model, optimizer, **options)
+    for step in range(steps):
+        for each in range(passes):
+            with amp.scale_loss(loss_of(model, step + each), optimizer) as scaled_loss:
+                scaled_loss.backward()
+        change(model)
+        optimizer.step()
+        assert not amp.step_was_skipped(optimizer)
+        optimizer.zero_grad()
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, [master.detach().clone() for master in amp.master_params(optimizer)]))
+
+
+def distance(first, second):
+    return sum(float((first[name].double() - second[name].double()).pow(2).sum()) for name in second) ** 0.5
+
+
+@paired("setting, change, passes, options", SETTINGS, EACH_CHANGE, [1, 2], EACH_SCALE)
+def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change, passes, options):
+    with session_of(setting):
+        found = trained(setting, change, passes, **options)
+    before, expected = trained_by_hand(setting, change, passes)
+    _, unchanged = trained_by_hand(setting, lambda model: None, passes)
+    moved = max(distance(expected, before), distance(unchanged, before))
+    assert distance(expected, unchanged) > 0.1 * moved, "the change has an effect"
+    weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
+    assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
+
+
+@paired("setting, change", settings_of("O2", "O5"), EACH_CLEARING)
+def test_gradients_that_a_script_clears_move_nothing(setting, change):
+    with session_of(setting):
+        found = trained(setting, change, 1)
+        assert (
+            differing(found, {name: param.detach() for name, param in smooth_network(setting).named_parameters()}) == []
+        )
+
+
+# -- what scripts read -------------------------------------------------------------------------------------------------
+
+
+@paired("setting, passes, options", SETTINGS, [1, 2], EACH_SCALE)
+def test_a_loop_that_logs_the_norms_of_all_gradients_runs_and_sees_true_ones(setting, passes, options):
+    reference = ByHand(*smooth_network(setting).double())
+    for each in range(passes):
+        loss_of(reference, each).backward()
+    with session_of(setting):
+        model = smooth_network(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        initialize(setting, model, optimizer, **options)
+        for each in range(passes):
+            with amp.scale_loss(loss_of(model, each), optimizer) as scaled_loss:
+                scaled_loss.backward()
+        for param, own in zip(model.parameters(), reference.parameters()):
+            assert param.grad.dtype is param.dtype and param.grad.shape == param.shape
+            assert param.grad.device == param.device and not param.grad.requires_grad
+            assert float(param.grad.data.norm()) == pytest.approx(float(own.grad.norm()), rel=tolerance(setting))
+            assert float((param.grad.double() - own.grad).norm()) <= tolerance(setting) * float(own.grad.norm())
+        total = torch.cat([param.grad.view(-1) for param in reference.parameters()]).norm()
+        found = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1e6)
+        assert float(found) == pytest.approx(float(total), rel=tolerance(setting))
+
+
+@each_setting
+def test_a_batch_norms_gradients_are_clipped_together_with_all_others(setting):
+    with session_of(setting):
+        model, (x, target) = make_network(setting), make_batch(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        initialize(setting, model, optimizer)
+        before = [master.detach().clone() for master in amp.master_params(optimizer)]
+        with amp.scale_loss(torch.nn.functional.cross_entropy(model(x), target), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 2.0**-6)
+        assert float(norm) > 2.0**-4
+        optimizer.step()
+        moves = [old - new.detach() for old, new in zip(before, amp.master_params(optimizer))]
+        moved = float(torch.cat([move.reshape(-1).double() for move in moves]).norm())
+        slack = 64 * torch.finfo(setting.low).eps if setting.level == "O3" else 2.0**-12
+        assert moved <= 2.0**-6 * (1 + tolerance(setting)) + slack
+
+
+READS = {"norm": lambda grad: grad.data.norm(), "clone": lambda grad: grad.clone(), "keep": lambda grad: grad}
+
+
+@each_setting
+@pytest.mark.parametrize("read", sorted(READS))
+def test_reading_gradients_changes_no_bit_of_a_training(setting, read):
+    kept = []
+
+    def log(model):
+        kept.extend(READS[read](param.grad) for param in model.parameters())
+
+    with session_of(setting):
+        found, expected = trained(setting, log, 2), trained(setting, lambda model: None, 2)
+        assert differing(found, expected) == [] and len(kept) == 12
+        assert all(isinstance(each, torch.Tensor) for each in kept)
+
+
+# -- float32 gradients of masters --------------------------------------------------------------------------------------
+
+
+class Exact:
+    """A ``Product`` with masters whose weights are 1, so that gradients are the inputs' products with a factor."""
+
+    def __init__(self, setting, **options):
+        self.setting = setting
+        self.model = Product(1.0).to(setting.high)
+        with torch.no_grad():
+            for param in self.model.parameters():
+                param.fill_(1.0)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        initialize(setting, self.model, self.optimizer, **dict({"loss_scale": 2.0**12}, **options))
+
+    def backward(self, factor):
+        with amp.scale_loss(factor * self.model(INPUT.to(self.setting.high)).sum(), self.optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+    def masters(self):
+        return [master.detach().double() for master in amp.master_params(self.optimizer)]
+
+
+#: Together they need more bits than any half dtype has; the last is 0 in float16 without a loss scale.
+FACTORS = [2.0**-2, 2.0**-14, 2.0**-22]
+
+
+def nothing(model):
+    pass
+
+
+def read_all(model):
+    for param in model.parameters():
+        param.grad.norm()
+
+
+def clip_loosely(model):
+    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1e6)
+
+
+def write_the_same(model):
+    for param in model.parameters():
+        param.grad = param.grad.clone()
+
+
+@with_masters
+@pytest.mark.parametrize("use", [nothing, read_all, clip_loosely, write_the_same])
+@pytest.mark.parametrize("factors", [FACTORS, FACTORS[1:], FACTORS[2:]], ids=["wide", "small", "tiny"])
+def test_masters_step_on_exact_float32_gradients_where_nothing_was_changed(setting, use, factors):
+    with session_of(setting):
+        exact = Exact(setting)
+        for factor in factors:
+            exact.backward(factor)
+            use(exact.model)
+        gradient = INPUT.double() * sum(factors)
+        for param in exact.model.parameters():
+            if param.grad is None:
+                pytest.fail("the half gradient is gone")
+            assert torch.equal(param.grad.double(), gradient.to(param.dtype).double())
+        exact.optimizer.step()
+        assert all(torch.equal(master, 1.0 - gradient) for master in exact.masters())
+
+
+@with_masters
+def test_a_changed_gradient_costs_the_others_no_bit(setting):
+    with session_of(setting):
+        exact = Exact(setting)
+        for factor in FACTORS:
+            exact.backward(factor)
+        exact.model.a.grad.mul_(0.0)
+        exact.optimizer.step()
+        a, b = exact.masters()
+        assert torch.equal(a, torch.ones_like(a)) and torch.equal(b, 1.0 - INPUT.double() * sum(FACTORS))
+
+
+@with_masters
+def test_passes_after_a_change_add_to_what_was_changed(setting):
+    with session_of(setting):
+        exact = Exact(setting)
+        exact.backward(2.0**-2)
+        exact.model.a.grad.mul_(0.5)
+        exact.model.b.grad = None
+        exact.backward(2.0**-14)
+        a, b = [1.0 - INPUT.double() * each for each in (2.0**-3 + 2.0**-14, 2.0**-14)]
+        exact.optimizer.step()
+        assert [torch.equal(*pair) for pair in zip(exact.masters(), (a, b))] == [True, True]
+
+
+@with_masters
+def test_masters_show_what_was_changed_in_the_model_and_take_a_change_after_it(setting):
+    with session_of(setting):
+        exact = Exact(setting)
+        exact.backward(2.0**-2)
+        exact.model.a.grad.mul_(0.5)
+        masters = list(amp.master_params(exact.optimizer))
+        wanted = [INPUT.double() * 2.0**-3, INPUT.double() * 2.0**-2]
+        assert [torch.equal(m.grad.double(), each) for m, each in zip(masters, wanted)] == [True, True]
+        for master in masters:
+            master.grad.mul_(0.5)
+        exact.optimizer.step()
+        assert [torch.equal(m, 1.0 - 0.5 * each) for m, each in zip(exact.masters(), wanted)] == [True, True]
+
+
+@with_masters
+def test_masters_that_a_script_clips_keep_the_bits_that_half_has_not(setting):
+    with session_of(setting):
+        exact = Exact(setting)
+        for factor in FACTORS:
+            exact.backward(factor)
+        read_all(exact.model)
+        for master in amp.master_params(exact.optimizer):
+            master.grad.mul_(2.0)
+        exact.optimizer.step()
+        assert all(torch.equal(master, 1.0 - 2.0 * INPUT.double() * sum(FACTORS)) for master in exact.masters())
+
+
+# -- skipped steps, steps and copies -----------------------------------------------------------------------------------
+
+
+@cast_weights
+def test_a_change_does_not_undo_the_skip_of_an_overflow(setting):
+    with session_of(setting):
+        exact = Exact(setting, loss_scale="dynamic")
+        exact.backward(float("inf"))
+        for param in exact.model.parameters():
+            assert not bool(torch.isfinite(param.grad).all())
+            param.grad = torch.zeros_like(param)
+        exact.optimizer.step()
+        assert amp.step_was_skipped(exact.optimizer)
+        assert all(torch.equal(master, torch.ones_like(master)) for master in exact.masters())
+        exact.optimizer.zero_grad()
+        exact.backward(2.0**-4)
+        exact.optimizer.step()
+        assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
+
+
+@cast_weights
+@pytest.mark.parametrize("to_none", [True, False])
+def test_zero_grad_clears_what_a_script_has_changed(setting, to_none):
+    with session_of(setting):
+        exact = Exact(setting)
+        exact.backward(2.0**-2)
+        exact.model.a.grad.mul_(0.5)
+        exact.model.b.grad = torch.ones_like(exact.model.b)
+        exact.optimizer.zero_grad(set_to_none=to_none)
+        assert all(param.grad is None or not holds_nonzero(param.grad) for param in exact.model.parameters())
+        exact.backward(2.0**-4)
+        exact.optimizer.step()
+        assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
+
+
+@with_masters
+def test_a_copy_of_model_and_optimizer_made_after_a_change_has_none_of_it(setting):
+    with session_of(setting):
+        exact = Exact(setting)
+        exact.backward(2.0**-2)
+        exact.model.a.grad.mul_(0.5)
+        twin_model, twin = copy.deepcopy((exact.model, exact.optimizer))  # torch copies no gradients of params
+        twin.step()
+        assert all(bool((master == 1.0).all()) for master in amp.master_params(twin))
+        assert all(bool((param == 1.0).all()) for param in twin_model.parameters())
+        exact.optimizer.step()
+        wanted = [1.0 - INPUT.double() * each for each in (2.0**-3, 2.0**-2)]
+        assert [torch.equal(*pair) for pair in zip(exact.masters(), wanted)] == [True, True]
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@each_setting
+def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_of_masters(setting):
+    def run(**options):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
+        initialize(setting, model, optimizer, **options)
+        for _ in range(2):
+            train_step(model, optimizer, batch)
+        with amp.scale_loss(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        has_gradients = [param.grad is not None for param in model.parameters()]
+        optimizer.step()
+        return has_gradients, weights_of(model)
+
+    with session_of(setting):
+        (has_gradients, found), (has_all, expected) = run(free_half_grads=True), run()
+        assert differing(found, expected) == []
+        assert all(has_all)
+        assert has_gradients == [not setting.has_masters] * 2 + [True] * 2 + [not setting.has_masters] * 2
+
+
+def test_free_half_grads_is_a_bool():
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(AmpError, match="free_half_grads"):
+        amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2", free_half_grads="yes")
+
+
+WIDTH = 256
+PROFILES = hasattr(torch, "profiler")
+
+
+def held_between_block_and_step(setting, read=False, **options):
+    """Return the bytes per param that the allocator has handed out and not got back: weights, masters, gradients."""
+    gc.collect()  # what is freed in the profile must have been made in it
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        model = torch.nn.Linear(WIDTH, WIDTH, bias=False).to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+        initialize(setting, model, optimizer, loss_scale=128.0, **options)
+        x = torch.ones(1, WIDTH).to(setting.high)
+        for step in range(3):
+            optimizer.zero_grad()
+            with amp.scale_loss(model(x).sum() / WIDTH, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            del scaled_loss
+            if step < 2:
+                optimizer.step()
+        if read:
+            float(model.weight.grad.norm())
+        gc.collect()
+    return sum(event.self_cpu_memory_usage for event in profile.function_events) / WIDTH**2
+
+
+def bytes_of(dtype):
+    return torch.empty((), dtype=dtype).element_size()
+
+
+@pytest.mark.skipif(not PROFILES, reason="the profiler of this torch counts no memory")
+@each_setting
+@pytest.mark.parametrize("read", [False, True])
+def test_between_block_and_step_a_param_holds_at_most_one_half_gradient_more_than_its_masters(setting, read):
+    high, low = bytes_of(setting.high), bytes_of(setting.low)
+    with session_of(setting):
+        held = held_between_block_and_step(setting, read)
+    if setting.has_masters:
+        least = low + 2 * high  # half weights, masters and their gradients
+        assert least <= held <= least + low + 0.1
+    else:
+        assert held == pytest.approx(2 * (low if setting.level == "O3" else high), abs=0.1)
+
+
+@pytest.mark.skipif(not PROFILES, reason="the profiler of this torch counts no memory")
+@with_masters
+def test_free_half_grads_holds_nothing_for_them(setting):
+    high, low = bytes_of(setting.high), bytes_of(setting.low)
+    with session_of(setting):
+        held = held_between_block_and_step(setting, free_half_grads=True)
+    assert held == pytest.approx(low + 2 * high, abs=0.1)

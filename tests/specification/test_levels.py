@@ -1,0 +1,337 @@
+"""Specification 2: what each level does to weights, functions, masters and state dicts."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
+
+from ampcompat import amp
+
+WEIGHTS_LEVELS = ("O2", "O3", "O5")
+MASTER_LEVELS = ("O2", "O5")
+FUNCTION_LEVELS = ("O1", "O4")
+
+
+def sgd(model, lr=0.125):
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.5)
+
+
+# -- the dtypes of weights ---------------------------------------------------------------------------------------------
+
+
+@settings_at("O0", "O1", "O4")
+def test_weights_stay_in_float32_below_the_weights_levels(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        data = [tensor.data_ptr() for tensor in model.state_dict().values()]
+        initialize(setting, model, sgd(model))
+        assert {p.dtype for p in model.parameters()} == {setting.high}
+        assert [tensor.data_ptr() for tensor in model.state_dict().values()] == data
+
+
+@settings_at("O0")
+def test_o0_computes_in_float32(setting):
+    with session_of(setting):
+        model, (x, _) = make_network(setting).eval(), make_batch(setting)
+        expected = model(x)
+        initialize(setting, model)
+        assert torch.equal(model(x), expected)
+        assert torch.mm(x, x.t()).dtype is setting.high
+
+
+@settings_at(*WEIGHTS_LEVELS)
+def test_params_and_buffers_become_half_batch_norm_apart(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        model[3].register_buffer("shift", torch.zeros(3, dtype=setting.high))
+        model[3].register_buffer("ids", torch.arange(3))
+        initialize(setting, model, sgd(model))
+        norm = setting.low if setting.level == "O3" else setting.high
+        assert {model[0].weight.dtype, model[0].bias.dtype, model[3].shift.dtype} == {setting.low}
+        assert {model[1].weight.dtype, model[1].bias.dtype, model[1].running_mean.dtype} == {norm}
+        assert model[3].ids.dtype is model[1].num_batches_tracked.dtype is torch.int64
+
+
+@pytest.mark.parametrize(
+    "norm", [torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm]
+)
+@settings_at("O2", "O5")
+def test_every_affine_batch_norm_is_kept(setting, norm):
+    class MyNorm(norm):
+        pass
+
+    with session_of(setting):
+        model = torch.nn.ModuleList([norm(3), MyNorm(3), norm(3, affine=False), torch.nn.LayerNorm(3)]).to(setting.high)
+        initialize(setting, model)
+        assert [next(iter(m.buffers())).dtype for m in model[:3]] == [setting.high, setting.high, setting.low]
+        assert model[0].weight.dtype is model[1].weight.dtype is setting.high
+        assert model[3].weight.dtype is setting.low
+
+
+@settings_at(*WEIGHTS_LEVELS)
+def test_params_stay_the_same_objects_and_shared_ones_shared(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        model[3].bias = torch.nn.Parameter(torch.zeros(3, dtype=setting.high))
+        model.add_module("tied", torch.nn.Linear(6, 8).to(setting.high))
+        model.tied.weight = model[0].weight
+        before = [id(param) for param in model.parameters()]
+        initialize(setting, model, sgd(model))
+        assert [id(param) for param in model.parameters()] == before
+        assert model.tied.weight is model[0].weight
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+@settings_at(*FUNCTION_LEVELS)
+def test_functions_cast_everywhere_in_the_process(setting):
+    def dtypes():
+        x = torch.ones(2, 2, dtype=setting.high)
+        y = x.to(setting.low)
+        results = torch.mm(x, x), x.matmul(x), x @ x, F.linear(x, x), F.softmax(y, -1), x + y
+        return tuple(result.dtype for result in results)
+
+    expected = (setting.low,) * 4 + (setting.high,) * 2
+    with session_of(setting):
+        initialize(setting, make_network(setting))
+        assert dtypes() == expected
+        with torch.no_grad():
+            assert dtypes() == expected
+        found = []
+        thread = threading.Thread(target=lambda: found.append(dtypes()))
+        thread.start()
+        thread.join()
+        assert found == [expected]
+    assert dtypes() == (setting.high,) * 4 + (setting.low, setting.high)
+
+
+@settings_at(*FUNCTION_LEVELS)
+def test_outputs_are_not_cast_back(setting):
+    with session_of(setting):
+        model, (x, target) = make_network(setting), make_batch(setting)
+        initialize(setting, model)
+        assert model(x).dtype is setting.low
+        assert model.eval()(x).dtype is setting.low
+        assert F.cross_entropy(model(x), target).dtype is setting.high
+
+
+@settings_at("O0", "O2", "O3", "O5")
+def test_other_levels_patch_no_functions(setting):
+    def functions():
+        """Return what there is but ``data`` and ``numpy``, through which a script writes weights unseen."""
+        watched = ("data", "numpy")
+        owners = (torch, torch.Tensor, F)
+        return [{name: each for name, each in vars(owner).items() if name not in watched} for owner in owners]
+
+    before = functions()
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer)
+        train_step(model, optimizer, batch)
+        assert functions() == before
+
+
+@settings_at(*FUNCTION_LEVELS)
+def test_a_cast_made_without_gradients_is_not_reused_with_them(setting):
+    with session_of(setting):
+        model, (x, _) = make_network(setting), make_batch(setting)
+        initialize(setting, model, sgd(model))
+        with torch.no_grad():
+            model(x)
+        model(x).sum().backward()
+        assert all(param.grad is not None for param in model.parameters())
+
+
+@settings_at(*FUNCTION_LEVELS)
+def test_a_cast_is_never_stale(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer)
+        model.eval()
+        with torch.no_grad():
+            for change in (
+                lambda: model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()}),
+                lambda: model[0].weight.data.clamp_(-0.01, 0.01),
+                lambda: model[0].weight.fill_(0.25),
+                lambda: setattr(model[0].weight, "data", model[0].weight.data * 4),
+            ):
+                old = model[0](batch[0])
+                change()
+                new = model[0](batch[0])
+                assert not torch.equal(old, new)
+                low = [tensor.to(setting.low) for tensor in (batch[0], model[0].weight, model[0].bias)]
+                expected = F.linear(*low)
+                assert torch.equal(new, expected)
+        old = model[0](batch[0])
+        train_step(model, optimizer, batch)
+        assert not torch.equal(model[0](batch[0]), old)
+
+
+@settings_at(*FUNCTION_LEVELS)
+def test_a_weight_used_twice_in_an_iteration_gets_both_gradients(setting):
+    with session_of(setting):
+        layer = torch.nn.Linear(2, 2, bias=False).to(setting.high)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        layer.weight.data = torch.tensor([[1.0, 0.5], [0.25, 2.0]], dtype=setting.high)
+        initialize(setting, layer, optimizer, loss_scale=128.0)
+        x = torch.eye(2, dtype=setting.high)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with amp.scale_loss((layer(x) + layer(2 * x)).sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            assert torch.equal(layer.weight.grad, torch.full((2, 2), 3.0, dtype=setting.high))
+            optimizer.step()
+
+
+class Doubling(torch.optim.SGD):
+    """An optimizer whose step computes with functions that the levels cast."""
+
+    dtypes = ()
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                square = torch.ones(2, 2, dtype=param.dtype)
+                self.dtypes += (torch.mm(square, square).dtype,)
+
+
+@settings_at(*FUNCTION_LEVELS)
+def test_optimizers_step_with_casts_off(setting):
+    with session_of(setting):
+        model = torch.nn.Linear(2, 2).to(setting.high)
+        optimizer = Doubling(model.parameters(), lr=0.1)
+        initialize(setting, model, optimizer)
+        optimizer.step()
+        assert optimizer.dtypes == (setting.high, setting.high)
+
+
+# -- masters -----------------------------------------------------------------------------------------------------------
+
+
+@settings_at(*MASTER_LEVELS)
+def test_param_groups_hold_float32_masters_with_the_values_from_before(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = sgd(model)
+        originals = [param.detach().clone() for param in model.parameters()]
+        initialize(setting, model, optimizer)
+        masters = optimizer.param_groups[0]["params"]
+        assert masters == list(amp.master_params(optimizer))
+        assert all(m.dtype is setting.high and torch.equal(m.detach(), o) for m, o in zip(masters, originals))
+        for master, param in zip(masters, model.parameters()):
+            assert (master is param) == (param.dtype is setting.high)
+            assert torch.equal(param.detach(), master.detach().to(param.dtype))
+            assert master.requires_grad and master.is_leaf
+
+
+@settings_at("O0", "O1", "O3", "O4")
+def test_other_levels_have_no_masters(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer)
+        assert all(master is param for master, param in zip(amp.master_params(optimizer), model.parameters()))
+
+
+@settings_at(*MASTER_LEVELS)
+def test_small_updates_add_up_in_the_masters(setting):
+    with session_of(setting):
+        layer = torch.nn.Linear(1, 1, bias=False).to(setting.high)
+        layer.weight.data.fill_(1.0)
+        tiny = torch.finfo(setting.low).eps / 8
+        optimizer = torch.optim.SGD(layer.parameters(), lr=tiny)
+        initialize(setting, layer, optimizer, loss_scale=1.0)
+        for _ in range(16):
+            optimizer.zero_grad()
+            with amp.scale_loss(-layer(torch.ones(1, 1, dtype=setting.high)).sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        assert layer.weight.item() == 1.0 + 16 * tiny
+
+
+@settings_at(*MASTER_LEVELS)
+def test_state_that_the_optimizer_has_is_recast_and_rekeyed_to_the_masters(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = torch.optim.Adam(model.parameters())
+        F.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+        params = list(model.parameters())
+        state = {id(p): optimizer.state[p] for p in params}
+        state[id(params[0])]["exp_avg"] = state[id(params[0])]["exp_avg"].to(setting.low)
+        expected = [optimizer.state[p]["exp_avg"].to(setting.high) for p in params]
+        initialize(setting, model, optimizer)
+        masters = list(amp.master_params(optimizer))
+        assert set(map(id, optimizer.state)) == set(map(id, masters))
+        for master, value in zip(masters, expected):
+            assert optimizer.state[master]["exp_avg"].dtype is setting.high
+            assert torch.equal(optimizer.state[master]["exp_avg"], value)
+        train_step(model, optimizer, batch)
+
+
+@settings_at(*MASTER_LEVELS)
+def test_after_a_step_masters_are_rounded_into_the_model_and_their_gradients_dropped(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        train_step(model, optimizer, batch)
+        pairs = [pair for pair in zip(amp.master_params(optimizer), model.parameters()) if pair[0] is not pair[1]]
+        assert pairs and all(master.grad is None for master, _ in pairs)
+        assert all(torch.equal(param.detach(), master.detach().to(setting.low)) for master, param in pairs)
+
+
+@settings_at(*MASTER_LEVELS)
+def test_a_group_added_later_gets_masters_too(setting):
+    with session_of(setting):
+        model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).to(setting.high)
+        optimizer = sgd(model[0])
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        optimizer.add_param_group({"params": list(model[1].parameters()), "lr": 0.5})
+        group = optimizer.param_groups[1]
+        assert group["lr"] == 0.5 and {param.dtype for param in group["params"]} == {setting.high}
+        before = model[1].weight.detach().clone()
+        with amp.scale_loss(model[1](model[0](torch.ones(1, 2, dtype=setting.low))).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        assert not torch.equal(model[1].weight.detach(), before)
+        assert torch.equal(model[1].weight.detach(), group["params"][0].detach().to(setting.low))
+
+
+# -- state dicts of models ---------------------------------------------------------------------------------------------
+
+
+@each_setting
+def test_a_models_state_dict_is_float32(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = sgd(model)
+        expected = {name: value.clone() for name, value in model.state_dict().items()}
+        initialize(setting, model, optimizer)
+        found = model.state_dict()
+        assert list(found) == list(expected)
+        for name, value in found.items():
+            assert value.dtype is expected[name].dtype
+            kept = setting.has_masters or not setting.casts_weights or not value.is_floating_point()
+            rounded = expected[name] if kept else expected[name].to(setting.low).to(setting.high)
+            assert torch.equal(value, rounded)
+
+
+@each_setting
+def test_a_state_dict_loads_into_a_plain_model_and_back(setting):
+    with session_of(setting):
+        model, plain, batch = make_network(setting), make_network(setting, seed=5), make_batch(setting)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer)
+        train_step(model, optimizer, batch)
+        plain.load_state_dict(model.state_dict())
+        saved = {name: value.clone() for name, value in model.state_dict().items()}
+        train_step(model, optimizer, batch)
+        train_step(model, optimizer, batch)
+        model.load_state_dict(plain.state_dict())
+        assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())

@@ -1,0 +1,302 @@
+"""Training loops of every shape against a float64 loop of plain torch.
+
+The networks are linear in their params, and gradients come from hand-picked values, so all errors are rounding errors.
+"""
+
+import pytest
+import torch
+from helpers.networks import each_setting, initialize, session_of, settings_at
+
+import ampcompat
+from ampcompat import amp
+
+SCALE = 2.0**7
+MICRO, PER_STEP = 7, 3  # seven micro-batches by three: the last step has one
+
+
+def make_linear(setting, seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Linear(4, 2).to(setting.high)
+
+
+def copied(model):
+    """Return a plain float64 model with the same weights."""
+    twin = torch.nn.Linear(model.in_features, model.out_features).double()
+    for mine, theirs in zip(twin.parameters(), model.parameters()):
+        mine.data.copy_(theirs.data)
+    return twin
+
+
+def micro_batches(setting, count=MICRO):
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(-4, 5, (2, 4), generator=generator).to(setting.high) / 4 for _ in range(count)]
+
+
+def weights(optimizer):
+    return [param.detach().double() for param in amp.master_params(optimizer)]
+
+
+def check(setting, optimizer, reference, roundings):
+    """Compare with float64 weights; ``roundings`` counts gradients that the low dtype has rounded."""
+    exact = setting.level == "O0"
+    eps = torch.finfo(setting.high if exact else setting.low).eps
+    for mine, right in zip(weights(optimizer), reference.parameters()):
+        assert (mine - right.detach()).abs().max() <= roundings * eps * max(1.0, right.abs().max())
+
+
+@each_setting
+@pytest.mark.parametrize("delay", [False, True])
+@pytest.mark.parametrize("scale", ["dynamic", SCALE])
+def test_micro_batches_add_up_to_the_large_batch_with_a_remainder_at_the_end(setting, delay, scale):
+    with session_of(setting):
+        model = make_linear(setting)
+        reference = copied(model)
+        batches = micro_batches(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
+        plain = torch.optim.SGD(reference.parameters(), lr=2.0**-4)
+        initialize(setting, model, optimizer, loss_scale=scale, init_scale=2.0**6)
+        for start in range(0, MICRO, PER_STEP):
+            group = batches[start : start + PER_STEP]
+            plain.zero_grad()
+            (sum(reference(batch.double()).sum() for batch in group) / len(group)).backward()
+            plain.step()
+            optimizer.zero_grad()
+            for index, batch in enumerate(group):
+                loss = model(batch).to(setting.high).sum() / len(group)
+                with amp.scale_loss(loss, optimizer, delay_unscale=delay and index < len(group) - 1) as scaled_loss:
+                    scaled_loss.backward()
+            optimizer.step()
+            assert not amp.step_was_skipped(optimizer)
+        check(setting, optimizer, reference, roundings=4 * MICRO)
+
+
+@each_setting
+def test_delayed_and_undelayed_accumulation_agree_to_the_bit_where_gradients_are_exact(setting):
+    results = []
+    for delay in (False, True):
+        with session_of(setting):
+            model = make_linear(setting)
+            optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
+            initialize(setting, model, optimizer, loss_scale=SCALE)
+            for index, batch in enumerate(micro_batches(setting, 3)):
+                with amp.scale_loss(model(batch).sum(), optimizer, delay_unscale=delay and index < 2) as scaled_loss:
+                    scaled_loss.backward()
+            optimizer.step()
+            results.append(weights(optimizer))
+    assert all(map(torch.equal, *results))
+
+
+@each_setting
+def test_a_graph_that_is_walked_twice_gives_twice_the_gradient(setting):
+    with session_of(setting):
+        model = make_linear(setting)
+        reference = copied(model)
+        (batch,) = micro_batches(setting, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
+        initialize(setting, model, optimizer, loss_scale=SCALE)
+        loss = model(batch).sum()
+        for again in (True, False):
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward(retain_graph=again)
+        optimizer.step()
+        (2 * reference(batch.double()).sum()).backward()
+        torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
+        check(setting, optimizer, reference, roundings=4)
+
+
+@each_setting
+def test_alternating_losses_train_generator_and_discriminator(setting, capsys):
+    """The classic loop: three losses, two optimizers, the generator's pass leaves gradients in the discriminator."""
+    with session_of(setting, verbosity=1):
+        nets = [make_linear(setting, 0), torch.nn.Linear(2, 1).to(setting.high)]
+        references = [copied(net) for net in nets]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=2.0**-5) for net in nets]
+        plains = [torch.optim.SGD(net.parameters(), lr=2.0**-5) for net in references]
+        initialize(setting, nets, optimizers, num_losses=3, loss_scale=SCALE)
+        capsys.readouterr()
+
+        def play(generator, discriminator, steps, cast, backward):
+            for real, noise in zip(micro_batches(setting, 4)[:2], micro_batches(setting, 4)[2:]):
+                steps[1].zero_grad()
+                backward(-discriminator(cast(real[:, :2])).sum(), steps[1], 0)
+                backward(discriminator(generator(cast(noise)).detach()).sum(), steps[1], 1)
+                steps[1].step()
+                steps[0].zero_grad()
+                backward(-discriminator(generator(cast(noise))).sum(), steps[0], 2)
+                steps[0].step()
+
+        def scaled_backward(loss, optimizer, loss_id):
+            with amp.scale_loss(loss.to(setting.high), optimizer, loss_id=loss_id) as scaled_loss:
+                scaled_loss.backward()
+
+        play(nets[0], nets[1], optimizers, lambda batch: batch, scaled_backward)
+        play(references[0], references[1], plains, torch.Tensor.double, lambda loss, *rest: loss.backward())
+        for optimizer, reference in zip(optimizers, references):
+            check(setting, optimizer, reference, roundings=16)
+        assert "scaled" not in capsys.readouterr().out
+
+
+@each_setting
+def test_one_optimizer_over_two_models(setting):
+    with session_of(setting):
+        nets = [make_linear(setting, 0), make_linear(setting, 1)]
+        references = [copied(net) for net in nets]
+        optimizer = torch.optim.SGD([{"params": net.parameters()} for net in nets], lr=2.0**-4)
+        plain = torch.optim.SGD([{"params": net.parameters()} for net in references], lr=2.0**-4)
+        initialize(setting, nets, optimizer, loss_scale=SCALE)
+        for batch in micro_batches(setting, 3):
+            optimizer.zero_grad()
+            plain.zero_grad()
+            with amp.scale_loss(sum(net(batch).sum() for net in nets), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            sum(net(batch.double()).sum() for net in references).backward()
+            optimizer.step()
+            plain.step()
+        both = torch.nn.ModuleList(references)
+        check(setting, optimizer, both, roundings=12)
+
+
+class TrustRatio:
+    """A wrapper like LARC: not a subclass of Optimizer; it rescales gradients and calls ``step`` of the wrapped one."""
+
+    def __init__(self, optimizer, factor=0.5):
+        self.optim = optimizer
+        self.factor = factor
+
+    @property
+    def state(self):
+        return self.optim.state
+
+    @property
+    def param_groups(self):
+        return self.optim.param_groups
+
+    def state_dict(self):
+        return self.optim.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.optim.load_state_dict(state_dict)
+
+    def zero_grad(self):
+        self.optim.zero_grad()
+
+    def add_param_group(self, group):
+        self.optim.add_param_group(group)
+
+    def step(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    param.grad.mul_(self.factor)
+        self.optim.step()
+
+
+@each_setting
+def test_a_wrapper_that_is_no_optimizer_by_class_goes_through(setting):
+    with session_of(setting):
+        model = make_linear(setting)
+        reference = copied(model)
+        (batch,) = micro_batches(setting, 1)
+        optimizer = TrustRatio(torch.optim.SGD(model.parameters(), lr=2.0**-3))
+        returned = initialize(setting, model, optimizer, loss_scale=SCALE)
+        assert returned[1] is optimizer
+        with amp.scale_loss(model(batch).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        reference(batch.double()).sum().backward()
+        torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
+        check(setting, optimizer, reference, roundings=4)
+        optimizer.zero_grad(set_to_none=True)  # an argument that its own zero_grad lacks
+        assert all(param.grad is None for param in [*model.parameters(), *amp.master_params(optimizer)])
+
+
+class SharpnessAware(torch.optim.SGD):
+    """SAM's two steps in one: move along the gradient, compute the gradient there, restore the weights, step."""
+
+    RADIUS = 2.0**-3
+
+    def step(self, closure):
+        params = [param for group in self.param_groups for param in group["params"]]
+        moves = [param.grad.sign() * self.RADIUS for param in params]
+        with torch.no_grad():
+            for param, move in zip(params, moves):
+                param.add_(move)
+        self.zero_grad()
+        loss = closure()
+        with torch.no_grad():
+            for param, move in zip(params, moves):
+                param.sub_(move)
+        super().step()
+        return loss
+
+
+@each_setting
+def test_a_two_step_optimizer_takes_its_second_gradient_at_the_moved_weights(setting):
+    with session_of(setting):
+        model = make_linear(setting)
+        reference = copied(model)
+        (batch,) = micro_batches(setting, 1)
+        optimizer = SharpnessAware(model.parameters(), lr=2.0**-4)
+        plain = SharpnessAware(reference.parameters(), lr=2.0**-4)
+        initialize(setting, model, optimizer, loss_scale=2.0**3)
+
+        def backward():
+            loss = model(batch).to(setting.high).pow(2).sum()
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        def plain_backward():
+            loss = reference(batch.double()).pow(2).sum()
+            loss.backward()
+            return loss
+
+        backward()
+        mine = optimizer.step(backward)
+        plain_backward()
+        right = plain.step(plain_backward)
+        eps = torch.finfo(setting.high if setting.level == "O0" else setting.low).eps
+        assert abs(float(mine.detach()) - float(right.detach())) <= 64 * eps * abs(float(right.detach()))
+        check(setting, optimizer, reference, roundings=64)
+
+
+@settings_at("O0", "O1")
+def test_lbfgs_finds_the_minimum_under_a_static_scale(setting):
+    with session_of(setting):
+        model = make_linear(setting)
+        target = [batch.sum() for batch in micro_batches(setting, 1)][0]
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=10)
+        initialize(setting, model, optimizer, loss_scale=2.0**3)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (sum(param.pow(2).sum() for param in model.parameters()) - target.abs()).pow(2)
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        first = float(closure().detach())
+        for _ in range(4):
+            last = float(optimizer.step(closure).detach())
+        assert last < 1e-3 * max(first, 1.0)
+
+
+@settings_at("O1", "O2")
+def test_an_evaluation_in_between_changes_nothing(setting):
+    finals = []
+    for evaluates in (False, True):
+        with session_of(setting):
+            model = make_linear(setting)
+            optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
+            initialize(setting, model, optimizer, loss_scale=SCALE)
+            for batch in micro_batches(setting, 4):
+                optimizer.zero_grad()
+                with amp.scale_loss(model(batch).sum(), optimizer) as scaled_loss:
+                    scaled_loss.backward()
+                optimizer.step()
+                if evaluates:
+                    with torch.no_grad():
+                        model(batch)
+            finals.append(weights(optimizer))
+            assert ampcompat.current().scalers[0].loss_scale() == SCALE
+    assert all(map(torch.equal, *finals))

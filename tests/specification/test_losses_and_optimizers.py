@@ -1,0 +1,168 @@
+"""Several losses, scalers, models and optimizers, an overflow anywhere: against a loop written by hand in float64."""
+
+import itertools
+
+import pytest
+import torch
+from helpers.networks import (
+    INPUT,
+    MOMENTUM,
+    RATE,
+    SETTINGS,
+    Product,
+    ProductReference,
+    ScaleReference,
+    each_setting,
+    initialize,
+    session_of,
+    settings_at,
+    settings_of,
+)
+from helpers.pairing import paired
+
+from ampcompat import amp
+
+ITERATIONS = 4
+#: Which models each loss reaches, and with what factor.
+LOSSES = [{0: 2.0**-4}, {0: 2.0**-5, 1: 2.0**-4}, {1: 2.0**-3}]
+#: Numbers of losses and of optimizers, the iteration of the overflow, if any, and its loss, modulo their number. In the
+#: first iteration a gradient overflows, later the loss itself.
+AXES = [[1, 2, 3], [1, 2], [None, 0, 2], [0, 1, 2]]
+#: Every place of an overflow, and none. Most of it is tested with masters only.
+ALL_CASES = [case for case in itertools.product(*AXES) if case[3] < case[0] and (case[2] is not None or case[3] == 0)]
+
+
+class Lab:
+    """Two models with one or two optimizers, and the same by hand."""
+
+    def __init__(self, setting, optimizer_count, num_losses):
+        self.models = [Product(1.0).to(setting.high), Product(1.5).to(setting.high)]
+        self.references = [ProductReference(setting, model) for model in self.models]
+        params = [list(model.parameters()) for model in self.models]
+        groups = [params[0] + params[1]] if optimizer_count == 1 else params
+        self.optimizers = [torch.optim.SGD(group, lr=RATE, momentum=MOMENTUM) for group in groups]
+        self.scales = [ScaleReference() for _ in range(num_losses)]
+        self.x = INPUT.to(setting.high)
+        initialize(setting, self.models, self.optimizers, num_losses=num_losses, loss_scale="dynamic")
+
+    def optimizers_of(self, loss_id):
+        """Return the indices of the optimizers that have params of a loss."""
+        return sorted({min(model, len(self.optimizers) - 1) for model in LOSSES[loss_id]})
+
+    def backward(self, index, loss_id, how):
+        """Do one backward pass; let it overflow in a way, or not."""
+        loss = sum(factor * self.models[m](self.x).sum() for m, factor in LOSSES[index].items())
+        given = [self.optimizers[i] for i in self.optimizers_of(index)]
+        if how == "loss":
+            loss = loss * float("inf")
+        with amp.scale_loss(loss, given, loss_id=loss_id) as scaled_loss:
+            scaled_loss.backward()
+            if how == "gradient":
+                self.models[max(LOSSES[index])].b.grad[1] = float("inf")
+        self.scales[loss_id].update(how is not None)
+        for model, factor in LOSSES[index].items():
+            self.references[model].backward(factor)
+
+    def step(self, skipped):
+        """Step what was not skipped by hand, and everything by amp."""
+        for index, optimizer in enumerate(self.optimizers):
+            optimizer.step()
+            assert amp.step_was_skipped(optimizer) == (index in skipped)
+            owned = self.references if len(self.optimizers) == 1 else [self.references[index]]
+            for reference in owned:
+                if index not in skipped:
+                    reference.step()
+        for thing in self.optimizers + self.references:
+            thing.zero_grad()
+
+    def check(self):
+        """Compare masters, models and scales with the references, to the bit."""
+        masters = [param for optimizer in self.optimizers for param in amp.master_params(optimizer)]
+        expected = [weight for reference in self.references for weight in (reference.a, reference.b)]
+        for master, weight in zip(masters, expected):
+            assert torch.equal(master.detach().double(), weight)
+        for param, weight in zip([p for model in self.models for p in model.parameters()], expected):
+            assert torch.equal(param.detach(), weight.to(param.dtype))
+        now = [(state["loss_scale"], state["unskipped"]) for state in amp.state_dict().values()]
+        assert now == [(scale.scale, scale.unskipped) for scale in self.scales]
+
+
+@paired("setting, loss_count, optimizer_count, overflow_at, of_loss", SETTINGS, *AXES)
+def test_an_overflow_skips_the_optimizers_of_its_loss_once(setting, loss_count, optimizer_count, overflow_at, of_loss):
+    check_skips(setting, loss_count, optimizer_count, overflow_at, of_loss)
+
+
+@paired("setting, case", settings_of("O2"), ALL_CASES)
+def test_with_masters_an_overflow_anywhere_skips_the_optimizers_of_its_loss_once(setting, case):
+    check_skips(setting, *case)
+
+
+def check_skips(setting, loss_count, optimizer_count, overflow_at, of_loss):
+    """Train with an overflow in one loss of one iteration, or none; compare everything after every iteration."""
+    with session_of(setting):
+        lab = Lab(setting, optimizer_count, loss_count)
+        for iteration in range(ITERATIONS):
+            skipped = set()
+            for index in range(loss_count):
+                now = overflow_at == iteration and of_loss % loss_count == index
+                lab.backward(index, index, ("loss" if iteration else "gradient") if now else None)
+                skipped.update(lab.optimizers_of(index) if now else [])
+            lab.step(skipped)
+            lab.check()
+
+
+@paired("setting, overflow_at, of_loss", SETTINGS, [None, 0, 2], [0, 1])
+def test_losses_can_share_one_scaler(setting, overflow_at, of_loss):
+    with session_of(setting):
+        lab = Lab(setting, 2, 1)
+        for iteration in range(ITERATIONS):
+            skipped = set()
+            for index in range(2):
+                now = (overflow_at, of_loss) == (iteration, index)
+                lab.backward(index, 0, "gradient" if now else None)
+                skipped.update(lab.optimizers_of(index) if now else [])
+            lab.step(skipped)
+            lab.check()
+
+
+@each_setting
+def test_overflows_of_several_losses_in_one_iteration_skip_one_step(setting):
+    with session_of(setting):
+        lab = Lab(setting, 1, 3)
+        for ways in (["gradient", None, "loss"], [None] * 3, ["loss"] * 3, [None] * 3):
+            for index, how in enumerate(ways):
+                lab.backward(index, index, how)
+            lab.step({0} if any(ways) else set())
+            lab.check()
+
+
+@settings_at("O0", "O1", "O3", "O4")
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        optimizers = [torch.optim.SGD([model.a, model.b], lr=0.0), torch.optim.SGD([model.b], lr=0.0)]
+        initialize(setting, model, optimizers, loss_scale="dynamic")
+        reference = ProductReference(setting, model)
+        for _ in range(passes):
+            with amp.scale_loss(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers) as scaled_loss:
+                scaled_loss.backward()
+            reference.backward(LOSSES[0][0])
+        assert torch.equal(model.a.grad.double(), reference.grads["a"])
+        assert torch.equal(model.b.grad.double(), reference.grads["b"])
+
+
+@each_setting
+def test_an_optimizer_without_a_param_in_this_backward_may_be_given(setting):
+    with session_of(setting):
+        lab = Lab(setting, 2, 1)
+        untouched = [param.detach().clone() for param in lab.models[1].parameters()]
+        with amp.scale_loss(LOSSES[0][0] * lab.models[0](lab.x).sum(), lab.optimizers) as scaled_loss:
+            scaled_loss.backward()
+        lab.references[0].backward(LOSSES[0][0])
+        lab.scales[0].update(False)
+        lab.optimizers[0].step()
+        lab.optimizers[1].step()
+        lab.references[0].step()
+        lab.check()
+        assert all(torch.equal(old, new.detach()) for old, new in zip(untouched, lab.models[1].parameters()))

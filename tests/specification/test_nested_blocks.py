@@ -1,0 +1,204 @@
+"""``scale_loss`` within ``scale_loss`` on one optimizer: the plain sum of the gradients, or an error beforehand."""
+
+import pytest
+import torch
+from helpers.networks import (
+    INPUT,
+    SETTINGS,
+    Product,
+    ProductReference,
+    each_setting,
+    initialize,
+    session_of,
+    settings_at,
+)
+from helpers.pairing import paired
+
+from ampcompat import amp
+
+FIRST, SECOND = 2.0**-4, 2.0**-5
+#: Which scaled losses go backward where: within the inner block, within the outer one behind it.
+ORDERS = [("ab", ""), ("ba", ""), ("b", "a"), ("a", "b"), ("", "ab"), ("", "ba")]
+
+
+class Lab:
+    """A ``Product`` under amp, and the same by hand in float64."""
+
+    def __init__(self, setting, **options):
+        self.model = Product(1.0).to(setting.high)
+        self.reference = ProductReference(setting, self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=2.0**-2, momentum=2.0**-1)
+        self.x = INPUT.to(setting.high)
+        initialize(setting, self.model, self.optimizer, **dict({"loss_scale": "dynamic"}, **options))
+
+    def block(self, factor, **options):
+        return amp.scale_loss(factor * self.model(self.x).sum(), self.optimizer, **options)
+
+    def step(self, tolerance=0.0):
+        self.optimizer.step()
+        self.reference.step()
+        masters = list(amp.master_params(self.optimizer))
+        for master, weight in zip(masters, (self.reference.a, self.reference.b)):
+            assert (master.detach().double() - weight).abs().max() <= tolerance
+        self.optimizer.zero_grad()
+        self.reference.zero_grad()
+
+
+@paired("setting, order, before", SETTINGS, ORDERS, [False, True])
+def test_nested_blocks_give_the_sum(setting, order, before):
+    inside, behind = order
+    with session_of(setting):
+        lab = Lab(setting)
+        # Half gradients of two losses add up in half within a block, as they do in .grad anywhere.
+        rounding = torch.finfo(setting.low).eps * 2.0**-4 if setting.casts_weights else 0.0
+        for _ in range(2):
+            if before:  # gradients are there already
+                with lab.block(FIRST) as scaled_loss:
+                    scaled_loss.backward()
+                lab.reference.backward(FIRST)
+            with lab.block(FIRST) as a:
+                with lab.block(SECOND) as b:
+                    losses = {"a": a, "b": b}
+                    for name in inside:
+                        losses[name].backward(retain_graph=True)
+                for name in behind:
+                    losses[name].backward(retain_graph=True)
+            lab.reference.backward(FIRST)
+            lab.reference.backward(SECOND)
+            lab.step(rounding)
+
+
+@each_setting
+def test_blocks_may_end_in_any_order_and_the_last_one_unscales(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        first, second = lab.block(FIRST), lab.block(SECOND)
+        a, b = first.__enter__(), second.__enter__()
+        a.backward()
+        first.__exit__(None, None, None)
+        b.backward()
+        second.__exit__(None, None, None)
+        lab.reference.backward(FIRST)
+        lab.reference.backward(SECOND)
+        lab.step()
+
+
+@each_setting
+@pytest.mark.parametrize("overflows", ["a", "b"])
+def test_an_overflow_in_either_block_skips_one_step_and_halves_the_scale_once(setting, overflows):
+    with session_of(setting):
+        lab = Lab(setting)
+        with lab.block(FIRST) as a, lab.block(SECOND) as b:
+            (a * (float("inf") if overflows == "a" else 1.0)).backward()
+            (b * (float("inf") if overflows == "b" else 1.0)).backward()
+        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": 0}
+        before = [master.detach().clone() for master in amp.master_params(lab.optimizer)]
+        lab.optimizer.step()
+        assert amp.step_was_skipped(lab.optimizer)
+        assert all(torch.equal(a, b.detach()) for a, b in zip(before, amp.master_params(lab.optimizer)))
+
+
+@each_setting
+@pytest.mark.parametrize("delayed", ["inner", "outer"])
+def test_delay_unscale_in_one_of_them(setting, delayed):
+    with session_of(setting):
+        lab = Lab(setting)
+        with lab.block(FIRST, delay_unscale=delayed == "outer") as a:
+            with lab.block(SECOND, delay_unscale=delayed == "inner") as b:
+                a.backward()
+            b.backward()
+        if delayed == "outer":
+            with pytest.raises(RuntimeError, match="delay_unscale"):
+                lab.optimizer.step()
+            with lab.block(SECOND):
+                pass
+        lab.reference.backward(FIRST)
+        lab.reference.backward(SECOND)
+        lab.step()
+
+
+@each_setting
+@pytest.mark.parametrize("lists", [False, True])
+def test_blocks_of_two_scales_are_an_error_before_anything_is_done(setting, lists):
+    with session_of(setting):
+        lab = Lab(setting, num_losses=2)
+        other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, dtype=setting.high))], lr=0.1)
+        optimizers = [other, lab.optimizer] if lists else lab.optimizer
+        loss = FIRST * lab.model(lab.x).sum()
+        with amp.scale_loss(loss, optimizers) as a:
+            a.backward()
+            with pytest.raises(RuntimeError, match="one block for the sum"):
+                with lab.block(SECOND, loss_id=1):
+                    pytest.fail("the block was entered")
+        lab.reference.backward(FIRST)
+        lab.step()
+        assert [each["unskipped"] for each in amp.state_dict().values()] == [1, 0]
+        with lab.block(SECOND, loss_id=1) as b:  # one after the other is no trouble
+            b.backward()
+        lab.reference.backward(SECOND)
+        lab.step()
+
+
+@settings_at("O4", "O5")
+def test_two_losses_without_a_scale_may_be_nested(setting):
+    with session_of(setting):
+        lab = Lab(setting, num_losses=2, loss_scale=1.0)
+        with lab.block(FIRST) as a, lab.block(SECOND, loss_id=1) as b:
+            b.backward()
+            a.backward()
+        lab.reference.backward(FIRST)
+        lab.reference.backward(SECOND)
+        lab.step()
+
+
+@each_setting
+@pytest.mark.parametrize("inner_has", ["fewer", "more"])
+def test_blocks_that_share_some_optimizers(setting, inner_has):
+    with session_of(setting):
+        models = [Product(1.0).to(setting.high), Product(1.5).to(setting.high)]
+        references = [ProductReference(setting, model) for model in models]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-2, momentum=2.0**-1) for model in models]
+        initialize(setting, models, optimizers, loss_scale="dynamic")
+        x = INPUT.to(setting.high)
+        few, many = optimizers[1], optimizers
+        outer, inner = (many, few) if inner_has == "fewer" else (few, many)
+        of_many = FIRST * (models[0](x) + models[1](x)).sum()
+        of_few = SECOND * models[1](x).sum()
+        losses = (of_many, of_few) if inner_has == "fewer" else (of_few, of_many)
+        with amp.scale_loss(losses[0], outer) as a:
+            with amp.scale_loss(losses[1], inner) as b:
+                b.backward()
+            a.backward()
+        references[0].backward(FIRST)
+        references[1].backward(FIRST)
+        references[1].backward(SECOND)
+        for optimizer, reference in zip(optimizers, references):
+            optimizer.step()
+            reference.step()
+            for master, weight in zip(amp.master_params(optimizer), (reference.a, reference.b)):
+                assert torch.equal(master.detach().double(), weight)
+
+
+@each_setting
+def test_an_error_in_the_inner_block_leaves_the_outer_one_right(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        with lab.block(FIRST) as a:
+            with pytest.raises(ValueError), lab.block(SECOND) as b:
+                b.backward()
+                raise ValueError
+            a.backward()
+        lab.reference.backward(FIRST)
+        lab.reference.backward(SECOND)
+        lab.step()
+
+
+@each_setting
+def test_a_block_that_was_entered_and_forgotten_stands_in_nobodys_way(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        lab.block(FIRST).__enter__()
+        with lab.block(FIRST) as a:
+            a.backward()
+        lab.reference.backward(FIRST)
+        lab.step()

@@ -1,0 +1,358 @@
+"""Specification 7.19: ``loss.backward()`` without ``scale_loss`` leaves true gradients, and ``step()`` uses them."""
+
+import pytest
+import torch
+from helpers.networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
+
+from ampcompat import amp
+from ampcompat.torch_compat import features
+
+FACTOR = 2.0**-4
+with_masters = settings_at("O2", "O5")
+needs_lasting_gradients = pytest.mark.skipif(
+    not features.keeps_gradient_objects(), reason="this torch makes a new object of a gradient at every read"
+)
+
+
+class Lab:
+    """A ``Product`` under amp, and the same by hand in float64."""
+
+    def __init__(self, setting, **options):
+        self.model = Product(1.0).to(setting.high)
+        self.reference = ProductReference(setting, self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=2.0**-2, momentum=2.0**-1)
+        self.x = INPUT.to(setting.high)
+        initialize(setting, self.model, self.optimizer, **dict({"loss_scale": 128.0}, **options))
+
+    def loss(self, factor=FACTOR):
+        return factor * self.model(self.x).sum()
+
+    def plain(self, factor=FACTOR):
+        self.loss(factor).backward()
+        self.reference.backward(factor)
+
+    def scaled(self, factor=FACTOR, **options):
+        with amp.scale_loss(self.loss(factor), self.optimizer, **options) as scaled_loss:
+            scaled_loss.backward()
+        self.reference.backward(factor)
+
+    def step(self):
+        self.optimizer.step()
+        self.reference.step()
+        self.check()
+        self.optimizer.zero_grad()
+        self.reference.zero_grad()
+
+    def check(self):
+        expected = [self.reference.a, self.reference.b]
+        for group in self.optimizer.param_groups:
+            assert all(torch.equal(p.detach().double(), w) for p, w in zip(group["params"], expected))
+        assert all(torch.equal(p.detach(), w.to(p.dtype)) for p, w in zip(self.model.parameters(), expected))
+
+
+@each_setting
+def test_a_plain_backward_trains_at_every_level(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        for passes in (1, 2, 1):
+            for _ in range(passes):
+                lab.plain()
+            lab.step()
+
+
+@each_setting
+@pytest.mark.parametrize("order", ["plain first", "scaled first"])
+def test_plain_and_scaled_losses_add_up_in_one_step(setting, order):
+    with session_of(setting):
+        lab = Lab(setting)
+        for _ in range(3):
+            passes = [lambda: lab.plain(2.0**-5), lab.scaled]
+            for each in passes if order == "plain first" else reversed(passes):
+                each()
+            lab.step()
+
+
+@with_masters
+def test_it_is_said_once_and_only_then(setting, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting)
+        capsys.readouterr()
+        lab.scaled()
+        lab.step()
+        assert capsys.readouterr().out == ""
+        lab.plain()
+        lab.step()
+        said = capsys.readouterr().out
+        assert "outside of amp.scale_loss" in said and said.count("\n") == 1
+        lab.plain()
+        lab.step()
+        assert capsys.readouterr().out == ""
+
+
+@with_masters
+def test_verbosity_0_says_nothing(setting, capsys):
+    with session_of(setting, verbosity=0):
+        lab = Lab(setting)
+        lab.plain()
+        lab.step()
+        assert capsys.readouterr().out == ""
+
+
+@with_masters
+def test_clipping_master_params_after_a_plain_backward_clips(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        lab.loss().backward()
+        x = INPUT.double() * FACTOR
+        a, b = [setting.rounds_weights(weight) for weight in (lab.reference.a, lab.reference.b)]
+        norm = torch.cat([x * b, x * a]).norm()
+        assert float(torch.nn.utils.clip_grad_norm_(list(amp.master_params(lab.optimizer)), 2.0**-10)) == pytest.approx(
+            float(norm), rel=1e-6
+        )
+        clipped = torch.cat([param.grad for param in amp.master_params(lab.optimizer)])
+        assert float(clipped.norm()) <= 2.0**-10
+        before = [param.detach().clone() for param in amp.master_params(lab.optimizer)]
+        lab.optimizer.step()
+        after = torch.cat([param.detach() for param in amp.master_params(lab.optimizer)])
+        assert torch.equal(after, torch.cat(before) - 0.25 * clipped)
+
+
+@each_setting
+def test_a_plain_backward_in_a_closure_is_stepped_on(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+
+        def closure():
+            lab.optimizer.zero_grad()
+            lab.reference.zero_grad()
+            lab.plain()
+
+        for _ in range(2):
+            lab.optimizer.step(closure)
+            lab.reference.step()
+            lab.check()
+
+
+@with_masters
+def test_plain_gradients_beside_a_skipped_step_are_skipped_with_it(setting):
+    with session_of(setting):
+        lab = Lab(setting, loss_scale="dynamic")
+        for overflows in (True, False):
+            loss = lab.loss() * (float("inf") if overflows else 1.0)
+            with amp.scale_loss(loss, lab.optimizer) as scaled_loss:
+                scaled_loss.backward()
+            lab.loss().backward()
+            lab.optimizer.step()
+            assert amp.step_was_skipped(lab.optimizer) == overflows
+            if overflows:
+                lab.check()
+        lab.reference.backward(FACTOR)
+        lab.reference.backward(FACTOR)
+        lab.reference.step()
+        lab.check()
+
+
+@with_masters
+def test_a_pass_with_delay_unscale_is_still_an_error_at_the_step(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        lab.scaled(delay_unscale=True)
+        lab.plain()
+        with pytest.raises(RuntimeError, match="delay_unscale"):
+            lab.optimizer.step()
+
+
+@with_masters
+def test_a_delayed_pass_at_scale_1_is_stepped_on_without_a_word(setting, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting, loss_scale=1.0)
+        capsys.readouterr()
+        lab.scaled(delay_unscale=True)
+        lab.step()
+        assert capsys.readouterr().out == ""
+
+
+@with_masters
+def test_a_step_inside_of_the_block_is_an_error_that_changes_nothing(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+            scaled_loss.backward()
+            list(amp.master_params(lab.optimizer))  # reading moves nothing that is scaled
+            with pytest.raises(RuntimeError, match="after the block"):
+                lab.optimizer.step()
+        lab.reference.backward(FACTOR)
+        lab.step()
+
+
+# -- other optimizers' passes ------------------------------------------------------------------------------------------
+
+
+class Pair:
+    """Two models with an optimizer each; the first's loss may reach the second."""
+
+    def __init__(self, setting):
+        self.x = INPUT.to(setting.high)
+        self.models = [Product(1.0).to(setting.high), Product(1.5).to(setting.high)]
+        self.references = [ProductReference(setting, model) for model in self.models]
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-2, momentum=2.0**-1) for model in self.models]
+        initialize(setting, self.models, self.optimizers, loss_scale=128.0)
+
+    def loss(self, *indices):
+        return sum(FACTOR * self.models[index](self.x).sum() for index in indices)
+
+    def scaled(self, index, *reached):
+        with amp.scale_loss(self.loss(index, *reached), self.optimizers[index]) as scaled_loss:
+            scaled_loss.backward()
+        self.references[index].backward(FACTOR)
+
+    def plain(self, index):
+        self.loss(index).backward()
+        self.references[index].backward(FACTOR)
+
+    def step(self, index):
+        reference = self.references[index]
+        self.optimizers[index].step()
+        reference.step()
+        (group,) = self.optimizers[index].param_groups
+        assert all(torch.equal(p.detach().double(), w) for p, w in zip(group["params"], (reference.a, reference.b)))
+
+    def zero_grad(self, *indices):
+        for index in indices or (0, 1):
+            self.optimizers[index].zero_grad()
+            self.references[index].zero_grad()
+
+
+@with_masters
+@pytest.mark.parametrize("before", [0, 15])
+def test_one_model_trains_plainly_beside_one_that_does_not(setting, before, capsys):
+    with session_of(setting, verbosity=1):
+        pair = Pair(setting)
+        for _ in range(before):  # a discriminator that warms up
+            pair.zero_grad()
+            pair.scaled(0)
+            pair.step(0)
+        capsys.readouterr()
+        for _ in range(15):
+            pair.zero_grad()
+            pair.plain(1)
+            pair.scaled(0)
+            pair.step(0)
+            pair.step(1)
+        assert "scaled by" not in capsys.readouterr().out
+
+
+@with_masters
+def test_a_plain_pass_once_in_a_while_counts_beside_other_optimizers(setting):
+    with session_of(setting):
+        pair = Pair(setting)
+        for iteration in range(15):
+            pair.zero_grad()
+            pair.scaled(0)
+            pair.step(0)
+            pair.scaled(1)
+            if iteration % 7 == 6:
+                pair.plain(1)
+            pair.step(1)
+
+
+@each_setting
+@pytest.mark.parametrize("blocks", [9, 10, 30])
+def test_plain_gradients_count_however_many_blocks_another_optimizer_had_meanwhile(setting, blocks):
+    with session_of(setting):
+        pair = Pair(setting)
+        pair.scaled(1)
+        pair.step(1)
+        pair.zero_grad()
+        for _ in range(blocks):
+            pair.scaled(0)
+            pair.step(0)
+            pair.zero_grad(0)
+        for _ in range(2):
+            pair.plain(1)
+            pair.step(1)
+            pair.zero_grad()
+
+
+@with_masters
+def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_stepped_on(setting, capsys):
+    with session_of(setting, verbosity=1):
+        pair = Pair(setting)
+        capsys.readouterr()
+        for _ in range(15):
+            pair.zero_grad()
+            pair.scaled(1)
+            pair.scaled(0, 1)  # leaves scaled gradients in the second model
+            pair.step(0)
+            pair.step(1)
+        assert "scaled by 128" in capsys.readouterr().out
+
+
+@with_masters
+def test_such_gradients_are_no_plain_ones_even_late_in_a_run(setting):
+    with session_of(setting):
+        pair = Pair(setting)
+        for iteration in range(20):
+            pair.zero_grad()
+            pair.scaled(1)
+            pair.scaled(0, *([1] if iteration > 14 else []))
+            pair.step(0)
+            pair.step(1)
+
+
+@with_masters
+@pytest.mark.parametrize("stops", ["before backward", "by an error"])
+def test_a_pass_that_left_nothing_is_no_reason_to_doubt_plain_gradients(setting, stops):
+    with session_of(setting):
+        pair = Pair(setting)
+        for _ in range(3):
+            pair.zero_grad()
+            try:
+                with amp.scale_loss(pair.loss(0, 1), pair.optimizers[0]):
+                    if stops == "by an error":
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+            pair.plain(1)
+            pair.step(1)
+
+
+@with_masters
+@needs_lasting_gradients
+def test_plain_gradients_count_after_the_model_has_dropped_scaled_ones(setting):
+    with session_of(setting):
+        pair = Pair(setting)
+        for _ in range(3):  # a generator's pass leaves gradients in the discriminator, whose optimizer clears none
+            pair.scaled(0, 1)
+            pair.step(0)
+            pair.zero_grad(0)
+            for param in pair.models[1].parameters():
+                param.grad = None
+            pair.plain(1)
+            pair.step(1)
+            pair.references[1].zero_grad()
+
+
+@settings_at("O0", "O1", "O4")
+@pytest.mark.parametrize("scale", [128.0, "dynamic"])
+def test_a_step_within_a_scale_loss_block_says_that_its_gradients_are_scaled(setting, scale, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting, loss_scale=scale)
+        capsys.readouterr()
+        for _ in range(2):
+            with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+                scaled_loss.backward()
+                lab.optimizer.step()
+        assert capsys.readouterr().out.count("within its amp.scale_loss block") == 1
+
+
+@settings_at("O0", "O1", "O4")
+def test_a_step_within_a_block_whose_scale_is_one_is_right_and_says_nothing(setting, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting, loss_scale=1.0)
+        capsys.readouterr()
+        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+            scaled_loss.backward()
+            lab.reference.backward(FACTOR)
+            lab.step()
+        assert capsys.readouterr().out == ""

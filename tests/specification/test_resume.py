@@ -1,0 +1,252 @@
+"""Specification 7.4 and 7.5: resumed training equals uninterrupted training bitwise; state dicts keep ties."""
+
+import copy
+import inspect
+import io
+
+import pytest
+import torch
+from helpers import precision
+from helpers.networks import (
+    SETTINGS,
+    differing,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+    weights_of,
+)
+from helpers.pairing import paired
+
+from ampcompat import amp
+
+OPTIMIZERS = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
+    "Adam": lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-4),
+}
+ORDERS = [
+    "load, initialize",
+    "initialize, load",
+    "initialize, train, load",
+    "model, initialize, optimizer",
+    "optimizer, initialize, model",
+]
+BATCHES = 3
+
+
+def begin(setting, make_optimizer, seed):
+    model = make_network(setting, seed=seed)
+    return model, make_optimizer(model.parameters())
+
+
+def train(setting, model, optimizer, first, last):
+    for index in range(first, last):
+        train_step(model, optimizer, make_batch(setting, seed=index))
+
+
+def through_a_file(checkpoint):
+    file = io.BytesIO()
+    torch.save(checkpoint, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def portrait(model, optimizer):
+    """Return weights, masters, the optimizer's state and the scalers as one dict of tensors."""
+    found = weights_of(model)
+    for index, master in enumerate(amp.master_params(optimizer)):
+        found[f"master {index}"] = master.detach().clone()
+        for name, value in optimizer.state[master].items():
+            if isinstance(value, torch.Tensor):
+                found[f"{name} {index}"] = value.clone()
+    for name, state in amp.state_dict().items():
+        found[name] = torch.tensor([state["loss_scale"], float(state["unskipped"])])
+    return found
+
+
+def uninterrupted(setting, make_optimizer):
+    """Return (checkpoint after half of the training, portrait after all of it)."""
+    with session_of(setting):
+        model, optimizer = begin(setting, make_optimizer, seed=0)
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        amp._amp_state.loss_scalers[0]._loss_scale = 64.0
+        train(setting, model, optimizer, 0, BATCHES)
+        checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}
+        checkpoint = through_a_file(checkpoint)
+        train(setting, model, optimizer, BATCHES, 2 * BATCHES)
+        return checkpoint, portrait(model, optimizer)
+
+
+@paired("setting, name, order", SETTINGS, OPTIMIZERS, ORDERS)
+def test_resumed_training_equals_uninterrupted_training_bit_for_bit(setting, name, order):
+    checkpoint, expected = uninterrupted(setting, OPTIMIZERS[name])
+    with session_of(setting):
+        model, optimizer = begin(setting, OPTIMIZERS[name], seed=7)
+        actions = {
+            "initialize": lambda: initialize(setting, model, optimizer, loss_scale="dynamic"),
+            "model": lambda: model.load_state_dict(checkpoint["model"]),
+            "optimizer": lambda: optimizer.load_state_dict(copy.deepcopy(checkpoint["optimizer"])),
+            "train": lambda: train(setting, model, optimizer, 50, 52),
+        }
+        actions["load"] = lambda: (actions["model"](), actions["optimizer"]())
+        for action in order.split(", "):
+            actions[action]()
+        amp.load_state_dict(checkpoint["amp"])
+        train(setting, model, optimizer, BATCHES, 2 * BATCHES)
+        assert differing(portrait(model, optimizer), expected) == []
+
+
+@settings_at("O2", "O5")
+@pytest.mark.parametrize("order", ORDERS)
+def test_tiny_second_moments_survive_loading(setting, order):
+    tiny = 1e-11
+    with session_of(setting):
+        model, optimizer = begin(setting, OPTIMIZERS["Adam"], seed=0)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        train(setting, model, optimizer, 0, 1)
+        for state in optimizer.state.values():
+            state["exp_avg_sq"].fill_(tiny)
+        checkpoint = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    with session_of(setting):
+        model, optimizer = begin(setting, OPTIMIZERS["Adam"], seed=1)
+        actions = {
+            "initialize": lambda: initialize(setting, model, optimizer, loss_scale=8.0),
+            "model": lambda: model.load_state_dict(checkpoint["model"]),
+            "optimizer": lambda: optimizer.load_state_dict(checkpoint["optimizer"]),
+            "load": lambda: optimizer.load_state_dict(checkpoint["optimizer"]),
+            "train": lambda: train(setting, model, optimizer, 50, 51),
+        }
+        for action in order.split(", "):
+            actions[action]()
+        for master in amp.master_params(optimizer):
+            value = optimizer.state[master]["exp_avg_sq"]
+            assert value.dtype is setting.high
+            assert torch.equal(value, torch.full_like(value, torch.tensor(tiny, dtype=setting.high).item()))
+
+
+@settings_at("O2", "O5")
+def test_loading_a_model_refreshes_the_masters_with_the_values_as_saved(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        fresh = make_network(setting, seed=3)
+        model.load_state_dict(fresh.state_dict())
+        for master, value in zip(amp.master_params(optimizer), fresh.parameters()):
+            assert torch.equal(master.detach(), value.detach())
+
+
+@settings_at("O2", "O5")
+def test_a_part_of_a_model_can_be_loaded(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        masters = list(amp.master_params(optimizer))
+        others = [master.detach().clone() for master in masters[2:]]
+        model[0].load_state_dict({"weight": torch.full((8, 6), 0.1), "bias": torch.zeros(8)})
+        assert torch.equal(masters[0].detach(), torch.full((8, 6), 0.1).to(setting.high))
+        model.load_state_dict({"3.bias": torch.ones(3)}, strict=False)
+        assert torch.equal(masters[5].detach(), torch.ones(3, dtype=setting.high))
+        assert all(torch.equal(a, b.detach()) for a, b in zip(others[:3], masters[2:5]))
+
+
+@each_setting
+def test_a_checkpoint_of_one_level_loads_at_another(setting):
+    checkpoint, _ = uninterrupted(setting, OPTIMIZERS["Adam"])
+    for other in ("O0", "O2", "O1"):
+        with session_of(setting):
+            model, optimizer = begin(setting, OPTIMIZERS["Adam"], seed=7)
+            amp.initialize(model, optimizer, opt_level=other, loss_scale=8.0)
+            model.load_state_dict(checkpoint["model"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
+            amp.load_state_dict(checkpoint["amp"])
+            first = train_step(model, optimizer, make_batch(setting))
+            for _ in range(4):
+                last = train_step(model, optimizer, make_batch(setting))
+            assert last < first
+        if setting.pair.high is torch.float64 or precision.IS_STAND_IN:  # no real half for the other levels
+            break
+
+
+# -- what state dicts hold ---------------------------------------------------------------------------------------------
+
+
+class Tied(torch.nn.Module):
+    """Two names for one weight, an extra entry in the state dict, and a buffer that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(5, 4)
+        self.head = torch.nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.other = torch.nn.Linear(4, 4)
+        if "persistent" in inspect.signature(self.register_buffer).parameters:  # torch 1.6 and later
+            self.register_buffer("mask", torch.ones(2), persistent=False)
+        self.word = "first"
+
+    def get_extra_state(self):
+        return {"word": self.word}
+
+    def set_extra_state(self, state):
+        self.word = state["word"]
+
+    def forward(self, ids):
+        return self.head(self.other(self.embed(ids)))
+
+
+@each_setting
+def test_ties_and_extra_state_are_kept(setting):
+    with session_of(setting):
+        model = Tied().to(setting.high)
+        keys = list(model.state_dict())
+        initialize(setting, model, OPTIMIZERS["SGD"](model.parameters()))
+        saved = model.state_dict()
+        assert list(saved) == keys and "mask" not in saved
+        assert saved["embed.weight"].data_ptr() == saved["head.weight"].data_ptr()
+        assert saved["embed.weight"].data_ptr() != saved["other.weight"].data_ptr()
+        if hasattr(torch.nn.Module, "get_extra_state"):  # torch 1.10 and later
+            assert saved["_extra_state"] == {"word": "first"}
+            saved["_extra_state"] = {"word": "second"}
+            model.load_state_dict(saved)
+            assert model.word == "second"
+
+
+@each_setting
+def test_weights_that_happen_to_be_equal_are_not_tied(setting):
+    with session_of(setting):
+        model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).to(setting.high)
+        model[1].load_state_dict(model[0].state_dict())
+        initialize(setting, model)
+        saved = model.state_dict()
+        assert saved["0.weight"].data_ptr() != saved["1.weight"].data_ptr()
+
+
+@settings_at("O2", "O3", "O5")
+def test_the_hook_has_the_name_that_torchs_onnx_exporter_looks_for(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        initialize(setting, model)
+        assert "O2StateDictHook" in [type(hook).__name__ for hook in model._state_dict_hooks.values()]
+
+
+@settings_at("O2", "O5")
+def test_a_state_dict_shows_a_weight_that_was_swapped_in_place(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
+        initialize(setting, model, optimizer)
+        with torch.no_grad():
+            model[0].weight.fill_(0.25)
+        assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 6), 0.25, dtype=setting.high))
+
+
+@settings_at("O2", "O5")
+def test_a_state_dict_into_a_given_destination_with_a_prefix_is_float32(setting):
+    with session_of(setting):
+        model, _ = begin(setting, OPTIMIZERS["SGD"], seed=0)
+        initialize(setting, model)
+        found = model.state_dict(prefix="net.")
+        assert all(key.startswith("net.") for key in found)
+        assert {value.dtype for value in found.values() if value.is_floating_point()} == {setting.high}
+        assert {v.dtype for v in model[0].state_dict().values()} == {setting.high}

@@ -1,0 +1,466 @@
+"""Specification 3: ``amp.scale_loss``, what it yields and what it leaves behind."""
+
+import copy
+import inspect
+import weakref
+
+import pytest
+import torch
+from helpers.networks import (
+    INPUT,
+    Product,
+    each_setting,
+    holds_nonzero,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
+
+from ampcompat import amp
+
+FACTOR = 2.0**-4
+
+
+class Bench:
+    """A ``Product`` under amp, and its true gradients."""
+
+    def __init__(self, setting, num_losses=1, loss_scale="dynamic", **options):
+        self.setting = setting
+        self.model = Product(1.0).to(setting.high)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.25)
+        self.x = INPUT.to(setting.high)
+        initialize(setting, self.model, self.optimizer, num_losses=num_losses, loss_scale=loss_scale, **options)
+
+    def backward(self, factor=FACTOR, inject=None, **options):
+        """Do one pass."""
+        with amp.scale_loss(factor * self.model(self.x).sum(), self.optimizer, **options) as scaled_loss:
+            scaled_loss.backward()
+            if inject is not None:
+                self.model.a.grad[0] = inject
+
+    def grads(self):
+        """Return what the optimizer will use."""
+        return [param.grad.double() for param in amp.master_params(self.optimizer)]
+
+    def true_grads(self, factor=FACTOR):
+        """Return the gradients of ``factor * f(x).sum()``."""
+        x, rounded = INPUT.double(), self.setting.rounds_weights
+        masters = [param.detach().double() for param in amp.master_params(self.optimizer)]
+        return [factor * x * rounded(masters[1]), factor * x * rounded(masters[0])]
+
+    def check(self, factor):
+        """Compare the two."""
+        assert all(map(torch.equal, self.grads(), self.true_grads(factor)))
+
+
+def sums(*grads):
+    return [sum(parts) for parts in zip(*grads)]
+
+
+def test_signature_is_apexs():
+    parameters = inspect.signature(amp.scale_loss).parameters
+    assert [(name, parameter.default) for name, parameter in parameters.items()][2:] == [
+        ("loss_id", 0),
+        ("model", None),
+        ("delay_unscale", False),
+        ("delay_overflow_check", False),
+    ]
+    assert list(parameters)[:2] == ["loss", "optimizers"]
+
+
+def test_before_initialize_it_says_what_to_call_first():
+    model = make_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match=r"amp\.initialize"):
+        with amp.scale_loss(model(make_batch()[0]).sum(), optimizer):
+            pass
+
+
+@each_setting
+@pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
+def test_yields_the_loss_in_float32_times_the_scale(setting, scale):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=scale)
+        number = 65536.0 if scale == "dynamic" else scale
+        for dtype in (setting.high, setting.low):
+            with amp.scale_loss(torch.tensor(1.5, dtype=dtype), bench.optimizer) as scaled_loss:
+                assert scaled_loss.dtype is setting.high
+                assert scaled_loss.item() == 1.5 * number
+
+
+@each_setting
+def test_at_a_dynamic_scale_of_one_the_scaled_loss_is_another_tensor(setting):
+    with session_of(setting):
+        bench = Bench(setting, max_loss_scale=1.0)
+        loss = torch.ones((), dtype=setting.high)
+        with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+            scaled_loss *= 0.5
+        assert (loss.item(), scaled_loss.item()) == (1.0, 0.5)
+
+
+@each_setting
+@pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
+def test_gradients_come_out_unscaled_in_float32(setting, scale):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=scale)
+        bench.backward()
+        wide = setting.low if setting.level == "O3" else setting.high
+        assert {param.grad.dtype for param in amp.master_params(bench.optimizer)} == {wide}
+        bench.check(FACTOR)
+
+
+@settings_at("O1", "O2")
+def test_gradients_too_small_for_half_are_saved_by_the_scale(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        tiny = torch.finfo(setting.low).tiny * 2.0**-12
+        bench.backward(factor=tiny)
+        bench.check(tiny)
+
+
+@each_setting
+def test_gradients_from_before_are_kept_and_the_new_ones_added(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward(FACTOR)
+        bench.backward(2 * FACTOR)
+        bench.backward(FACTOR)
+        bench.check(4 * FACTOR)
+
+
+@each_setting
+def test_gradients_made_without_scale_loss_are_kept_too(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        (FACTOR * bench.model(bench.x).sum()).backward()
+        bench.backward(FACTOR)
+        bench.check(2 * FACTOR)
+
+
+@each_setting
+def test_losses_with_different_scales_give_the_plain_sum(setting):
+    with session_of(setting):
+        bench = Bench(setting, num_losses=2)
+        amp._amp_state.loss_scalers[1]._loss_scale = 2.0**7
+        bench.backward(FACTOR, loss_id=0)
+        bench.backward(2 * FACTOR, loss_id=1)
+        bench.check(3 * FACTOR)
+
+
+@each_setting
+def test_loss_id_can_be_given_by_position(setting):
+    with session_of(setting):
+        bench = Bench(setting, num_losses=2)
+        with amp.scale_loss(FACTOR * bench.model(bench.x).sum(), bench.optimizer, 1) as scaled_loss:
+            scaled_loss.backward()
+        assert [state["unskipped"] for state in amp.state_dict().values()] == [0, 1]
+
+
+def test_a_loss_id_beyond_the_scalers_is_an_error_that_says_how_many_losses_to_pass():
+    model = make_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, verbosity=0)
+    with pytest.raises(RuntimeError, match="loss_id=1, and there is 1 loss scaler: pass num_losses=2 to amp"):
+        with amp.scale_loss(torch.tensor(1.0), optimizer, loss_id=1):
+            pass
+
+
+@pytest.mark.parametrize("loss_id", [2, -3, "0", None])
+def test_a_loss_id_without_a_scaler_is_an_error_that_names_num_losses(loss_id):
+    model = make_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, num_losses=2, verbosity=0)
+    with pytest.raises(RuntimeError, match="num_losses"):
+        with amp.scale_loss(torch.tensor(1.0), optimizer, loss_id=loss_id):
+            pass
+
+
+@pytest.mark.parametrize("optimizers", ["optimizer", None, [None], 3])
+def test_anything_else_than_optimizers_is_a_type_error(optimizers):
+    amp.initialize(make_network(), verbosity=0)
+    with pytest.raises(TypeError, match="optimizer"):
+        with amp.scale_loss(torch.tensor(1.0), optimizers):
+            pass
+
+
+@each_setting
+def test_a_loss_that_is_no_tensor_is_an_error_that_changes_no_gradient(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward()
+        with pytest.raises(TypeError, match="loss"):
+            with amp.scale_loss(1.5, bench.optimizer):
+                pass
+        bench.check(FACTOR)
+
+
+# -- delays ------------------------------------------------------------------------------------------------------------
+
+
+@each_setting
+def test_delay_unscale_leaves_the_sum_to_a_later_pass(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward(FACTOR, delay_unscale=True)
+        held = [param.grad.double() for param in bench.model.parameters()]
+        assert all(map(torch.equal, held, [65536 * grad for grad in bench.true_grads()]))
+        bench.backward(FACTOR, delay_unscale=True)
+        bench.backward(2 * FACTOR)
+        bench.check(4 * FACTOR)
+        assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
+
+
+@each_setting
+def test_an_overflow_in_a_delayed_pass_is_found_by_the_later_one(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward(inject=float("inf"), delay_unscale=True)
+        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 65536.0, "unskipped": 0}
+        bench.backward()
+        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 32768.0, "unskipped": 0}
+        bench.optimizer.step()
+        assert amp.step_was_skipped(bench.optimizer)
+
+
+@each_setting
+def test_a_step_before_the_later_pass_is_told_to_be_a_mistake(setting):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=128.0)
+        bench.backward(delay_unscale=True)
+        with pytest.raises(RuntimeError, match="delay_unscale"):
+            bench.optimizer.step()
+
+
+@each_setting
+def test_delay_overflow_check_unscales_and_leaves_scale_and_skip_alone(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward(delay_overflow_check=True)
+        bench.check(FACTOR)
+        bench.backward(inject=float("inf"), delay_overflow_check=True)
+        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 65536.0, "unskipped": 0}
+        bench.optimizer.step()
+        assert not amp.step_was_skipped(bench.optimizer)
+
+
+@each_setting
+def test_after_a_delayed_check_a_pass_with_the_check_answers_for_the_sum(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward(inject=float("nan"), delay_overflow_check=True)
+        bench.backward()
+        bench.optimizer.step()
+        assert amp.step_was_skipped(bench.optimizer)
+
+
+# -- overflow ----------------------------------------------------------------------------------------------------------
+
+
+@each_setting
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_an_overflow_skips_the_next_step_once_and_says_so(setting, value, capsys):
+    with session_of(setting, verbosity=1):
+        bench = Bench(setting)
+        capsys.readouterr()
+        before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
+        bench.backward(inject=value)
+        bench.optimizer.step()
+        said = capsys.readouterr().out
+        assert said == "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"
+        assert all(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
+        assert amp.step_was_skipped(bench.optimizer)
+        bench.optimizer.zero_grad()
+        bench.backward()
+        bench.optimizer.step()
+        assert capsys.readouterr().out == "" and not amp.step_was_skipped(bench.optimizer)
+        assert not any(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
+
+
+def same(old, new):
+    """Compare entries of an optimizer's state, which are tensors or numbers."""
+    return torch.equal(old, new) if isinstance(old, torch.Tensor) else old == new
+
+
+@each_setting
+def test_a_skipped_step_leaves_the_optimizers_state_alone(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = torch.optim.Adam(model.parameters())
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        amp._amp_state.loss_scalers[0]._loss_scale = 128.0
+        train_step(model, optimizer, batch)
+        before = [copy.deepcopy(dict(state)) for state in optimizer.state.values()]
+        with amp.scale_loss(model(batch[0]).sum() * float("nan"), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        after = [dict(state) for state in optimizer.state.values()]
+        assert all(same(old[k], new[k]) for old, new in zip(before, after) for k in old)
+
+
+@each_setting
+def test_a_static_scale_never_skips(setting):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=4.0)
+        bench.backward(inject=float("inf"))
+        bench.optimizer.step()
+        assert not amp.step_was_skipped(bench.optimizer)
+        assert amp._amp_state.loss_scalers[0].loss_scale() == 4.0
+
+
+@each_setting
+def test_zero_grad_clears_model_and_master_gradients(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        for options in ({}, {"set_to_none": True}, {"set_to_none": False}):
+            bench.backward()
+            bench.optimizer.zero_grad(**options)
+            for param in list(bench.model.parameters()) + list(amp.master_params(bench.optimizer)):
+                assert param.grad is None or not holds_nonzero(param.grad)
+                assert param.grad is None or options != {"set_to_none": True}
+        bench.backward()
+        bench.check(FACTOR)
+
+
+@settings_at("O2", "O5")
+def test_master_params_are_what_to_clip(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        bench.backward()
+        norm = torch.nn.utils.clip_grad_norm_(list(amp.master_params(bench.optimizer)), 2.0**-10)
+        assert float(norm) == pytest.approx(float(torch.cat(bench.true_grads()).norm()), rel=1e-6)
+        assert float(torch.cat(bench.grads()).norm()) <= 2.0**-10
+        before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
+        clipped = [param.grad.clone() for param in amp.master_params(bench.optimizer)]
+        bench.optimizer.step()
+        after = [param.detach() for param in amp.master_params(bench.optimizer)]
+        assert all(torch.equal(new, old - 0.25 * grad) for old, new, grad in zip(before, after, clipped))
+
+
+# -- closures ----------------------------------------------------------------------------------------------------------
+
+
+@each_setting
+@pytest.mark.parametrize("how", ["position", "keyword"])
+def test_a_closure_is_run_by_the_step(setting, how):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=128.0)
+        expected = [
+            param.detach().double() - 0.25 * grad
+            for param, grad in zip(amp.master_params(bench.optimizer), bench.true_grads())
+        ]
+
+        def closure():
+            bench.optimizer.zero_grad()
+            bench.backward()
+            return torch.tensor(7.0)
+
+        loss = bench.optimizer.step(closure) if how == "position" else bench.optimizer.step(closure=closure)
+        assert loss.item() == 7.0
+        found = [param.detach().double() for param in amp.master_params(bench.optimizer)]
+        assert all(map(torch.equal, found, [setting.rounds_state(value) for value in expected]))
+
+
+@each_setting
+def test_an_overflow_in_a_closure_skips_the_step(setting):
+    with session_of(setting):
+        bench = Bench(setting)
+        before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
+        bench.optimizer.step(lambda: bench.backward(inject=float("inf")))
+        assert amp.step_was_skipped(bench.optimizer)
+        assert all(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
+        assert amp._amp_state.loss_scalers[0].loss_scale() == 32768.0
+
+
+@each_setting
+def test_an_optimizer_that_evaluates_its_closure_again_works_or_says_why_not(setting):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=128.0)
+        optimizer = torch.optim.LBFGS(bench.model.parameters(), lr=0.1, max_iter=3)
+        losses = []
+
+        def closure():
+            optimizer.zero_grad()
+            loss = ((bench.model(bench.x).float() - 1.0) ** 2).sum()
+            losses.append(loss.item())
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        other = Product(1.0).to(setting.high)
+        bench.model = other
+        optimizer = torch.optim.LBFGS(other.parameters(), lr=0.1, max_iter=3)
+        initialize(setting, other, optimizer, loss_scale=128.0)
+        optimizer.step(closure)
+        assert len(losses) > 1 and losses[-1] < losses[0]
+
+
+# -- checkpoints of the scalers ----------------------------------------------------------------------------------------
+
+
+def test_state_dict_is_apexs(level):
+    model = make_network()
+    amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, num_losses=2, verbosity=0)
+    scale = amp._amp_state.loss_scalers[0].loss_scale()
+    assert amp.state_dict() == {"loss_scaler%d" % i: {"loss_scale": scale, "unskipped": 0} for i in range(2)}
+    assert all(type(value) is float for value in (amp.state_dict()["loss_scaler0"]["loss_scale"],))
+    assert amp.state_dict(destination={"mine": 1})["mine"] == 1
+
+
+def test_load_state_dict_takes_over_scale_and_count(level):
+    model = make_network()
+    amp.initialize(model, opt_level=level, loss_scale="dynamic", verbosity=0)
+    written = {"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 1999}}
+    amp.load_state_dict(written)
+    assert amp.state_dict() == written
+    amp._amp_state.loss_scalers[0].update_scale()
+    assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 2048.0, "unskipped": 0}}
+
+
+@pytest.mark.parametrize("written, used", [(1, 2), (3, 2), (0, 1)])
+def test_fewer_or_more_scalers_than_now_are_tolerated_with_a_warning(written, used, capsys):
+    amp.initialize(make_network(), num_losses=used)
+    capsys.readouterr()
+    amp.load_state_dict({"loss_scaler%d" % i: {"loss_scale": 2.0**i, "unskipped": i} for i in range(written)})
+    assert "arning" in capsys.readouterr().out
+    expected = [2.0**i if i < written else 65536.0 for i in range(used)]
+    assert [state["loss_scale"] for state in amp.state_dict().values()] == expected
+
+
+@pytest.mark.parametrize("second", [{}, {"loss_scale": 2.0}, {"unskipped": 3}])
+def test_a_scaler_with_a_part_missing_is_an_error_that_changes_no_scaler(second):
+    amp.initialize(make_network(), num_losses=2, verbosity=0)
+    before = amp.state_dict()
+    with pytest.raises(RuntimeError, match="loss_scaler1"):
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 1}, "loss_scaler1": second})
+    assert amp.state_dict() == before
+
+
+@pytest.mark.parametrize("wrong", [{"model": {}}, {"loss_scaler0": {}, "optimizer": {}}, {"loss_scalerx": {}}])
+def test_other_keys_are_an_error_naming_them(wrong):
+    amp.initialize(make_network(), verbosity=0)
+    before = amp.state_dict()
+    with pytest.raises(RuntimeError) as raised:
+        amp.load_state_dict(wrong)
+    assert [key for key in wrong if key != "loss_scaler0"][0] in str(raised.value)
+    assert amp.state_dict() == before
+
+
+@settings_at("O1", "O4")
+def test_casts_of_weights_are_not_held_while_backward_runs(setting):
+    with session_of(setting):
+        bench, seen = Bench(setting), []
+
+        @amp.half_function
+        def total(weight):
+            seen.append(weakref.ref(weight))
+            return weight.sum()
+
+        loss = FACTOR * total(bench.model.a)
+        assert seen[0]().dtype is setting.low, "within an iteration the cast is kept"
+        with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+            assert seen[0]() is None
+            scaled_loss.backward()
+        assert bool((bench.model.a.grad == FACTOR).all())

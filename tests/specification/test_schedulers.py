@@ -1,0 +1,161 @@
+"""Specification 7.9: learning-rate schedulers, made before or after ``initialize``, are quiet and right, at skips too.
+
+Warnings are errors in this suite, so that every test here also tests silence.
+"""
+
+import copy
+import inspect
+
+import pytest
+import torch
+from helpers.networks import SETTINGS, each_setting, initialize, make_batch, make_network, session_of, train_step
+from helpers.pairing import paired
+
+from ampcompat import amp
+
+SCHEDULERS = {
+    "StepLR": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+    "LambdaLR": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch),
+    "OneCycleLR": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10),
+    "CosineAnnealingLR": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8),
+    "ReduceLROnPlateau": lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+}
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+
+
+def advance(scheduler):
+    arguments = (1.0,) if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else ()
+    scheduler.step(*arguments)
+
+
+def plain_rates(make_scheduler, count):
+    """Return the learning rates that the scheduler gives without amp."""
+    optimizer = make_optimizer(make_network())
+    scheduler = make_scheduler(optimizer)
+    rates = []
+    for _ in range(count):
+        optimizer.step()
+        advance(scheduler)
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+@paired("setting, name, made, skipped", SETTINGS, SCHEDULERS, ["before", "after"], [None, 0, 2])
+def test_rates_are_those_without_amp(setting, name, made, skipped):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = make_optimizer(model)
+        scheduler = SCHEDULERS[name](optimizer) if made == "before" else None
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        amp._amp_state.loss_scalers[0]._loss_scale = 64.0
+        scheduler = scheduler or SCHEDULERS[name](optimizer)
+        rates = []
+        for iteration in range(4):
+            optimizer.zero_grad()
+            loss = model(batch[0]).float().sum() * (float("inf") if iteration == skipped else 2.0**-6)
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            assert amp.step_was_skipped(optimizer) == (iteration == skipped)
+            advance(scheduler)
+            rates.append(optimizer.param_groups[0]["lr"])
+        assert rates == plain_rates(SCHEDULERS[name], 4)
+
+
+@each_setting
+def test_a_step_forgotten_before_the_schedulers_is_still_warned_about(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = make_optimizer(model)
+        initialize(setting, model, optimizer)
+        scheduler = SCHEDULERS["StepLR"](optimizer)
+        with pytest.warns(UserWarning, match="lr_scheduler.step"):
+            scheduler.step()
+
+
+@each_setting
+def test_a_scheduler_outlives_the_session(setting):
+    model = make_network(setting)
+    optimizer = make_optimizer(model)
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        scheduler = SCHEDULERS["StepLR"](optimizer)
+        train_step(model, optimizer, make_batch(setting))
+        scheduler.step()
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+
+
+@each_setting
+def test_a_schedulers_state_resumes(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = make_optimizer(model)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        scheduler = SCHEDULERS["CosineAnnealingLR"](optimizer)
+        train_step(model, optimizer, make_batch(setting))
+        scheduler.step()
+        saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+        train_step(model, optimizer, make_batch(setting))
+        scheduler.step()
+        rate = optimizer.param_groups[0]["lr"]
+        optimizer.load_state_dict(saved[0])
+        scheduler.load_state_dict(saved[1])
+        train_step(model, optimizer, make_batch(setting))
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == rate
+
+
+@each_setting
+def test_stochastic_weight_averaging_takes_an_initialized_model(setting):
+    averaging = pytest.importorskip("torch.optim.swa_utils", reason="this torch has no averaging")
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = make_optimizer(model)
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        average = averaging.AveragedModel(model)
+        train_step(model, optimizer, batch)
+        average.update_parameters(model)
+        assert all(torch.equal(a, b) for a, b in zip(average.module.parameters(), model.parameters()))
+        assert average(batch[0]).dtype is model(batch[0]).dtype
+
+
+METHODS = ("step", "zero_grad", "add_param_group", "load_state_dict")
+
+
+def signatures(optimizer):
+    return {name: inspect.signature(getattr(optimizer, name)) for name in METHODS}
+
+
+def positional(signature):
+    return [name for name, each in signature.parameters.items() if each.kind == each.POSITIONAL_OR_KEYWORD]
+
+
+@each_setting
+@pytest.mark.parametrize("made", [None, "before", "after"])
+def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer, plain = make_optimizer(model), make_optimizer(make_network())
+        expected = signatures(plain)
+        if made == "before":
+            SCHEDULERS["StepLR"](optimizer)
+            if "closure" not in signatures(optimizer)["step"].parameters:
+                pytest.skip("schedulers of this torch hide the signature of step")
+        initialize(setting, model, optimizer)
+        if made == "after":
+            SCHEDULERS["StepLR"](optimizer)  # whose own wrapper is no method and shows ``self``, without amp too
+            SCHEDULERS["StepLR"](plain)
+            expected = signatures(plain)
+        assert signatures(optimizer) == expected
+        for name in METHODS:
+            method, parameters = getattr(optimizer, name), positional(expected[name])
+            own = inspect.getfullargspec(getattr(plain, name)).args
+            assert inspect.getfullargspec(method).args in (own, ["self"] * (parameters[:1] != ["self"]) + parameters)
+            if (made, name) != ("after", "step"):
+                assert method.__self__ is optimizer and inspect.isfunction(method.__func__)
+                assert method.__name__ == getattr(plain, name).__name__

@@ -1,0 +1,182 @@
+"""Models that train in several threads of one session give what they give one after the other."""
+
+import os
+import sys
+import threading
+
+import torch
+from helpers import forked, half_kernels
+from helpers.networks import (
+    INPUT,
+    Product,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
+from helpers.processes import ROOT, environment
+
+from ampcompat import amp
+from ampcompat.casting import autocast_flags
+from ampcompat.models import forward as forwards
+from ampcompat.optimizers import held_gradients, master_chunks
+from ampcompat.patching import PatchStack
+from ampcompat.weak_list import WeakList
+
+
+def test_two_threads_train_two_models_to_the_last_bit():
+    # In a separate process, because the failure was a crash.
+    script = os.path.join(ROOT, "tests", "scripts", "two_threads.py")
+    env = environment(**half_kernels.stand_in())
+    ran = forked.run(forked.script, script, "--attempts", "2", "--steps", "10", env=env)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def trained(setting, is_evaluated):
+    """Return the masters of a model after some steps, in which another thread may evaluate it."""
+    model, batch, is_trained, errors = make_network(setting).eval(), make_batch(setting), threading.Event(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+
+    def evaluate():
+        try:
+            with torch.no_grad():
+                while not is_trained.is_set():
+                    assert model(batch[0]).dtype is (setting.low if setting.casts_functions else setting.high)
+        except Exception as error:
+            errors.append(error)
+
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        thread = threading.Thread(target=evaluate)
+        if is_evaluated:
+            thread.start()
+        try:
+            for _ in range(20):
+                train_step(model, optimizer, batch)
+        finally:
+            is_trained.set()
+        if is_evaluated:
+            thread.join()
+        return errors, [param.detach().clone() for param in amp.master_params(optimizer)]
+
+
+@each_setting
+def test_a_model_is_evaluated_in_a_thread_while_another_trains_it(setting):
+    _, expected = trained(setting, is_evaluated=False)
+    errors, found = trained(setting, is_evaluated=True)
+    assert errors == [] and all(map(torch.equal, found, expected))
+
+
+@each_setting
+def test_a_session_is_closed_while_another_thread_is_in_forward(setting):
+    is_inside, may_go_on, left_on = threading.Event(), threading.Event(), []
+
+    class Waiting(torch.nn.Linear):
+        def forward(self, x):
+            output = super().forward(x)
+            is_inside.set()
+            assert may_go_on.wait(60)
+            return output
+
+    def forward():
+        model(torch.ones(2, 4, dtype=setting.high))
+        left_on.append(autocast_flags.region_dtype("cpu"))
+
+    model = Waiting(4, 3).to(setting.high)
+    thread = threading.Thread(target=forward)
+    with session_of(setting):
+        initialize(setting, model)
+        thread.start()
+        assert is_inside.wait(60)
+    may_go_on.set()
+    thread.join(60)
+    assert not thread.is_alive() and left_on == [None]
+    assert model.weight.dtype is setting.high
+
+
+@settings_at("O0", "O1", "O2")
+def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setting):
+    # Its own thread may be writing it, without the GIL.
+    def backward(model, optimizer):
+        with amp.scale_loss(model(INPUT.to(setting.high)).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+    read, original = [], torch.Tensor.grad
+
+    def get(param, *owner):
+        read.append(id(param))
+        return original.__get__(param, type(param))
+
+    with session_of(setting):
+        models = [Product(1.0).to(setting.high) for _ in range(2)]
+        mine, other = optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for model in models]
+        initialize(setting, models, optimizers, loss_scale=128.0)
+        thread = threading.Thread(target=backward, args=(models[1], other))  # which trains the other model
+        thread.start()
+        thread.join(60)
+        theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
+        with PatchStack() as patches:
+            patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
+            for module in (held_gradients, master_chunks.tensor_lists):
+                patches.set(module, "stored_gradient", get)
+            backward(models[0], mine)
+        assert read and not set(read) & set(theirs)
+
+
+def in_threads(work, count=3):
+    """Run ``work()`` in threads at once, with as many switches between them as there can be; return the errors."""
+    errors = []
+
+    def run():
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    return errors
+
+
+class Echo(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+def test_models_of_one_class_come_and_go_in_several_threads():
+    x = torch.ones(1)
+
+    def come_and_go():
+        for _ in range(300):
+            model, patches = Echo(), PatchStack()
+            forwards.mark(model, forwards.ForwardCasts(Echo, input_dtype=torch.float64), patches)
+            assert model(x).dtype is torch.float64
+
+    assert in_threads(come_and_go) == []
+    assert Echo()(x) is x
+
+
+def test_a_weak_list_is_read_while_another_thread_changes_it():
+    items = WeakList()
+
+    def change_and_read():
+        for _ in range(300):
+            mine = Echo()
+            items.add(mine)
+            assert any(item is mine for item in items)
+            items.discard(mine)
+            assert not any(item is mine for item in items)
+
+    assert in_threads(change_and_read) == []
+    assert not items
