@@ -137,7 +137,7 @@ def test_the_notice_says_what_precision_the_first_weights_have(level, half, caps
     monkeypatch.delenv("AMPCOMPAT_VERBOSITY")
     model = nn.Linear(4, 2).to(half)
     amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.5), opt_level=level, allow_half_model=True)
-    assert "{} weights".format(str(half)[6:]) in capsys.readouterr().out
+    assert f"{str(half)[6:]} weights" in capsys.readouterr().out
 
 
 def test_allow_half_model_is_a_bool():

@@ -55,7 +55,7 @@ def test_an_error_names_the_line_of_the_script(script):
     )
     done = python(*RUN, "--opt-level", "O1", path)
     assert done.returncode == 1
-    assert "{}:4".format(path) in done.stderr and "--opt-level" in done.stderr
+    assert f"{path}:4" in done.stderr and "--opt-level" in done.stderr
 
 
 def test_a_float32_script_trains_at_the_level_and_on_the_device_of_the_command_line(script):

@@ -22,7 +22,7 @@ def test_an_optimizer_of_tensors_without_a_module(level):
     image = torch.zeros(3, requires_grad=True)
     with forced(level):
         optimizer = torch.optim.SGD([image], lr=0.1)
-        with pytest.raises(AmpError, match="SGD of .*{}.*no module.*without --opt-level".format(LINE)):
+        with pytest.raises(AmpError, match=f"SGD of .*{LINE}.*no module.*without --opt-level"):
             (image - 1).pow(2).sum().backward()
             optimizer.step()
     assert image.tolist() == [0.0, 0.0, 0.0]
@@ -39,7 +39,7 @@ def test_an_optimizer_of_tensors_without_a_module_that_steps_with_a_closure(leve
             loss.backward()
             return loss
 
-        with pytest.raises(AmpError, match="LBFGS of .*{}.*no module".format(LINE)):
+        with pytest.raises(AmpError, match=f"LBFGS of .*{LINE}.*no module"):
             optimizer.step(closure)
     assert image.tolist() == [0.0, 0.0, 0.0]
 
@@ -55,7 +55,7 @@ def test_gradients_of_torch_func(level):
         )
         for name, param in model.named_parameters():
             param.grad = gradients[name]
-        with pytest.raises(AmpError, match="{}.*torch.func".format(LINE)):
+        with pytest.raises(AmpError, match=f"{LINE}.*torch.func"):
             optimizer.step()
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
@@ -65,10 +65,10 @@ def test_a_model_that_the_script_casts(level, method):
     with forced(level):
         model = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(AmpError, match=r"{}.*\.{}\(\).*Remove the call".format(LINE, method)):
+        with pytest.raises(AmpError, match=rf"{LINE}.*\.{method}\(\).*Remove the call"):
             getattr(model, method)()
         model(torch.ones(1, 2)).sum().backward()
-        with pytest.raises(AmpError, match=r"\.{}\(\)".format(method)):
+        with pytest.raises(AmpError, match=rf"\.{method}\(\)"):
             getattr(model, method)()
         optimizer.step()
         getattr(copy.deepcopy(model), method)()
@@ -109,6 +109,6 @@ def test_an_inner_optimizer_that_steps_by_itself(forced_level):
         inner = torch.optim.Adam(outer.param_groups)
         inner.param_groups = outer.param_groups
         (model(torch.ones(1, 2)).sum() / 256).backward()
-        with pytest.raises(AmpError, match="Adam of .*{}.*SGD.step".format(LINE)):
+        with pytest.raises(AmpError, match=f"Adam of .*{LINE}.*SGD.step"):
             inner.step()
         assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
