@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 import torch
-from processes import RUN, python
+from helpers.processes import RUN, python
 
 from ampcompat.forced_levels.forced_level import ForcedLevel, is_supported
 
