@@ -159,6 +159,7 @@ def initialize(
     process_group: Any = None,
     diagnose: bool = False,
     free_half_grads: bool = False,
+    allow_half_model: bool = False,
 ) -> Any:
     """Prepare models and optimizers for mixed-precision training, in place.
 
@@ -198,6 +199,8 @@ def initialize(
             See also ``ampcompat.gradient_histogram``.
         free_half_grads: at O2 and O5 ``.grad`` of half params is None after ``scale_loss``, and the float32 gradients
             are freed in ``step``. Otherwise reading ``param.grad`` makes a half gradient, until ``zero_grad``.
+        allow_half_model: take models whose weights are half already, as ``from_pretrained(torch_dtype=…)`` returns
+            them. Where the level has float32 weights (or masters) they are widened: they start with half precision.
 
     Returns:
         ``models``, or ``(models, optimizers)`` where optimizers were given; the same objects in the same shapes.
@@ -213,6 +216,8 @@ def initialize(
 
 def _initialize(stated):
     """Initialize what ``stated`` names: the arguments of ``initialize``."""
+    for function in list(state.before_initialize):
+        function()
     if not stated["enabled"]:
         disable(stated["verbosity"], listed(stated["models"]), listed(stated["optimizers"]))
         return

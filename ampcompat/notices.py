@@ -96,6 +96,20 @@ class Notices:
             "models functions are cast if any of the levels is O1 or O4.".format(policy.opt_level, before.opt_level)
         )
 
+    def half_model(self, dtype, policy):
+        """Print what precision the first weights of a half model have."""
+        name = str(dtype).replace("torch.", "")
+        if policy.casts_model and not policy.master_weights:
+            kept = "{} has no float32 weights".format(policy.opt_level)
+        else:
+            kind = "master weights" if policy.master_weights else "weights"
+            kept = "its float32 {} start from these values, with the precision of {}".format(kind, name)
+        self.say(
+            "ampcompat: a model has {} weights: {}. Load the checkpoint in float32 to start from exact ones.".format(
+                name, kept
+            )
+        )
+
     def options_ignored(self, names):
         """Print which options a second ``initialize`` of the same models and optimizers does not change."""
         self.say(

@@ -41,6 +41,7 @@ LAYERS += [
     "sessions",
     "tools.estimate",
     "memory_tools",
+    "forced_levels",
     "mmcv",
     "abtest",
     "tools.script_estimate",

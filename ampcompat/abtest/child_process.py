@@ -15,6 +15,7 @@ import signal
 import sys
 
 from ..apex.install import SITE
+from ..forced_levels.forced_level import forced
 from ..patching import PatchStack
 from . import recorded_run, seeding, spawned_ranks
 from .event_log import EventWriter
@@ -45,7 +46,7 @@ def _record(task, recorder):
     seeding.seed_all(task["seed"], task["repeat"])
     options = recorded_run.RunOptions(hidden_files=HIDDEN_FILES, **task["options"])
     recorded = recorded_run.recorded_at(task["opt_level"], recorder, options, task["checkpoints"])
-    with PatchStack() as patches, recorded:
+    with PatchStack() as patches, recorded, forced(task["opt_level"]):
         seeding.shift_seeds(task["repeat"], patches)
         end_process = functools.partial(_end_process, recorder)
         spawned_ranks.run_first_rank_here(patches, task["seed"], task["repeat"], end_process)

@@ -14,6 +14,7 @@ import sys
 from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
+from ..forced_levels import startup as forced_levels
 from ..training import state
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
@@ -35,6 +36,8 @@ def run(arguments):
     state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
     device_option.apply_option(parser, options.device)
+    if options.opt_level is not None:
+        os.environ.update(forced_levels.environment())
     if options.device is None:
         os.environ.update(missing_cuda.environment("run", arguments))
     return _exec([sys.executable] + interpreter_options() + command)
@@ -44,7 +47,8 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat run",
         usage=SCRIPT_USAGE,
-        description="Run an unmodified script that imports apex. Arguments after SCRIPT or MODULE are passed to it.",
+        description="Run an unmodified script with ampcompat's apex; with --opt-level, one without Apex at that "
+        "level too. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")

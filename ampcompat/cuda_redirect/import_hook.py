@@ -45,7 +45,7 @@ class ImportHook:
         execute = loader.exec_module
 
         def exec_module(module):
-            del loader.exec_module  # the class's method again
+            vars(loader).pop("exec_module", None)  # the class's method again; another hook may wrap it too
             execute(module)
             self._after_import(name)
             self._names.discard(name)

@@ -117,6 +117,7 @@ class StepSkips:
         self._on_skip = on_skip
         self._next = []  # (OverflowCheck, scaler) for the next step
         self._last = []  # the checks that the last step used
+        self._are_cleared = True  # its gradients, as far as ``gradients_cleared`` was called
         self.deferred = {}  # scaler -> (loss_id, records): see ``defer_check``
 
     def add(self, check, scaler, loss_id):
@@ -125,6 +126,18 @@ class StepSkips:
         if len(self._next) >= MAX_UNREAD_CHECKS:  # many passes without a step: keep the overflows only
             self._next = [waiting for waiting in self._next if waiting[0].overflowed()]
         self._next.append((check, scaler))
+
+    def gradients_cleared(self):
+        """Forget the checks of the next step: the gradients that they are of were cleared. The scale still follows."""
+        self._next, self._are_cleared = [], True
+
+    def are_stale(self):
+        """Return whether the last step was skipped, and its gradients were not cleared since. Synchronizes."""
+        return not self._are_cleared and self.was_last_skipped()
+
+    def skip_until_cleared(self):
+        """Skip the next step as the last one, unless ``gradients_cleared`` comes before it."""
+        self._next += [(check, None) for check in self._last]
 
     def has_checks(self):
         """Return whether there are checks of the next step or of the last one."""
@@ -150,7 +163,7 @@ class StepSkips:
         flags = [check.flags[0] for check in checks]
         if len({flag.device for flag in flags}) > 1:
             return None
-        self._next, self._last = [], checks
+        self._next, self._last, self._are_cleared = [], checks, False
         return flags[0] if len(flags) == 1 else torch.stack(flags).max()
 
     def take(self):
@@ -158,9 +171,10 @@ class StepSkips:
         if self.deferred:
             self._check_deferred()
         taken, self._next = self._next, []
-        self._last = [check for check, _ in taken]
+        self._last, self._are_cleared = [check for check, _ in taken], False
         for _, scaler in taken:
-            scaler.sync()
+            if scaler is not None:
+                scaler.sync()
         return self.was_last_skipped()
 
     def was_last_skipped(self):

@@ -80,6 +80,14 @@ class ModelCast:
             if own and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
+    def widen(self, modules):
+        """Cast the half params and buffers of ``modules`` to ``high``, which the level leaves alone otherwise."""
+        for module in modules:
+            for is_param, name, tensor in _own_tensors(module):
+                if tensor_lists.is_narrower(tensor, self.high) and id(tensor) not in self._seen:
+                    self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
+                    self._cast_tensor(tensor, self.high)
+
     def _cast_tensor(self, tensor, dtype):
         self._seen.add(id(tensor))
         if tensor.dtype is dtype:  # a master may have another
@@ -128,6 +136,12 @@ def _own_tensors(module):
     owned = [(True, name, tensor) for name, tensor in module._parameters.items()]
     owned += [(False, name, tensor) for name, tensor in module._buffers.items()]
     return [each for each in owned if each[2] is not None]
+
+
+def half_dtypes(models):
+    """Return the dtypes of models' params that are narrower than float32, in their order, as a list."""
+    params = [param for model in models for param in model.parameters()]
+    return list(dict.fromkeys(each.dtype for each in params if tensor_lists.is_narrower(each, torch.float32)))
 
 
 def needs_wide_input(norm, low, high):

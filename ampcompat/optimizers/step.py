@@ -6,6 +6,7 @@
 import copy
 import functools
 import inspect
+import sys
 from types import FunctionType, MethodType
 
 import torch
@@ -111,6 +112,21 @@ def _step(self, *args, **kwargs):
         raise
     record.finish_step(stepped=True)
     return result
+
+
+def amp_step(optimizer, *args, **kwargs):
+    """Do what the replaced ``step`` does, also where a trainer has put back the method of before ``initialize``."""
+    return _step(optimizer, *args, **kwargs)
+
+
+def is_stepping(optimizer):
+    """Return whether this thread is within the replaced ``step`` of an optimizer."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _step.__code__ and frame.f_locals["self"] is optimizer:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _step_with(optimizer, flag, step, *args, **kwargs):

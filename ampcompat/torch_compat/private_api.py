@@ -89,8 +89,10 @@ _AUTOGRAD = (
         "2.13.0",
     )
     + _rows("torch._C._functorch", "peek_interpreter_stack", "no cached casts in transforms", NO_TRANSFORM, "2.13.0")
+    + _rows("torch._C", "_current_graph_task_id", "tells passes within passes", "no level for plain scripts", "2.13.0")
     + _rows("torch._C", "_get_tracing_state", "no cached casts in torch.jit.trace", "a traced cast may be a constant")
 )
+_SCALERS = _rows("a GradScaler", "_per_optimizer_states", "trainers read found_inf there", "they fail", "2.13.0")
 _MODES = (
     _rows("torch.overrides", "_get_current_function_mode_stack", "checkpoints in HalfMode", NO_MODES, "2.13.0")
     + _rows("torch._C", "_push_on_torch_function_stack", "tells that function modes can be entered", NO_MODES, "2.13.0")
@@ -243,6 +245,7 @@ NAMES = (
     + _LISTS
     + _AUTOGRAD
     + _MODES
+    + _SCALERS
     + _MODULES
     + _DATA_LOADING
     + _OPTIMIZERS
@@ -283,6 +286,7 @@ def _scheduled():
 _SAMPLES = {
     "torch.nn.Module()": torch.nn.Module,
     "torch.autocast('cpu')": lambda: torch.autocast("cpu"),
+    "a GradScaler": lambda: torch.amp.GradScaler("cpu"),
     "a state of fully_shard": _sharding_state,
     "a ZeroRedundancyOptimizer": _zero_redundancy,
     "an optimizer under a scheduler": _scheduled,

@@ -49,7 +49,7 @@ def make_plan(request, session):
     known = _params([model for model in (request.models if models else session.models) if model not in models])
     new = _params(models)
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
-    _check_models(models, session, policy)
+    _check_models(models, session, policy, request.allow_half_model or state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizers, policy)
     return Plan(models, grown, optimizers)
 
@@ -70,7 +70,7 @@ def _is_initialized(optimizer, session, policy, known, new):
     return bool(params & known) and not params & new
 
 
-def _check_models(models, session, policy):
+def _check_models(models, session, policy, allow_half):
     for model in models:
         before = session.policy_of(model)
         if before is not None and before.casts_model:  # only the masters are float32 now
@@ -82,7 +82,7 @@ def _check_models(models, session, policy):
             )
     for model in models:
         fsdp.check(model, policy)
-        weights.check_model(model, state.allow_incoming_model_not_fp32)
+        weights.check_model(model, allow_half)
         if policy.casts_model and any(isinstance(module, _SCRIPTED) for module in model.modules()):
             raise AmpError(
                 "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at {}. Use "
@@ -161,6 +161,8 @@ class Preparation:
             if policy.casts_model:
                 fsdp.gather_in(policy, model, inner + norms, self._patches)
             kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+        elif request.allow_half_model:
+            self._cast.widen(modules)
         if policy.casts_model:
             state_dict.hook(modules, high, masters, self._patches)
         for module in [module for module in kept if module in modules]:

@@ -38,3 +38,4 @@ if TYPE_CHECKING:
         process_group: Any
         diagnose: bool
         free_half_grads: bool
+        allow_half_model: bool

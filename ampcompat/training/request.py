@@ -25,6 +25,7 @@ class Request(NamedTuple):
     skip_limit: tuple
     diagnose: bool
     free_half_grads: bool
+    allow_half_model: bool
 
     def make_scalers(self):
         """Return the loss scalers, one per loss."""
@@ -83,6 +84,7 @@ def make_request(stated, command_line, dtypes=None):
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
         free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
+        allow_half_model=_checked_switch("allow_half_model", stated["allow_half_model"]),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from .. import opt_levels, swapped_tensors
 from ..errors import AmpError, AmpTypeError
 from ..loss_scaling.scaler import scaler_states
-from ..models import ddp, forward, fsdp
+from ..models import ddp, forward, fsdp, weights
 from ..notices import Notices
 from ..optimizers.masters import MasterStore
 from ..optimizers.record import record_of
@@ -113,6 +113,8 @@ class Session:
         configuration.notices.selected(request.defaults, policy)
         if self.policy not in (None, policy):
             configuration.notices.policy_changed(policy, self.policy)
+        for dtype in weights.half_dtypes(plan.models) if request.allow_half_model else ():
+            configuration.notices.half_model(dtype, policy)
         with Preparation(self) as preparation:
             preparation.apply(plan, request, configuration)
             preparation.commit()

@@ -26,6 +26,10 @@ observers = []
 #: ``keep_fp32`` are added to the script's.
 initialize_options = {}
 
+#: Functions without arguments that ``amp.initialize`` calls first: what ``run --opt-level`` does to scripts that never
+#: call it ends there.
+before_initialize = []
+
 #: What users registered with ``amp.register_*_function``: (owner object, name, rule).
 registrations = []
 

@@ -1,0 +1,72 @@
+"""Which modules hold the params of an optimizer, and the wrappers around them."""
+
+import gc
+
+import torch
+
+_PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
+def unwrapped(module):
+    """Return the model in DataParallel, DistributedDataParallel and what ``torch.compile`` returns."""
+    while True:
+        inner = _inner(module)
+        if inner is None:
+            return module
+        module = inner
+
+
+def wrappers(module):
+    """Return the DistributedDataParallel wrappers of a module as a list, outermost first."""
+    found = []
+    while module is not None:
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            found.append(module)
+        module = _inner(module)
+    return found
+
+
+def _inner(module):
+    if isinstance(module, _PARALLEL):
+        return module.module
+    return vars(module).get("_modules", {}).get("_orig_mod")
+
+
+def trained_params(optimizers):
+    """Return ``{id(param): optimizer}`` of optimizers."""
+    return {id(param): each for each in optimizers for group in each.param_groups for param in group["params"]}
+
+
+def params_in(module):
+    """Return the ids of a module's params as a set."""
+    return {id(param) for param in module.parameters()}
+
+
+def holders(optimizers, model):
+    """Return the modules besides ``model`` that hold params of optimizers, outermost first where they are nested.
+
+    Containers without a ``forward`` of their own, which nobody calls, give their children instead.
+
+    Args:
+        optimizers: a list.
+        model: the module that is being called; modules that contain it do not count.
+    """
+    covered = params_in(model)
+    order = [key for key in trained_params(optimizers) if key not in covered]
+    if not order:
+        return []
+    missing, inside = set(order), {id(module) for module in model.modules()}
+    alive = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    modules = {id(each): each for each in map(unwrapped, alive) if id(each) not in inside}
+    found = [each for each in modules.values() if params_in(each) & missing]
+    found = [each for each in found if all(module is not model for module in each.modules())]
+    within = {id(child) for each in found for child in each.modules() if child is not each}
+    called = [part for each in found if id(each) not in within for part in _parts(each, missing)]
+    position = {key: index for index, key in enumerate(order)}
+    return sorted(called, key=lambda each: min(position[key] for key in params_in(each) & missing))
+
+
+def _parts(module, missing):
+    if type(module).forward is not torch.nn.Module.forward:
+        return [module]
+    return [part for child in module.children() if params_in(child) & missing for part in _parts(child, missing)]

@@ -1,0 +1,84 @@
+"""``python -m ampcompat run --opt-level`` of scripts that do not use Apex, in processes of their own."""
+
+import atexit
+import textwrap
+
+import pytest
+import torch
+from helpers.processes import RUN, python
+
+from ampcompat.forced_levels.forced_level import ForcedLevel, is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+
+PLAIN = """
+import sys
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for index in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).sum() / 256
+    loss.backward()
+    optimizer.step()
+print(model.weight.dtype, model.state_dict()["weight"].dtype, file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(source):
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    return write
+
+
+def test_without_a_level_the_script_runs_unchanged_and_nothing_is_loaded_for_it(script):
+    path = script(PLAIN + "\nprint([name for name in sys.modules if name.startswith('ampcompat')])\n")
+    done = python(*RUN, path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["[]"] and done.stderr.split() == ["torch.float32", "torch.float32"]
+
+
+def test_an_error_names_the_line_of_the_script(script):
+    path = script(
+        """
+        import torch
+        image = torch.zeros(3, requires_grad=True)
+        optimizer = torch.optim.Adam([image])
+        image.sum().backward()
+        optimizer.step()
+        """
+    )
+    done = python(*RUN, "--opt-level", "O1", path)
+    assert done.returncode == 1
+    assert f"{path}:4" in done.stderr and "--opt-level" in done.stderr
+
+
+def test_a_float32_script_trains_at_the_level_and_on_the_device_of_the_command_line(script):
+    path = script(
+        PLAIN.replace("model = torch.nn.Linear(4, 1)", "model = torch.nn.Linear(4, 1).cuda()").replace(
+            "torch.ones(2, 4)", "torch.ones(2, 4).cuda()"
+        )
+    )
+    done = python(*RUN, "--opt-level", "O5", "--device", "cpu", path)
+    assert done.returncode == 0, done.stderr
+    assert "Selected optimization level O5" in done.stdout
+    assert done.stderr.split()[-2:] == ["torch.bfloat16", "torch.float32"]
+
+
+def test_a_script_whose_models_are_never_called_in_training_is_told_so(capsys):
+    level = ForcedLevel("O1", tells_if_unused=True)
+    level.begin()
+    try:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        atexit.unregister(level._tell_if_unused)
+        level._tell_if_unused()
+    finally:
+        level.end()
+    assert optimizer is not None
+    assert capsys.readouterr().err.startswith("ampcompat: opt level O1 was not applied: no module")

@@ -1,0 +1,361 @@
+"""Loops of several models, optimizers, closures and wrappers under a forced level, against ``amp`` by hand."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.forced_levels.forced_level import forced, is_supported
+from ampcompat.optimizers.record import record_of
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+
+
+def mlp(first=4, last=1):
+    return nn.Sequential(nn.Linear(first, 6), nn.Tanh(), nn.Linear(6, last))
+
+
+def sgd(*modules):
+    return torch.optim.SGD([param for each in modules for param in each.parameters()], lr=0.5)
+
+
+def both(level, run):
+    """Return what ``run(hand)`` returns with ``amp`` written in by hand, and under a forced level."""
+    torch.manual_seed(0)
+    expected = run(level)
+    ampcompat.reset()
+    torch.manual_seed(0)
+    with forced(level):
+        return expected, run(None)
+
+
+def block(level, loss, optimizer):
+    return contextlib.nullcontext(loss) if level is None else amp.scale_loss(loss, optimizer)
+
+
+def weights(*models):
+    return [each.clone() for model in models for each in model.state_dict().values()]
+
+
+def assert_equal(pair):
+    assert len(pair[0]) == len(pair[1])
+    for one, other in zip(*pair):
+        assert one.dtype is other.dtype and torch.equal(one.isnan(), other.isnan())  # LBFGS diverges at O3
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def adversarial(hand):
+    """Return the weights of a generator and a discriminator after some steps."""
+    generator, discriminator = mlp(2, 4), mlp()
+    optimizers = sgd(generator), sgd(discriminator)
+    if hand is not None:
+        amp.initialize([generator, discriminator], list(optimizers), opt_level=hand, verbosity=0)
+    for _ in range(3):
+        fake = generator(torch.ones(2, 2))
+        discriminator.zero_grad()
+        for loss in (discriminator(torch.ones(2, 4)).mean() * SMALL, -discriminator(fake.detach()).mean() * SMALL):
+            with block(hand, loss, optimizers[1]) as scaled_loss:
+                scaled_loss.backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        with block(hand, discriminator(fake).mean() * SMALL, optimizers[0]) as scaled_loss:
+            scaled_loss.backward()
+        optimizers[0].step()
+    return weights(generator, discriminator)
+
+
+def test_an_adversarial_loop(level):
+    assert_equal(both(level, adversarial))
+
+
+def test_an_overflow_of_one_optimizers_pass_skips_its_step_only():
+    with forced("O1"):
+        generator, discriminator = mlp(2, 4), mlp()
+        optimizers = sgd(generator), sgd(discriminator)
+        (discriminator(generator(torch.ones(2, 2))).sum() * 2.0**20).backward()
+        optimizers[0].step()
+        discriminator.zero_grad()
+        (discriminator(torch.ones(2, 4)).sum() * SMALL).backward()
+        optimizers[1].step()
+        assert [amp.step_was_skipped(each) for each in optimizers] == [True, False]
+        assert all(record_of(each).configuration.scalers[0].loss_scale() == 2.0**15 for each in optimizers)
+
+
+def test_two_optimizers_of_one_model(level):
+    def run(hand):
+        model = mlp()
+        optimizers = [sgd(model[0]), sgd(model[2])]
+        if hand is not None:
+            amp.initialize(model, optimizers, opt_level=hand, verbosity=0)
+        for _ in range(2):
+            for each in optimizers:
+                each.zero_grad()
+            with block(hand, model(torch.ones(2, 4)).sum() * SMALL, optimizers) as scaled_loss:
+                scaled_loss.backward()
+            for each in optimizers:
+                each.step()
+        return weights(model)
+
+    assert_equal(both(level, run))
+
+
+def test_gradients_of_several_passes_add_up(level):
+    def run(hand):
+        model = mlp()
+        optimizer = sgd(model)
+        if hand is not None:
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        for index in range(4):
+            with block(hand, model(torch.full((2, 4), index + 1.0)).sum() * SMALL, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            if index % 2:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+                optimizer.step()
+                model.zero_grad()
+        return weights(model)
+
+    assert_equal(both(level, run))
+
+
+@pytest.mark.parametrize("make", [lambda model: torch.optim.LBFGS(model.parameters(), max_iter=3), sgd], ids="LS")
+def test_closures(level, make):
+    def run(hand):
+        model = mlp()
+        optimizer = make(model)
+        if hand is not None:
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).pow(2).sum() * SMALL
+            with block(hand, loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+        return weights(model)
+
+    assert_equal(both(level, run))
+
+
+def test_reentrant_checkpoints(level):
+    from torch.utils.checkpoint import checkpoint
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = mlp(4, 4), nn.Linear(4, 1)
+
+        def forward(self, inputs):
+            return self.head(checkpoint(self.body, inputs, use_reentrant=True))
+
+    def run(hand):
+        model = Model()
+        optimizer = sgd(model)
+        if hand is not None:
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4, requires_grad=True)).sum() * SMALL
+            with block(hand, loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        return weights(model)
+
+    assert_equal(both(level, run))
+
+
+def train(model, called, optimizer, hand=None, steps=2):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with block(hand, called(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    return weights(model)
+
+
+def test_data_parallel_models(level):
+    def run(hand):
+        model = mlp()
+        optimizer = sgd(model)
+        if hand is not None:
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        return train(model, nn.DataParallel(model), optimizer, hand)
+
+    assert_equal(both(level, run))
+
+
+@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.parametrize("method", ["function", "method"])
+def test_compiled_models(level, method):
+    def run(hand):
+        model = mlp()
+        if hand is not None:
+            optimizer = sgd(model)
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        called = model
+        if method == "method":
+            model.compile(backend="eager")
+        else:
+            called = torch.compile(model, backend="eager")
+        return train(model, called, sgd(called) if hand is None else optimizer, hand)
+
+    assert_equal(both(level, run))
+
+
+@pytest.fixture
+def group(tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method="file://{}".format(tmp_path / "group"), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_distributed_models(level, group):
+    def run(hand):
+        model = mlp()
+        if hand is not None:
+            optimizer = sgd(model)
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        wrapper = nn.parallel.DistributedDataParallel(model)
+        return train(model, wrapper, sgd(wrapper) if hand is None else optimizer, hand)
+
+    assert_equal(both(level, run))
+
+
+def test_a_second_optimizer_of_a_prepared_model(level):
+    with forced(level):
+        model = mlp()
+        train(model, model, sgd(model))
+        before = weights(model)
+        later = train(model, model, sgd(model))
+        assert not any(torch.equal(one, other) for one, other in zip(before, later))
+
+
+def test_params_unfrozen_and_added_later_train(level):
+    with forced(level):
+        model = mlp()
+        optimizer = sgd(model[2])
+        train(model, model, optimizer)
+        before = weights(model[0])
+        optimizer.add_param_group({"params": list(model[0].parameters())})
+        train(model, model, optimizer)
+        assert not any(torch.equal(one, other) for one, other in zip(before, weights(model[0])))
+
+
+def test_parts_of_a_container_that_is_never_called(level):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoders = nn.Linear(4, 3), nn.ModuleList([mlp(3), mlp(3)])
+
+        def compute_loss(self, inputs):
+            return sum(each(self.encoder(inputs)).sum() for each in self.decoders) * SMALL
+
+    with forced(level):
+        model = Model()
+        optimizer = sgd(model)
+        before = weights(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model.compute_loss(torch.ones(2, 4)).backward()
+            optimizer.step()
+        after = weights(model)
+        assert not any(torch.equal(one, other) for one, other in zip(before, after))
+        assert {each.dtype for each in after} == {torch.float32}
+
+
+def test_sharded_models(level, group):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no fully_shard")
+    mesh = init_device_mesh("cpu", (1,))
+    with forced(level):
+        model = fsdp.fully_shard(mlp(), mesh=mesh)
+        optimizer = sgd(model)
+        before = [each.full_tensor().clone() for each in model.parameters()]
+        train(model, model, optimizer)
+        assert not any(torch.equal(one.full_tensor(), other) for one, other in zip(model.parameters(), before))
+
+
+def test_a_pass_of_two_optimizers_counts_once(level):
+    with forced(level):
+        first, second = mlp(4, 4), mlp()
+        optimizers = [sgd(first), sgd(second)]
+        (second(first(torch.ones(2, 4))).sum() * SMALL).backward()
+        scaler = record_of(optimizers[0]).configuration.scalers[0]
+        assert scaler is record_of(optimizers[1]).configuration.scalers[0]
+        assert scaler._unskipped == 1 or scaler.is_static_one()
+
+
+def test_optimizers_and_models_that_the_script_drops_are_freed(level):
+    import gc
+    import weakref
+
+    with forced(level):
+        for _ in range(2):
+            model = mlp()
+            optimizer = sgd(model)
+            train(model, model, optimizer)
+            alive = [weakref.ref(model), weakref.ref(optimizer)]
+            del model, optimizer
+            gc.collect()
+            assert [each() for each in alive] == [None, None]
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """As public code has it: an optimizer around another one, with the same groups."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+        self.inner = torch.optim.SGD(self.param_groups, **options)
+        self.param_groups = self.inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        closure()
+        params = [param for group in self.param_groups for param in group["params"]]
+        before = [param.clone() for param in params]
+        for param in params:
+            param.add_(param.grad, alpha=0.5)
+        self.zero_grad()
+        closure()
+        for param, value in zip(params, before):
+            param.copy_(value)
+        self.inner.step()
+
+
+def test_an_optimizer_around_another_one(level):
+    def run(hand):
+        model = mlp()
+        optimizer = SharpnessAware(model.parameters(), lr=0.5)
+        if hand is not None:
+            amp.initialize(model, [optimizer, optimizer.inner], opt_level=hand, verbosity=0)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).pow(2).sum() * 2.0**-14
+            with block(hand, loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+        return weights(model)
+
+    assert_equal(both(level, run))

@@ -1,0 +1,114 @@
+"""Scripts that no level can be forced on: an error that names the line, before any weight changes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ampcompat.errors import AmpError
+from ampcompat.forced_levels.forced_level import forced, is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+LINE = r"test_refusals\.py:\d+"
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+
+
+def test_an_optimizer_of_tensors_without_a_module(level):
+    image = torch.zeros(3, requires_grad=True)
+    with forced(level):
+        optimizer = torch.optim.SGD([image], lr=0.1)
+        with pytest.raises(AmpError, match=f"SGD of .*{LINE}.*no module.*without --opt-level"):
+            (image - 1).pow(2).sum().backward()
+            optimizer.step()
+    assert image.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_an_optimizer_of_tensors_without_a_module_that_steps_with_a_closure(level):
+    image = torch.zeros(3, requires_grad=True)
+    with forced(level):
+        optimizer = torch.optim.LBFGS([image])
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (image - 1).pow(2).sum()
+            loss.backward()
+            return loss
+
+        with pytest.raises(AmpError, match=f"LBFGS of .*{LINE}.*no module"):
+            optimizer.step(closure)
+    assert image.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_gradients_of_torch_func(level):
+    model = nn.Linear(2, 1)
+    before = copy.deepcopy(model.state_dict())
+    with forced(level):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        params = {name: param.detach() for name, param in model.named_parameters()}
+        gradients = torch.func.grad(lambda each: torch.func.functional_call(model, each, torch.ones(1, 2)).sum())(
+            params
+        )
+        for name, param in model.named_parameters():
+            param.grad = gradients[name]
+        with pytest.raises(AmpError, match=f"{LINE}.*torch.func"):
+            optimizer.step()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("method", ["half", "bfloat16"])
+def test_a_model_that_the_script_casts(level, method):
+    with forced(level):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(AmpError, match=rf"{LINE}.*\.{method}\(\).*Remove the call"):
+            getattr(model, method)()
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(AmpError, match=rf"\.{method}\(\)"):
+            getattr(model, method)()
+        optimizer.step()
+        getattr(copy.deepcopy(model), method)()
+
+
+@pytest.mark.parametrize("forced_level", ["O1", "O2"])
+def test_an_optimizer_that_steps_in_hooks_of_the_backward_pass(forced_level):
+    with forced(forced_level):
+        model = nn.Linear(2, 1)
+        before = copy.deepcopy(model.state_dict())
+        optimizers = {param: torch.optim.SGD([param], lr=0.1) for param in model.parameters()}
+        for param in optimizers:
+            param.register_post_accumulate_grad_hook(lambda param: optimizers[param].step())
+        with pytest.raises(AmpError, match="within the backward pass|inside of a with amp.scale_loss"):
+            model(torch.ones(1, 2)).sum().backward()
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("forced_level", ["O0", "O3", "O4", "O5"])
+def test_steps_in_hooks_of_the_backward_pass_work_where_nothing_is_scaled(forced_level):
+    with forced(forced_level):
+        model = nn.Linear(2, 1)
+        optimizers = {param: torch.optim.SGD([param], lr=0.25) for param in model.parameters()}
+        for param in optimizers:
+            param.register_post_accumulate_grad_hook(lambda param: optimizers[param].step())
+        bias = model.bias.detach().clone()
+        model(torch.ones(1, 2)).sum().backward()
+        changed = model.state_dict()["bias"] - bias
+        assert torch.allclose(changed, torch.tensor(-0.25), atol=2e-3)  # O3 rounds weights to float16
+
+
+@pytest.mark.parametrize("forced_level", ["O2", "O5"])
+def test_an_inner_optimizer_that_steps_by_itself(forced_level):
+    with forced(forced_level):
+        model = nn.Linear(2, 1)
+        before = copy.deepcopy(model.state_dict())
+        outer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inner = torch.optim.Adam(outer.param_groups)
+        inner.param_groups = outer.param_groups
+        (model(torch.ones(1, 2)).sum() / 256).backward()
+        with pytest.raises(AmpError, match=f"Adam of .*{LINE}.*SGD.step"):
+            inner.step()
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
