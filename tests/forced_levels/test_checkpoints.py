@@ -11,7 +11,8 @@ from ampcompat import amp
 from ampcompat.forced_levels.forced_level import forced, is_supported
 from ampcompat.optimizers.record import record_of
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+if not is_supported():
+    pytest.skip("forced levels need torch 2.1", allow_module_level=True)
 SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow
 
 
