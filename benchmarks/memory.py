@@ -56,9 +56,7 @@ def live_storages():
         # type() instead of isinstance, which would load lazy objects and call their properties.
         if issubclass(type(each), torch.Tensor):
             yield each.untyped_storage()
-            if (
-                each.is_leaf and tensor_lists.stored_gradient(each) is not None
-            ):
+            if each.is_leaf and tensor_lists.stored_gradient(each) is not None:
                 yield tensor_lists.stored_gradient(each).untyped_storage()
 
 
