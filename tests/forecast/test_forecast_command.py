@@ -9,6 +9,7 @@ from helpers import forked
 
 from ampcompat.cli import forecast as command
 from ampcompat.cli import main
+from ampcompat.forced_levels.forced_level import is_supported
 from ampcompat.tools.forecast import html_report, text_report
 
 SCRIPT = """
@@ -104,7 +105,10 @@ def test_a_plain_script_is_forecast_too(tmp_path):
     )
     done = forked.run(forked.forecast, "--steps", 5, path)
     assert done.returncode == 0, done.stderr
-    assert 'Take O1: model, optimizer = amp.initialize(model, optimizer, opt_level="O1")' in done.stdout
+    if is_supported():
+        assert "python -m ampcompat run --opt-level O1" in done.stdout.replace("\n", " ")
+    else:
+        assert 'Take O1: model, optimizer = amp.initialize(model, optimizer, opt_level="O1")' in done.stdout
 
 
 @pytest.mark.parametrize(
