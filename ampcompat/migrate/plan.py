@@ -177,7 +177,7 @@ def _fallback_names(nodes):
         if isinstance(node, ast.Try):
             handled = [each for handler in node.handlers for each in handler.body if isinstance(each, ast.Assign)]
             for each in handled:
-                if isinstance(each.value, (ast.Constant, getattr(ast, "NameConstant", ast.Constant))):
+                if type(each.value).__name__ in ("Constant", "NameConstant"):  # the second in Python 3.7
                     yield from (dotted(target) for target in each.targets if each.value.value is None)
 
 
