@@ -6,6 +6,7 @@ to 1.37 of GradScaler's instead of 1.01 to 1.15. If a script has kept a gradient
 the step, the pool allocates a new tensor and what was kept stays unchanged.
 """
 
+import collections
 import copy
 import itertools
 import operator
@@ -24,7 +25,7 @@ LARGEST_POOL = 1 << 20
 ALIGNMENT = 16
 
 
-_VERSION = operator.attrgetter("_version")
+_GRAD, _VERSION = map(operator.attrgetter, ("grad", "_version"))
 
 
 class MasterChunk:
@@ -119,8 +120,7 @@ class MasterChunk:
         else:
             groups = [[pool.flat]]
         del grads
-        for model in models:
-            tensor_lists.set_stored_gradient(model, None)
+        collections.deque(map(tensor_lists.set_stored_gradient, models, itertools.repeat(None)), maxlen=0)
         unscale_(groups)
         if is_added:
             add_gradients(masters, copies)
@@ -130,7 +130,7 @@ class MasterChunk:
 
     def drop_gradients(self):
         """Set the gradients of the masters to None; return them."""
-        gradients = [master.grad for master in self.masters]
+        gradients = list(map(_GRAD, self.masters))
         for master in self.masters:
             master.grad = None
         return gradients

@@ -317,7 +317,7 @@ class OptimizerMasters:
     def have_half_gradients(self):
         """Return whether any half param has a gradient that was not moved to its master."""
         for chunk in self.chunks:
-            if tensor_lists.have_gradients(chunk.models):
+            if tensor_lists.have_stored_gradients(chunk.models):
                 return True
         return False
 

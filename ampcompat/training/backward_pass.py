@@ -224,7 +224,7 @@ class UnscaledPass:
 
 
 def _have_gradients(records):
-    return any([tensor_lists.have_gradients(record.leaf_params()) for record in records])
+    return any([tensor_lists.have_stored_gradients(record.leaf_params()) for record in records])
 
 
 def _warn_of_unrelated(optimizer):
