@@ -44,7 +44,7 @@ def figures():
     half = tables(found["cpu_half.py"])[0]
     imported, torch_alone = re.search(r"takes (\d+) ms.*?took (\d+) ms", found["start_up.py"], re.DOTALL).groups()
     return [
-        "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | A |".format(
+        "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | B |".format(
             *(span(ratios) for ratios in zip(*steps))
         ),
         "| memory of a step with fused Adam, bytes per parameter element | {} | {} | "
