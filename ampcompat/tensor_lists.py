@@ -4,6 +4,8 @@ The number of dispatched operations must not grow with the number of params, so 
 """
 
 import inspect
+import itertools
+import operator
 
 import torch
 
@@ -42,8 +44,7 @@ def have_gradients(params):
 
 def have_stored_gradients(params):
     """Return whether autograd has left a gradient in any of the params, whatever ``.grad`` shows."""
-    gradients = list(map(stored_gradient, params))  # faster than a loop
-    return gradients.count(None) < len(gradients)
+    return any(map(operator.is_not, map(stored_gradient, params), itertools.repeat(None)))  # faster than a loop
 
 
 def grouped(tensors):
