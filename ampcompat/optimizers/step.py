@@ -244,8 +244,8 @@ def _deepcopy(self, memo):
     record.masters.refresh()
     record.gradients.take_changes()
     with PatchStack() as patches:
-        for name in ("__deepcopy__", "__getstate__"):
-            patches.set(self, name, record.methods[name])
+        patches.set(self, "__deepcopy__", record.methods["__deepcopy__"])
+        patches.set(self, "__getstate__", lambda: _own_state(record))
         twin = copy.deepcopy(self, memo)
     if record_of(twin) is None:
         record.session.add_copy(record.copied_to(twin, memo))
@@ -254,7 +254,16 @@ def _deepcopy(self, memo):
 
 def _getstate(self):
     record = self._amp_stash.record
-    return pickled.state_of(record, record.methods["__getstate__"]())
+    return pickled.state_of(record, _own_state(record))
+
+
+def _own_state(record):
+    """Return what the optimizer's own ``__getstate__`` returns, without what ``attach`` has set on it."""
+    getstate = record.methods["__getstate__"]  # absent before Python 3.11, unless the class has one
+    state = vars(record.optimizer) if getstate is None else getstate()
+    if not isinstance(state, dict):
+        return state
+    return {name: value for name, value in state.items() if name != STASH and name not in _REPLACEMENTS}
 
 
 # Apex's names for the parts of an iteration. Clients with loops of their own call them (fairseq, NVIDIA's BERT).

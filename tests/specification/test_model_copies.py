@@ -314,6 +314,29 @@ def test_an_optimizer_pickles(setting):
         assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
 
 
+class OwnOptimizer:
+    """Has what an optimizer needs, and no ``__getstate__`` before Python 3.11."""
+
+    def __init__(self, params):
+        self.param_groups, self.state = [{"params": list(params)}], {}
+
+    def step(self):
+        pass
+
+    def zero_grad(self):
+        pass
+
+
+@each_setting
+def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting):
+    with session_of(setting):
+        model = make_network(setting)
+        optimizer = OwnOptimizer(model.parameters())
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        twin = copy.deepcopy(optimizer)
+        assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
+
+
 @each_setting
 def test_a_pair_that_has_stepped_can_be_copied(setting):
     with session_of(setting):
