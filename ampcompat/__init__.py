@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 
+from .support import pickled_names
+
 __version__ = "0.2.0"
 
 __all__ = ["amp", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram", "memory_report"]
@@ -18,8 +20,8 @@ __all__ += ["reset", "session"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
-    from .memory_tools import estimate, estimate_batches, memory_report
     from .sessions import current, fsdp_policy, gradient_histogram, reset, session
+    from .tools.memory_api import estimate, estimate_batches, memory_report
 
 _MODULES = {
     "amp": None,
@@ -28,9 +30,9 @@ _MODULES = {
     "reset": "sessions",
     "fsdp_policy": "sessions",
     "gradient_histogram": "sessions",
-    "memory_report": "memory_tools",
-    "estimate": "memory_tools",
-    "estimate_batches": "memory_tools",
+    "memory_report": "tools.memory_api",
+    "estimate": "tools.memory_api",
+    "estimate_batches": "tools.memory_api",
 }
 
 if not TYPE_CHECKING:  # type checkers know all names, and report others
@@ -43,6 +45,9 @@ if not TYPE_CHECKING:  # type checkers know all names, and report others
         found = module if _MODULES[name] is None else getattr(module, name)
         globals()[name] = found
         return found
+
+
+pickled_names.register(__name__)
 
 
 def __dir__() -> list[str]:

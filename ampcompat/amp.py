@@ -34,19 +34,16 @@ from typing import (
 
 import torch
 
-from .apex.old_api import init
-from .apex.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
-from .apex.state_view import AmpStateModule
-from .diagnostics.overflow_diagnosis import add_diagnosis
-from .diagnostics.skip_limit import set_skip_limit
-from .errors import hide_internal_frames
-from .optimizers import held_gradients
-from .optimizers.record import record_of
-from .patching import run_after
-from .training import state
-from .training.accumulation import accumulate
-from .training.disabled import DisabledSession, disable
-from .training.registrations import (
+from .engine.amp_names.old_api import init
+from .engine.amp_names.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
+from .engine.amp_names.state_view import AmpStateModule
+from .engine.patched_optimizers import held_gradients
+from .engine.patched_optimizers.record import record_of
+from .engine.session import process_state
+from .engine.session.accumulation import accumulate
+from .engine.session.disabled_session import DisabledSession, disable
+from .engine.session.initialize_arguments import listed, make_request
+from .engine.session.registrations import (
     bfloat16_function,
     float_function,
     half_function,
@@ -56,13 +53,16 @@ from .training.registrations import (
     register_half_function,
     register_promote_function,
 )
-from .training.request import listed, make_request
-from .training.session import new_session
+from .engine.session.session import new_session
+from .errors import hide_internal_frames
+from .support.patching import run_after
+from .tools.diagnostics.diagnosis import add_diagnosis
+from .tools.diagnostics.skip_limit import set_skip_limit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker has it; it is not imported when this runs
 
-    from .training.initialize_options import InitializeOptions, KeptFloat32
+    from .engine.session.initialize_types import InitializeOptions, KeptFloat32
 
 __all__ = [
     "O0",
@@ -96,7 +96,7 @@ __all__ = [
 _amp_state = AmpStateModule("ampcompat.amp._amp_state")
 
 #: The op table as Apex's lists. What is appended or removed before ``initialize`` takes effect.
-lists = state.lists
+lists = process_state.lists
 
 Models = TypeVar("Models", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
 Optimizers = TypeVar("Optimizers", bound=Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]])
@@ -216,12 +216,12 @@ def initialize(
 
 def _initialize(stated):
     """Initialize what ``stated`` names: the arguments of ``initialize``."""
-    for function in list(state.before_initialize):
+    for function in list(process_state.before_initialize):
         function()
     if not stated["enabled"]:
         disable(stated["verbosity"], listed(stated["models"]), listed(stated["optimizers"]))
         return
-    session, disabled = state.current(), None
+    session, disabled = process_state.current(), None
     if session is None or not session.enabled:
         session, disabled = new_session(), session
     request = make_request(stated, session.overrides, session.dtypes)
@@ -231,15 +231,15 @@ def _initialize(stated):
         configuration = session.initialize(request, stated["verbosity"])
         if isinstance(stated["enabled"], str):
             configuration.notices.level_given_as_enabled(stated["enabled"], request.policy)
-        is_diagnosed_run = state.command_line().get("diagnose", False)
+        is_diagnosed_run = process_state.command_line().get("diagnose", False)
         if request.diagnose or is_diagnosed_run:
             add_diagnosis(session, prints_summary=is_diagnosed_run)
         set_skip_limit(session, configuration, request.skip_limit)
     except BaseException as error:
-        if session.is_initialized() and session is not state.current():  # nothing else can close it
+        if session.is_initialized() and session is not process_state.current():  # nothing else can close it
             run_after(error, session.close)
         raise
-    state.enter(session)
+    process_state.enter(session)
 
 
 @hide_internal_frames
@@ -269,7 +269,7 @@ def scale_loss(
         RuntimeError: ``initialize`` was not called, or ``loss_id`` is not below its ``num_losses``.
         TypeError: ``loss`` is not a tensor, or ``optimizers`` are not optimizers.
     """
-    session = state.initialized_session("amp.scale_loss")
+    session = process_state.initialized_session("amp.scale_loss")
     return session.scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
 
@@ -294,7 +294,7 @@ def state_dict(destination: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         destination: a dict to fill, or None for a new one.
     """
     destination = OrderedDict() if destination is None else destination
-    session = state.current()
+    session = process_state.current()
     if session is not None:
         destination.update(session.state_dict())
     return destination
@@ -309,10 +309,10 @@ def load_state_dict(state_dict: Dict[str, Any]) -> None:
     Raises:
         RuntimeError: ``initialize`` was not called, or the state has unknown keys; the message names them.
     """
-    state.initialized_session("amp.load_state_dict").load_state_dict(state_dict)
+    process_state.initialized_session("amp.load_state_dict").load_state_dict(state_dict)
 
 
 def disable_casts() -> ContextManager[None]:
     """Return a context manager in which functions do not cast their inputs, in this thread; it can be nested."""
-    session = state.current()
+    session = process_state.current()
     return DisabledSession().casts.paused() if session is None else session.casts.paused()

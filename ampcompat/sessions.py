@@ -11,16 +11,16 @@ from typing import Any, Iterator, List, Optional, Sequence, Union
 import torch
 
 from . import opt_levels
-from .diagnostics.gradient_histogram import GradientCounter, Histogram
-from .diagnostics.overflow_diagnosis import add_diagnosis, find_diagnosis
+from .engine.models import fsdp
+from .engine.patched_optimizers.record import record_of
+from .engine.session import process_state
+from .engine.session.disabled_session import DisabledSession
+from .engine.session.session import Session, new_session
 from .errors import AmpError, AmpTypeError
-from .models import fsdp
-from .observer import Observer
-from .optimizers.record import record_of
-from .patching import run_after
-from .training import state
-from .training.session import Session, new_session
-from .training.state import current
+from .support.observer import Observer
+from .support.patching import run_after
+from .tools.diagnostics.diagnosis import add_diagnosis, find_diagnosis
+from .tools.diagnostics.gradient_histogram import GradientCounter, Histogram
 
 __all__ = ["current", "fsdp_policy", "gradient_histogram", "reset", "session"]
 
@@ -55,19 +55,19 @@ def session(
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
-        The ``training.session.Session``.
+        The ``engine.session.session.Session``.
 
     Raises:
         AmpError: a session is open already, the level is unknown, or an option is invalid for the level.
     """
-    if state.current() is not None:
+    if process_state.current() is not None:
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
     opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
     if diagnose:
         add_diagnosis(opened)
-    state.sessions.append(opened)
+    process_state.sessions.append(opened)
     try:
         yield opened
     except BaseException as error:
@@ -76,13 +76,18 @@ def session(
     opened.close()
 
 
+def current() -> Optional[Union[Session, DisabledSession]]:
+    """Return the newest open session, or None."""
+    return process_state.current()
+
+
 def reset() -> None:
     """Close every open session: torch, models and optimizers are as before ``amp.initialize``.
 
     If closing one of them raises an error, the others are closed first. Functions that were registered with
     ``amp.register_*_function`` stay registered for the next ``initialize``.
     """
-    state.close_all()
+    process_state.close_all()
 
 
 def fsdp_policy(opt_level: str = "O1", reduce_dtype: Optional[torch.dtype] = None, **options: Any) -> Any:
@@ -105,7 +110,7 @@ def fsdp_policy(opt_level: str = "O1", reduce_dtype: Optional[torch.dtype] = Non
     """
     opened = current()
     if opened is None or not opened.enabled:
-        overrides, dtypes = {"opt_level": state.command_line().get("opt_level")}, None
+        overrides, dtypes = {"opt_level": process_state.command_line().get("opt_level")}, None
     else:
         overrides, dtypes = opened.overrides, opened.dtypes
     _, policy = opt_levels.resolve(opt_level, options, overrides, dtypes)
@@ -121,7 +126,7 @@ def gradient_histogram(source: Union[GradientSource, List[GradientSource], None]
             ``amp.initialize``, a sample of every tenth backward pass.
 
     Returns:
-        A ``diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` are text.
+        A ``tools.diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` are text.
         ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (under 2**-24),
         ``subnormal_fraction()`` that of values with fewer bits, ``overflow_fraction()`` that of values over 65504. At a
         loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.

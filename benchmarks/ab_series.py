@@ -17,7 +17,8 @@ import time
 
 from distributed import Client, LocalCluster
 
-from ampcompat.abtest import advice, compare
+from ampcompat.abtest import compare
+from ampcompat.abtest.judging import advice
 
 STEPS = 10
 TRAINING = "import sys\nsys.path.insert(0, {!r})\nimport ab_series\nab_series.train('O0')\n"

@@ -22,7 +22,7 @@ import time
 import ab_machine
 
 from ampcompat.abtest import Report, Run
-from ampcompat.abtest.summary import find_speeds, steady_steps
+from ampcompat.abtest.judging.summary import find_speeds, steady_steps
 
 #: Steps of a run, as of ``ab --timing-steps``.
 STEPS = 20

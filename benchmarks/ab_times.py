@@ -16,8 +16,8 @@ import ab_machine
 import torch
 
 from ampcompat import abtest, amp, session
-from ampcompat.abtest import record
-from ampcompat.abtest.summary import steady_seconds
+from ampcompat.abtest.judging.summary import steady_seconds
+from ampcompat.abtest.recording import recorder
 
 LEVELS = ("O0", "O1", "O2", "O3")
 
@@ -30,7 +30,7 @@ def main():
     parser.add_argument("--wall", action="store_true", help="time by the wall clock, as `ab` does")
     options = parser.parse_args()
     clock = time.perf_counter if options.wall else time.process_time
-    record.time = types.SimpleNamespace(perf_counter=clock)
+    recorder.time = types.SimpleNamespace(perf_counter=clock)
     rounds = [{level: measure(level, options.steps, clock) for level in LEVELS} for _ in range(options.rounds)]
     print("| level | alone, ms | as reported, ms | ratio (quartiles) | watched steps: ratio |\n|---|---|---|---|---|")
     for level in LEVELS:

@@ -15,7 +15,8 @@ import sys
 
 import ab_machine
 
-from ampcompat.abtest import Report, Run, verdict
+from ampcompat.abtest import Report, Run
+from ampcompat.abtest.judging import verdict
 
 #: The learning rate of the real trainings.
 RATE = 0.2

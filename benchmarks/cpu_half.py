@@ -16,7 +16,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.casting import half_emulation
+from ampcompat.engine.casting import half_emulation
 
 #: CPU flags for half arithmetic, as torch and the operating system name them.
 UNITS = ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "bf16", "fp16_arith", "sve_bf16")

@@ -15,7 +15,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
+from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
 
 LEVELS = ("O1", "O2", "O3")
 

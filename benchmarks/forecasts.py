@@ -19,9 +19,11 @@ import ab_machine
 import torch
 from forecast_cases import CASES
 
-from ampcompat.abtest import Report, compare, recorded_run, seeding
-from ampcompat.abtest.record import Recorder
-from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+from ampcompat.abtest import Report, compare
+from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+from ampcompat.abtest.recording import forced_run
+from ampcompat.abtest.recording.recorder import Recorder
+from ampcompat.abtest.running import seeding
 from ampcompat.tools.forecast import recorded_forecast
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
@@ -98,11 +100,11 @@ def forecast_of(case):
 def record(case, on_event, options):
     """Record a case at O0, as ``ampcompat forecast`` does."""
     recorder = Recorder(recorded_forecast.STEPS, on_event)
-    run_options = recorded_run.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
+    run_options = forced_run.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
     with seeding.restored():
         seeding.seed_all(0, 0)
-        with recorded_run.recorded_at("O0", recorder, run_options):
-            end = recorded_run.run_to_end(recorder, case.train, ())
+        with forced_run.recorded_at("O0", recorder, run_options):
+            end = forced_run.run_to_end(recorder, case.train, ())
     if end["end"] == "failed":
         raise RuntimeError(end["traceback"])
 

@@ -13,7 +13,7 @@ The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", sectio
 gradients 2, float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at
 the same time. ampcompat holds 18 and two bytes for each element of the last chunks (``tensor_lists.chunked``):
 float32 gradients, since any optimizer may read them, but half ones are freed chunk by chunk while they are copied.
-The smallest params' gradients keep their memory between steps (``optimizers.master_chunks``, at most 4 MiB). A
+The smallest params' gradients keep their memory between steps (``engine.master_weights.chunks``, at most 4 MiB). A
 second backward pass before the step (accumulation) holds 20.
 
     python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--device cpu]
@@ -26,7 +26,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampcompat
-from ampcompat import amp, tensor_lists
+from ampcompat import amp
+from ampcompat.support import tensor_lists
 
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16

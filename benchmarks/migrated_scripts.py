@@ -16,7 +16,7 @@ import tempfile
 import ab_machine
 
 from ampcompat.abtest import Report
-from ampcompat.abtest.verdict import ACCEPTED, judge
+from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WRITTEN_BY_USERS = "tests/migrate/user_scripts/"

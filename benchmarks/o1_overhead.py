@@ -22,7 +22,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.casting import half_emulation
+from ampcompat.engine.casting import half_emulation
 from ampcompat.opt_levels import OPT_LEVELS
 
 

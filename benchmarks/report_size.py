@@ -16,7 +16,7 @@ import resource
 import tempfile
 import time
 
-from ampcompat.abtest.event_log import apply_event
+from ampcompat.abtest.recording.event_log import apply_event
 from ampcompat.abtest.report_data import Report, Run
 from ampcompat.cli import main as command
 

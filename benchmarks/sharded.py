@@ -25,7 +25,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.memory.storages import sizes_in
+from ampcompat.tools.memory.storages import sizes_in
 
 # Of hooks: CommDebugMode's own on backward, and FSDP2's on outputs that are views, which nothing here writes to.
 warnings.filterwarnings("ignore", "Full backward hook is firing|FSDP2-wrapped module")

@@ -10,10 +10,11 @@ import torch
 from helpers import forked, half_kernels, precision, snapshots
 
 import ampcompat
-from ampcompat import casting, opt_levels
+from ampcompat import opt_levels
+from ampcompat.engine import casting
+from ampcompat.engine.session import process_state
 from ampcompat.errors import AmpValueError
-from ampcompat.torch_compat import features
-from ampcompat.training import state
+from ampcompat.support.torch_compat import features
 
 ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
@@ -82,9 +83,9 @@ def torch_is_left_untouched():
     (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
     yield
     ampcompat.reset()
-    state.registrations.clear()
-    state.lists.restore()
-    state.allow_incoming_model_not_fp32 = state.hard_override = False
+    process_state.registrations.clear()
+    process_state.lists.restore()
+    process_state.allow_incoming_model_not_fp32 = process_state.hard_override = False
     for name in set(snapshots.settings()) - set(environment):
         del os.environ[name]
     assert snapshots.differences_settled(before) == []

@@ -5,56 +5,22 @@ import pathlib
 import sys
 
 import ampcompat
-from ampcompat.casting.base import CastBackend
+from ampcompat.engine.casting.cast_backend import CastBackend
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
-#: From the ground up. A module imports from its own layer and from those below.
-LAYERS = [
-    "errors",
-    "opt_levels",
-    "torch_compat",
-    "nested",
-    "patching",
-    "swapped_tensors",
-    "written_memory",
-    "weak_list",
-    "tensor_lists",
-    "notices",
-    "observer",
-    "module_hook",
-]
-LAYERS += [
-    "accumulation_groups",
-    "op_table",
-    "casting",
-    "loss_scaling",
-    "optimizers",
-    "models",
-    "memory",
-    "diagnostics",
-]
-LAYERS += [
-    "training",
-    "apex",
-    "cuda_redirect",
-    "amp",
-    "sessions",
-    "tools.estimate",
-    "memory_tools",
-    "forced_levels",
-    "mmcv",
-    "abtest",
-    "tools.script_estimate",
-    "selftest",
-    "check",
-    "migrate",
-    "checkpoint_files",
-    "tools.forecast",
-    "tools",
-    "as_apex",
-    "cli",
-    "__main__",
-]
+#: From the ground up: a module imports from its own layer and from those below. Other tools share one.
+LAYERS = """
+    errors opt_levels support.torch_compat support
+    engine.op_table engine.casting engine.loss_scaling engine.master_weights engine.patched_optimizers engine.models
+    engine.session engine.amp_names engine
+    tools.memory tools.diagnostics amp sessions
+    apex cuda_redirect mmcv
+    tools.estimate tools.memory_api tools.forced_levels
+    abtest.packed_numbers abtest.schema abtest.outcomes abtest.report_data abtest.planned_run abtest.row_names
+    abtest.report.number_format abtest.recording abtest.judging
+    abtest.report abtest.running abtest
+    tools as_apex cli __main__
+""".split()
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
 OVERRIDES = {
     "CastBackend": CastBackend.__abstractmethods__,
@@ -66,13 +32,10 @@ IDS = [str(path.relative_to(ROOT)) for path in MODULES]
 
 
 def layer_of(dotted):
-    """Return the height of a module; names of the package itself (its version) may be imported anywhere.
-
-    Each tool has a layer of its own.
-    """
+    """Return the height of a module; names of the package itself (its version) may be imported anywhere."""
     parts = dotted.split(".")
-    layer = ".".join(parts[:2]) if parts[0] == "tools" else parts[0]
-    return LAYERS.index(layer) if layer in LAYERS else -1
+    names = [".".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+    return next((LAYERS.index(name) for name in names if name in LAYERS), -1)
 
 
 def dotted_name(path):
@@ -85,16 +48,14 @@ NAMES = set(map(dotted_name, MODULES))
 
 
 def imported(path):
-    """Return the names, relative to the package, of the modules that a module imports, within functions too.
+    """Return the names, relative to the package, of the modules that a module imports.
 
-    Imports for type checkers alone, which never run, do not count.
+    Imports within functions and for type checkers count too.
     """
     package = path.relative_to(ROOT).parts[:-1]
     found, tree = set(), ast.parse(path.read_text())
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
-    typing_only = {node for block in blocks for each in block.body for node in ast.walk(each)}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or node in typing_only:
+        if not isinstance(node, ast.ImportFrom):
             continue
         parts = tuple((node.module or "").split(".")) if node.module else ()
         if node.level:
@@ -135,11 +96,21 @@ def test_no_imports_form_a_cycle_late_imports_included():
     assert imports == {}
 
 
-def test_training_imports_neither_memory_measurement_nor_diagnostics():
-    for path in ROOT.glob("training/*.py"):
-        assert [
-            name for name in imported(path) if name.split(".")[0] in ("memory", "memory_tools", "diagnostics")
-        ] == []
+def test_the_top_level_is_short():
+    entries = [path for path in ROOT.iterdir() if path.name != "__pycache__"]
+    assert len([path for path in entries if path.is_dir()]) <= 8
+    assert len([path for path in entries if path.is_file()]) <= 8
+
+
+def test_no_two_classes_have_one_name():
+    """Apart from private ones, and from those that Apex and MMCV have under one name each."""
+    theirs = {"LossScaler", "FusedSGD", "FP16_Optimizer"}
+    homes = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in theirs:
+                homes.setdefault(node.name, []).append(own_name(path))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 def test_every_module_has_a_docstring():
@@ -186,10 +157,10 @@ def public_definitions(tree):
 
 def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
     allowed = {
-        "patching.py",
-        "models/forward.py",  # a class's forward stays as long as its marked instances, not as long as a session
-        "casting/wrappers.py",  # marks the wrapper that it has just made
-        "apex/state_view.py",  # a view: what is set on it goes to training.state
+        "support/patching.py",
+        "engine/models/forward.py",  # a class's forward stays as long as its marked instances, not as long as a session
+        "engine/casting/wrappers.py",  # marks the wrapper that it has just made
+        "engine/amp_names/state_view.py",  # a view: what is set on it goes to process_state
     }
     calls = [
         name
@@ -202,5 +173,5 @@ def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
 
 def test_only_torch_compat_features_reads_versions():
     assert [name for name, path in zip(IDS, MODULES) if "torch.__version__" in path.read_text()] == [
-        "torch_compat/features.py"
+        "support/torch_compat/features.py"
     ]

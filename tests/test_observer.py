@@ -5,8 +5,8 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.observer import Observer
-from ampcompat.training import state
+from ampcompat.engine.session import process_state
+from ampcompat.support.observer import Observer
 
 
 class CallRecorder(Observer):
@@ -58,7 +58,7 @@ def test_the_methods_of_an_observer_are_called_in_order(level, overflows):
 
 def test_process_wide_observers_are_added_to_every_new_session(monkeypatch):
     recorder = CallRecorder()
-    monkeypatch.setattr(state, "observers", [recorder])
+    monkeypatch.setattr(process_state, "observers", [recorder])
     train("O1", False)
     ampcompat.reset()
     assert recorder.calls[0] == ("initialized", 1, 1)

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from ampcompat.patching import PatchStack, run_all
+from ampcompat.support.patching import PatchStack, run_all
 
 
 class Base:

@@ -5,8 +5,8 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
-from ampcompat import tensor_lists
-from ampcompat.torch_compat import features as torch_facts
+from ampcompat.support import tensor_lists
+from ampcompat.support.torch_compat import features as torch_facts
 
 DTYPES = [torch.float32, torch.float64]
 

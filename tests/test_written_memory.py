@@ -8,8 +8,8 @@ import numpy
 import pytest
 import torch
 
-from ampcompat.patching import PatchStack
-from ampcompat.written_memory import WrittenMemory
+from ampcompat.support.patching import PatchStack
+from ampcompat.support.written_memory import WrittenMemory
 
 
 @pytest.fixture

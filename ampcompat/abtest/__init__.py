@@ -3,7 +3,7 @@
 Reports can be read and drawn where torch is not installed; only ``compare`` imports it.
 """
 
-from .metrics import log
+from .recording.metrics import log
 from .report.html import to_frame, to_html
 from .report.renderer import save_figure
 from .report.text import to_text
@@ -19,6 +19,6 @@ def __getattr__(name):
     """Import ``compare``, and torch with it, when it is first used."""
     if name != "compare":
         raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    from .comparison import compare
+    from .running.comparison import compare
 
     return globals().setdefault("compare", compare)

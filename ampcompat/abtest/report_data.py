@@ -13,8 +13,8 @@ from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpValueError
 from . import schema
-from .columns import Numbers, Rows
 from .outcomes import Equivalence, Speed
+from .packed_numbers import Numbers, Rows
 from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
 
 SCHEMA = 2

@@ -9,8 +9,8 @@ from array import array
 from dataclasses import MISSING, dataclass, field, fields
 from typing import List, Optional
 
-from . import columns
-from .columns import Numbers, Rows
+from . import packed_numbers
+from .packed_numbers import Numbers, Rows
 
 #: Characters of a wrong value that an error shows.
 SHOWN = 40
@@ -76,7 +76,7 @@ TEXT = _scalar("text", _is_text)
 COUNT = _scalar("a whole number from 0 up", _is_count)
 BYTES = _scalar("a number of bytes", lambda value: type(value) is int and abs(value) < 2**63)
 SHARE = _scalar("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
-NUMBER = _scalar("a number", _is_number, write=columns.json_number, convert=_number)
+NUMBER = _scalar("a number", _is_number, write=packed_numbers.json_number, convert=_number)
 
 
 def choice(names):
@@ -203,7 +203,7 @@ def column(says, types, limits=None):
 
     def read(tree, place):
         try:
-            found = columns.unpacked(tree if isinstance(tree, list) else [[]])
+            found = packed_numbers.unpacked(tree if isinstance(tree, list) else [[]])
         except ValueError as error:
             raise wrong(place, error.args[0] if isinstance(tree, list) else tree, says) from None
         kinds = set(map(type, found))
@@ -215,7 +215,7 @@ def column(says, types, limits=None):
             raise wrong("{}[{}]".format(place, index), found[index], "a value of " + says)
         return found
 
-    return Form(says, read, columns.packed)
+    return Form(says, read, packed_numbers.packed)
 
 
 def converted(form, read, write):
@@ -235,7 +235,7 @@ def converted(form, read, write):
 
 
 def _steps(gaps):
-    steps = Numbers("i", columns.sums(gaps))
+    steps = Numbers("i", packed_numbers.sums(gaps))
     if steps and min(steps) < 0:
         raise ValueError("step {} is below 0".format(min(steps)))
     return steps
@@ -243,7 +243,7 @@ def _steps(gaps):
 
 _COUNTS = column("whole numbers from 0 up", {int}, (0, 2**31 - 1))
 _MICROSECONDS = column("whole numbers from 0 up", {int}, (0, 2**53))
-STEPS = converted(column("whole numbers", {int}, (-(2**31), 2**31)), _steps, columns.differences)
+STEPS = converted(column("whole numbers", {int}, (-(2**31), 2**31)), _steps, packed_numbers.differences)
 SAMPLES = converted(_COUNTS, lambda counts: Numbers("i", counts), list)
 SECONDS = converted(
     _MICROSECONDS,
@@ -272,7 +272,7 @@ class Series:
     def of(cls, rows):
         """Return the series of ``Rows``."""
         steps, *losses, values = rows.columns
-        single = columns.single(values)
+        single = packed_numbers.single(values)
         return cls(steps, losses[0] if losses else None, *((64, values) if single is None else (32, single)))
 
     def rows(self, types):

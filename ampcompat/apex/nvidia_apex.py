@@ -166,7 +166,7 @@ def _spec_in(package, name):
 
 
 def _has_gpu():
-    from ..torch_compat import features  # imported here, because importing apex must not load torch
+    from ..support.torch_compat import features  # imported here, because importing apex must not load torch
 
     return "cuda" in features.available_devices()
 

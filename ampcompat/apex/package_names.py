@@ -10,7 +10,7 @@ class DeprecatedFeatureWarning(FutureWarning):
 
 def deprecated_warning(msg):
     """Warn with ``DeprecatedFeatureWarning``, on the first rank only."""
-    from ..notices import is_first_rank
+    from ..support.notices import is_first_rank
 
     if is_first_rank():
         warnings.warn(msg, DeprecatedFeatureWarning, stacklevel=2)

@@ -11,12 +11,12 @@ import sys
 import warnings
 import zipfile
 
-from ..abtest import advice, export
-from ..abtest.plan import COMMANDS, write_plan
+from ..abtest.judging import advice
+from ..abtest.judging.summary import summarize
 from ..abtest.planned_run import PLACEHOLDER
-from ..abtest.report import renderer
-from ..abtest.subprocess_run import exit_code, sigterm_as_interrupt
-from ..abtest.summary import summarize
+from ..abtest.report import export, renderer
+from ..abtest.running.cluster_plan import COMMANDS, write_plan
+from ..abtest.running.subprocess_parent import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files

@@ -5,15 +5,15 @@ import shlex
 import shutil
 import textwrap
 
-from ..abtest import export
 from ..abtest.planned_run import PLACEHOLDER, script_file
+from ..abtest.report import export
 from ..abtest.report.html import to_html
 from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
-from ..check.conditions import conditional_calls_in
 from ..cuda_redirect import missing_cuda
+from ..tools.check.conditions import conditional_calls_in
 from .find_keep_fp32 import find_in_processes
 
 

@@ -5,9 +5,9 @@ import os
 import sys
 import time
 
-from ..check import check as check_paths
-from ..check.sarif import to_sarif
-from ..check.text_report import to_text
+from ..tools.check import check as check_paths
+from ..tools.check.sarif import to_sarif
+from ..tools.check.text_report import to_text
 from .argument_parser import CommandParser
 
 #: Seconds between two updates of the progress bar.

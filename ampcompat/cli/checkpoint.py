@@ -2,8 +2,8 @@
 
 import os
 
-from ..checkpoint_files import LAYOUTS, Contents, convert, read, write
 from ..errors import AmpError
+from ..tools.checkpoint_files import LAYOUTS, Contents, convert, read, write
 from .argument_parser import CommandParser
 
 

@@ -32,7 +32,7 @@ def check_option(parser, device):
     if device is not None and sys.flags.no_site:
         parser.error("Python was started with -S, and --device needs the module site; leave out one of them.")
     if device not in (None, "cpu"):  # the CPU is always available; importing torch takes a second
-        from ..torch_compat import features
+        from ..support.torch_compat import features
 
         if device not in features.available_devices():
             available = ", ".join(features.available_devices())

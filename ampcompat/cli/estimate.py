@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 
-from ..abtest.subprocess_run import START
+from ..abtest.running.subprocess_parent import START
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import startup
 from ..errors import AmpError
-from ..memory import report
-from ..memory.bytes_by_kind import BytesByKind, format_bytes
 from ..tools.estimate.batches import batch_table, parse_size
+from ..tools.memory import report
+from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run import parse_level, script_command
 

@@ -3,10 +3,10 @@
 import itertools
 from dataclasses import replace
 
-from ..abtest import keep_fp32
+from ..abtest.judging import keep_fp32
+from ..abtest.judging.verdict import ACCEPTED, judge
 from ..abtest.report_data import Report
-from ..abtest.subprocess_run import SubprocessRun
-from ..abtest.verdict import ACCEPTED, judge
+from ..abtest.running.subprocess_parent import SubprocessRun
 
 
 def find(report, level, run_candidate):

@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from ..abtest import equivalence
-from ..abtest.rows import name_of
-from ..abtest.verdict import REJECTED
+from ..abtest.judging import equivalence
+from ..abtest.judging.verdict import REJECTED
+from ..abtest.row_names import name_of
 from ..errors import AmpValueError
 
 #: The exit code where a row has one of the results of ``--fail-on``.

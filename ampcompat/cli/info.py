@@ -8,26 +8,27 @@ import sys
 
 import torch
 
-from .. import __version__, casting
+from .. import __version__
 from ..apex import nvidia_apex
-from ..casting import half_emulation, patch_targets
+from ..engine import casting
+from ..engine.casting import half_emulation, patch_targets
+from ..engine.op_table import expansion
 from ..errors import AmpError
-from ..op_table import rules
 from ..opt_levels import OPT_LEVELS
-from ..torch_compat import features, private_api
+from ..support.torch_compat import features, private_api
 from .argument_parser import CommandParser
 
 #: What each rule of the op table does.
 RULES = {
-    rules.HALF: "inputs are cast to float16 (O1) or bfloat16 (O4)",
-    rules.FLOAT: "inputs are cast to float32",
-    rules.PROMOTE: "inputs are cast to the widest dtype among them",
-    rules.SEQUENCE: "the tensors of a list are cast to the widest dtype among them",
-    rules.BANNED: "raises an error for float16 inputs (O1) or bfloat16 inputs (O4)",
-    rules.FLOAT_IN_PLACE: "in-place form of `float`: computed in float32, the tensor keeps its dtype",
-    rules.FOLLOW_SELF: "in-place form of `half` and `promote`: the other inputs are cast to the tensor's dtype",
-    rules.PASSTHROUGH: "no casts, also not in the functions that it calls",
-    rules.FLOAT32_INSIDE: "on a CPU computed in float32; the result has the dtype of the input",
+    expansion.HALF: "inputs are cast to float16 (O1) or bfloat16 (O4)",
+    expansion.FLOAT: "inputs are cast to float32",
+    expansion.PROMOTE: "inputs are cast to the widest dtype among them",
+    expansion.SEQUENCE: "the tensors of a list are cast to the widest dtype among them",
+    expansion.BANNED: "raises an error for float16 inputs (O1) or bfloat16 inputs (O4)",
+    expansion.FLOAT_IN_PLACE: "in-place form of `float`: computed in float32, the tensor keeps its dtype",
+    expansion.FOLLOW_SELF: "in-place form of `half` and `promote`: the other inputs are cast to the tensor's dtype",
+    expansion.PASSTHROUGH: "no casts, also not in the functions that it calls",
+    expansion.FLOAT32_INSIDE: "on a CPU computed in float32; the result has the dtype of the input",
 }
 
 
@@ -115,5 +116,5 @@ def _table():
         yield "{:14} : {}".format(rule, meaning)
     yield ""
     yield "{:14} {:54} {}".format("rule", "function", "reason")
-    for _, row in patch_targets.place(rules.rows()):
+    for _, row in patch_targets.place(expansion.rows()):
         yield "{:14} {:54} {}".format(row.rule, "{}.{}".format(row.owner, row.name), row.reason)

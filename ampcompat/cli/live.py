@@ -6,7 +6,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from ..abtest.event_log import apply_event
+from ..abtest.recording.event_log import apply_event
 from ..abtest.report.html import to_html
 from ..abtest.report_data import Report, Run
 

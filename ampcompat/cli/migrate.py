@@ -28,7 +28,7 @@ def migrate(arguments):
     if options.output and os.path.isfile(options.output) and not options.force:
         parser.error("{} exists; give --force to replace it".format(options.output))
     try:
-        from ..migrate import migrate as rewrite
+        from ..tools.migrate import migrate as rewrite
     except ImportError as error:
         if error.name != "libcst":
             raise

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from ..abtest.number_format import duration, number, scale
+from ..abtest.report.number_format import duration, number, scale
 
 #: Seconds between two updates of a bar, and between two lines where there is no terminal.
 BAR_INTERVAL, LINE_INTERVAL = 0.1, 10.0

@@ -5,16 +5,16 @@ import os
 import shutil
 import textwrap
 
-from ..abtest import plan
-from ..abtest.advice import advise
+from ..abtest.judging.advice import advise
+from ..abtest.judging.summary import summarize
 from ..abtest.report import charts
 from ..abtest.report.html import to_html
 from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
+from ..abtest.report.setting_differences import differing
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
-from ..abtest.settings import differing
-from ..abtest.summary import summarize
+from ..abtest.running import cluster_plan
 from ..errors import AmpError
 from . import gate_options, target_option
 from .argument_parser import CommandParser
@@ -70,16 +70,16 @@ def _read(paths, merges):
     reports, missing = [], []
     for path in paths:
         if os.path.isdir(path):
-            report, lacking = plan.collect(path)
+            report, lacking = cluster_plan.collect(path)
             if not report.runs:
-                commands = os.path.join(path, plan.COMMANDS)
+                commands = os.path.join(path, cluster_plan.COMMANDS)
                 raise AmpError("none of {} runs is there yet: run {}".format(len(lacking), commands))
             missing += lacking
         else:
             report = Report.load(path)
         reports.append((path, report))
     if merges:
-        whole, missing = plan.merge(reports)
+        whole, missing = cluster_plan.merge(reports)
         reports = [(paths[0], whole)]
     return reports, missing
 

@@ -14,8 +14,8 @@ import sys
 from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
-from ..forced_levels import startup as forced_levels
-from ..training import state
+from ..engine.session import process_state
+from ..tools.forced_levels import startup as forced_levels
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
@@ -33,7 +33,7 @@ def run(arguments):
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
     overrides = {name: getattr(options, name) for name in ("opt_level", "backend", "verbosity", "dtypes", "diagnose")}
-    state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
+    process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
     device_option.apply_option(parser, options.device)
     if options.opt_level is not None:

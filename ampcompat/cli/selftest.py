@@ -4,8 +4,8 @@ import functools
 import shutil
 
 from ..errors import AmpError
-from ..selftest import runner
-from ..torch_compat import features
+from ..support.torch_compat import features
+from ..tools.selftest import runner
 from .argument_parser import CommandParser
 
 

@@ -9,11 +9,11 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from ..abtest.execution import Recorded, add_recorded, run_all
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
-from ..abtest.rows import UNCHANGED
-from ..abtest.subprocess_run import SubprocessRun
+from ..abtest.row_names import UNCHANGED
+from ..abtest.running.execution import Recorded, add_recorded, run_all
+from ..abtest.running.subprocess_parent import SubprocessRun
 from . import shares
 
 #: How a run ends that is not done again.
@@ -230,8 +230,8 @@ def _check_versions(known, planned, identity, source):
 
 def run_in_process(options, planned, report, progress, outputs):
     """Do the runs in this process."""
-    from ..abtest import child_process
-    from ..abtest.comparison import RunOptions, run_levels
+    from ..abtest.running import subprocess_child
+    from ..abtest.running.comparison import RunOptions, run_levels
     from ..apex import install
 
     printed = io.StringIO()
@@ -250,13 +250,13 @@ def run_in_process(options, planned, report, progress, outputs):
             printed.truncate()
 
     labels = {(each.level, each.repeat): each.label for each in planned}
-    hidden_files = child_process.HIDDEN_FILES + (__file__,)
+    hidden_files = subprocess_child.HIDDEN_FILES + (__file__,)
     run_options = RunOptions(hidden_files=hidden_files, **planned[0].options)
     quiet = contextlib.nullcontext() if options.verbose else contextlib.redirect_stdout(printed)
     install.install()
     try:
         with quiet:
-            train = lambda level: child_process.run_script(planned[0].command)  # noqa: E731
+            train = lambda level: subprocess_child.run_script(planned[0].command)  # noqa: E731
             run_levels(report, train, list(labels), options.steps, options.seed, run_options, on_event)
     finally:
         install.uninstall()

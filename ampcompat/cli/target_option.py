@@ -2,7 +2,7 @@
 
 import argparse
 
-from ..abtest import target
+from ..abtest.judging import time_to_target
 from ..errors import AmpValueError
 
 
@@ -14,7 +14,7 @@ def add_option(parser):
 
 def _target(text):
     try:
-        target.parse(text)
+        time_to_target.parse(text)
     except AmpValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 
-from ..abtest.rows import UNCHANGED, script_name
+from ..abtest.row_names import UNCHANGED, script_name
 from . import device_option
 from .argument_parser import CommandParser
 from .run import add_training_options, parse_level

@@ -24,7 +24,7 @@ def redirect_device(device):
         AmpValueError: this machine or torch has no such device.
     """
     # Late, since Python imports this package when it starts, where a script may never need either.
-    from ..training import state
+    from ..engine.session import process_state
     from .redirection import Redirection
 
     redirection = Redirection(device)
@@ -32,7 +32,7 @@ def redirect_device(device):
     with ExitStack() as leaving:
         leaving.callback(redirection.undo)
         # Before that: a session wraps the replacements, and would restore them when it is closed.
-        leaving.callback(_close_all_but, state, list(state.sessions))
+        leaving.callback(_close_all_but, process_state, list(process_state.sessions))
         yield redirection.target
 
 

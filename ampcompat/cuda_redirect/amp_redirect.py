@@ -10,8 +10,8 @@ import inspect
 
 import torch
 
-from .. import tensor_lists
-from ..torch_compat import features
+from ..support import tensor_lists
+from ..support.torch_compat import features
 
 
 def _translated_type(target, device_type):

@@ -8,7 +8,7 @@ import inspect
 
 import torch
 
-from ..torch_compat.process_groups import destroy_groups_at_exit, import_functions_of_default_group
+from ..support.torch_compat.process_groups import destroy_groups_at_exit, import_functions_of_default_group
 
 
 def _without_cuda_activity(target, activities):

@@ -8,8 +8,8 @@ from types import FunctionType
 
 import torch
 
-from ..casting import compile, jit_script
-from ..patching import PatchStack
+from ..engine.casting import compile, jit_script
+from ..support.patching import PatchStack
 from . import (
     amp_redirect,
     arguments,
@@ -21,8 +21,8 @@ from . import (
     tensor_types,
     unsupported,
 )
+from .after_import import ImportHook
 from .cuda_queries import CudaQueries
-from .import_hook import ImportHook
 from .target import Target
 
 _MODULES = (amp_redirect, class_proxies, single_device, streams, tensor_movement, tensor_types, unsupported)

@@ -8,7 +8,7 @@ import functools
 
 import torch
 
-from ..torch_compat.thread_context import in_process_group
+from ..support.torch_compat.thread_context import in_process_group
 
 
 def data_parallel_init(target, original):

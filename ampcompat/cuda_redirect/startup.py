@@ -7,7 +7,7 @@ Nothing else reaches every child (spawned, forked, started by torchrun) without 
 
 import os
 
-from .import_hook import ImportHook
+from .after_import import ImportHook
 
 #: The environment variable with the device that replaces CUDA.
 VARIABLE = "AMPCOMPAT_DEVICE"

@@ -10,7 +10,7 @@ import threading
 import torch
 
 from ..errors import AmpValueError
-from ..torch_compat import features
+from ..support.torch_compat import features
 
 #: Devices without a module of functions such as ``torch.mps``.
 _WITHOUT_MODULE = ("cpu", "meta")

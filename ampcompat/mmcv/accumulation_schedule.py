@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from ..accumulation_groups import group_bounds
 from ..errors import AmpValueError
+from ..support.accumulation_groups import group_bounds
 
 
 class GroupPosition(NamedTuple):

@@ -4,7 +4,7 @@ import torch.distributed as dist
 
 from ..apex.parallel import collectives
 from ..errors import AmpError
-from ..torch_compat.thread_context import world_size
+from ..support.torch_compat.thread_context import world_size
 
 _AVERAGING_WRAPPERS = frozenset(["DistributedDataParallel", "FullyShardedDataParallel"])
 

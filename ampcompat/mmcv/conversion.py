@@ -4,13 +4,13 @@ import functools
 
 import torch
 
+from ..engine.models import forward
 from ..errors import AmpTypeError
-from ..models import forward
-from ..nested import cast_floating
-from ..observer import Observer
 from ..opt_levels import HALF
-from ..patching import PatchStack
-from ..torch_compat import features
+from ..support.nested import cast_floating
+from ..support.observer import Observer
+from ..support.patching import PatchStack
+from ..support.torch_compat import features
 from . import session_access
 
 

@@ -9,9 +9,9 @@ from itertools import zip_longest
 
 import torch
 
+from ..engine.session.process_casts import ProcessCasts
 from ..errors import AmpTypeError
-from ..nested import BYTES, cast_floating
-from ..training.process_casts import ProcessCasts
+from ..support.nested import BYTES, cast_floating
 from . import session_access
 
 

@@ -10,11 +10,11 @@ import logging
 import torch
 
 from .. import amp, opt_levels
+from ..engine.patched_optimizers.record import record_of
+from ..engine.session import process_state
+from ..engine.session.backward_pass import WHERE_EQUAL
 from ..errors import AmpError, AmpTypeError
-from ..optimizers.record import record_of
-from ..torch_compat.thread_context import world_size
-from ..training import state
-from ..training.backward_pass import WHERE_EQUAL
+from ..support.torch_compat.thread_context import world_size
 from . import session_access
 from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
 from .allreduce import allreduce_grads, averages_gradients, unwrap
@@ -68,7 +68,7 @@ class OptimizerHook(Hook):
         optimizer.zero_grad()
 
     def _scaled_loss(self, optimizer, loss, position):
-        session = state.current()
+        session = process_state.current()
         if session is None or not session.enabled or record_of(optimizer) is None:
             return contextlib.nullcontext(_divide_loss(loss, position))
         return _scale_loss(session, optimizer, loss, 0, position)
@@ -195,7 +195,7 @@ class Fp16OptimizerHook(OptimizerHook):
         optimizer.zero_grad()
 
     def _scaled_loss(self, optimizer, loss, position):
-        session = state.current()
+        session = process_state.current()
         if session is not None and not session.enabled:
             return contextlib.nullcontext(_divide_loss(loss, position))
         if session is None or record_of(optimizer) is None:

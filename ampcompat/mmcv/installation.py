@@ -5,7 +5,7 @@ import importlib
 import torch
 
 from ..errors import AmpError
-from ..patching import PatchStack
+from ..support.patching import PatchStack
 from . import conversion, decorators, hooks, loss_scaler, session_access
 from .hook_base import import_mmcv_runner
 

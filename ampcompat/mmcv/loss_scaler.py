@@ -5,8 +5,8 @@ every MMCV can resume from it, and its checkpoints can be resumed here.
 """
 
 from ..apex.fp16_utils.loss_scaler import has_non_finite
+from ..engine.loss_scaling import scaler
 from ..errors import AmpError, AmpTypeError, AmpValueError
-from ..loss_scaling import scaler
 from ..opt_levels import DYNAMIC, parse_scale
 
 STATIC = "static"

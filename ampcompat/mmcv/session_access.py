@@ -7,15 +7,15 @@ The first decorated call or hook opens it, and ``ampcompat.reset()`` closes it. 
 import threading
 
 from .. import opt_levels
-from ..training import state
-from ..training.session import new_session
+from ..engine.session import process_state
+from ..engine.session.session import new_session
 
 _LOCK = threading.Lock()
 
 
 def session(opt_level="O1"):
     """Return the current session, which may be disabled; open one at ``opt_level`` if there is none."""
-    current = state.current()
+    current = process_state.current()
     return current if current is not None and _is_usable(current) else _open_session(opt_level)
 
 
@@ -25,10 +25,10 @@ def _is_usable(session):
 
 def _open_session(opt_level):
     with _LOCK:  # replicas of a model run in threads, and the first of them opens it for all
-        current = state.current()
+        current = process_state.current()
         if current is None:
             current = new_session()
-            state.sessions.append(current)
+            process_state.sessions.append(current)
         resolved = policy(current, opt_level)
         if not _is_usable(current) and resolved.patch_torch_functions:
             current.process_casts.is_regional = True

@@ -16,9 +16,12 @@ from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.abtest import Report, Run, compare, comparison, log, record, summary, to_text
+from ampcompat.abtest import Report, Run, compare, log, to_text
+from ampcompat.abtest.judging import summary
+from ampcompat.abtest.recording import recorder
+from ampcompat.abtest.running import comparison
+from ampcompat.engine.session import process_state
 from ampcompat.errors import AmpError
-from ampcompat.training import state
 
 STEPS = 6
 
@@ -146,7 +149,7 @@ def test_a_training_without_anything_to_compare_fails_with_the_reason(train_noth
 
 
 def test_ctrl_c_keeps_what_was_measured():
-    from ampcompat.abtest.comparison import RunOptions, run_levels
+    from ampcompat.abtest.running.comparison import RunOptions, run_levels
 
     def interrupted(level):
         train(steps=2)
@@ -161,7 +164,7 @@ def test_ctrl_c_keeps_what_was_measured():
         ("O1", "interrupted", 2),
     ]
     assert report.advice
-    assert state.observers == [] and ampcompat.current() is None
+    assert process_state.observers == [] and ampcompat.current() is None
 
 
 def test_overflows_are_recorded_with_the_reduced_scale():
@@ -241,7 +244,7 @@ def test_a_training_that_never_initializes_ends_the_series_after_its_first_run()
 
 def test_in_timed_steps_nothing_is_watched(monkeypatch):
     """By counting: tensor statistics are computed in watched steps alone, and only settled steps' times count."""
-    from ampcompat.diagnostics import activation_hooks, tensor_stats
+    from ampcompat.tools.diagnostics import activation_hooks, tensor_stats
 
     calls, per_step, hooks = [], [], []
 
@@ -408,7 +411,7 @@ def test_inside_a_session_it_is_an_error():
 def test_the_batch_size_is_read_from_the_arguments_of_a_model():
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
     for value, size in [(({}, {"a": [torch.ones(7, 1)]}), 7), (packed, 2), (torch.ones(()), None), (("text", 3), None)]:
-        assert record._batch_size(value) == size
+        assert recorder._batch_size(value) == size
 
 
 def test_without_an_observer_nothing_is_read_from_the_device(monkeypatch):

@@ -7,8 +7,9 @@ from statistics import mean, stdev
 import pytest
 from test_verdict import curve, report_with, run_with
 
-from ampcompat.abtest import Report, advice, to_text
-from ampcompat.abtest.summary import summarize
+from ampcompat.abtest import Report, to_text
+from ampcompat.abtest.judging import advice
+from ampcompat.abtest.judging.summary import summarize
 from ampcompat.cli import main
 from ampcompat.errors import AmpValueError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampcompat.abtest.event_log import EventReader, EventWriter, apply_event
+from ampcompat.abtest.recording.event_log import EventReader, EventWriter, apply_event
 from ampcompat.abtest.report_data import Run
 
 

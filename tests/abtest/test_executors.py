@@ -10,10 +10,11 @@ from helpers import forked
 from helpers.processes import ROOT, environment
 
 from ampcompat import amp
-from ampcompat.abtest import compare, execution
-from ampcompat.abtest.execution import Recorded, run_all
+from ampcompat.abtest import compare
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.report_data import NEVER_INITIALIZED, Run
+from ampcompat.abtest.running import execution
+from ampcompat.abtest.running.execution import Recorded, run_all
 from ampcompat.errors import AmpError
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")

@@ -9,7 +9,8 @@ import types
 import pytest
 from helpers.made_reports import made_run
 
-from ampcompat.abtest import Report, export
+from ampcompat.abtest import Report
+from ampcompat.abtest.report import export
 
 
 @pytest.fixture

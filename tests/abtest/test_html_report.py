@@ -7,7 +7,8 @@ import pytest
 from helpers.made_reports import HOSTILE, MADE
 from helpers.pages import PageReader, skip_without_report_extra
 
-from ampcompat.abtest import Finding, Memory, Report, Run, advice
+from ampcompat.abtest import Finding, Memory, Report, Run
+from ampcompat.abtest.judging import advice
 
 skip_without_report_extra()
 

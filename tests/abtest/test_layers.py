@@ -7,8 +7,11 @@ import torch
 from helpers import precision
 
 from ampcompat import amp
-from ampcompat.abtest import Report, Run, comparison, keep_fp32, layers, to_text
-from ampcompat.abtest.verdict import ACCEPTED, judge
+from ampcompat.abtest import Report, Run, to_text
+from ampcompat.abtest.judging import keep_fp32
+from ampcompat.abtest.judging.verdict import ACCEPTED, judge
+from ampcompat.abtest.recording import layer_errors
+from ampcompat.abtest.running import comparison
 from ampcompat.cli.find_keep_fp32 import find
 
 pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, has no such errors")
@@ -113,8 +116,8 @@ def test_errors_of_gradients_are_those_of_half(level):
     "value, expected, error", [([1.0, 1.0], [1.0, 1.0], 0.0), ([3.0, 4.0], [0.0, 0.0], math.inf), ([0.0], [2.0], 1.0)]
 )
 def test_the_relative_error_is_that_of_norms(value, expected, error):
-    assert layers.relative_error(torch.tensor(value), torch.tensor(expected)) == error
-    assert layers.relative_error(torch.tensor([math.nan]), torch.tensor([1.0])) == math.inf
+    assert layer_errors.relative_error(torch.tensor(value), torch.tensor(expected)) == error
+    assert layer_errors.relative_error(torch.tensor([math.nan]), torch.tensor([1.0])) == math.inf
 
 
 def test_the_search_finds_a_smallest_set():

@@ -10,10 +10,11 @@ import torch
 from helpers import forked, half_kernels
 from helpers.processes import environment
 
-from ampcompat.abtest import Report, child_process
-from ampcompat.abtest.record import Recorder
-from ampcompat.abtest.spawned_ranks import run_first_rank_here
-from ampcompat.patching import PatchStack
+from ampcompat.abtest import Report
+from ampcompat.abtest.recording.recorder import Recorder
+from ampcompat.abtest.running import subprocess_child
+from ampcompat.abtest.running.spawned_ranks import run_first_rank_here
+from ampcompat.support.patching import PatchStack
 
 SCRIPT = """
 import sys
@@ -122,7 +123,7 @@ def test_an_error_of_another_rank_ends_the_run_and_names_the_rank(monkeypatch, c
     if index is not None:  # torch before 1.6 or so does not tell
         error.error_index = index
     monkeypatch.setattr(os, "_exit", codes.append)
-    child_process._end_process(recorder, error)
+    subprocess_child._end_process(recorder, error)
     assert (codes, recorder.run.status) == ([1], "failed")
     assert recorder.run.error == names + ": ValueError: no data"
     assert "ValueError: no data" in capsys.readouterr().err

@@ -7,9 +7,10 @@ from statistics import mean, stdev
 import pytest
 from test_verdict import curve, report_with, run_with
 
-from ampcompat.abtest import Run, advice, to_text
-from ampcompat.abtest.speed import speeds
-from ampcompat.abtest.summary import summarize
+from ampcompat.abtest import Run, to_text
+from ampcompat.abtest.judging import advice
+from ampcompat.abtest.judging.speed import speeds
+from ampcompat.abtest.judging.summary import summarize
 
 #: 97.5 % quantiles of Student's t distribution, from a table: of 2, 3 and 6 degrees of freedom.
 T2, T3, T6 = 4.3027, 3.1824, 2.4469

@@ -6,8 +6,9 @@ from statistics import median
 import pytest
 from test_verdict import report_with, run_with
 
-from ampcompat.abtest import advice, target, to_text
-from ampcompat.abtest.summary import summarize
+from ampcompat.abtest import to_text
+from ampcompat.abtest.judging import advice, time_to_target
+from ampcompat.abtest.judging.summary import summarize
 from ampcompat.errors import AmpValueError
 
 
@@ -80,7 +81,7 @@ def test_of_several_losses_the_first_that_falls_is_the_target():
         run.loss += [(step, 1, value) for step, value in enumerate(falling())]
     report = report_with(baseline, O1=level)
     assert found(report).steps == [by_hand(falling(), 1.01, 10)]
-    assert target.describe(report) == "the baseline's final loss 1"
+    assert time_to_target.describe(report) == "the baseline's final loss 1"
 
 
 def test_one_lucky_batch_does_not_reach_it_and_skipped_steps_count_as_steps():
@@ -147,4 +148,4 @@ def test_long_series_are_smoothed_by_the_same_measure():
 @pytest.mark.parametrize("text", ["", "loss", "loss=", "=1", "loss=low", "loss=nan", "loss=inf"])
 def test_a_target_that_cannot_be_read_is_an_error(text):
     with pytest.raises(AmpValueError, match="NAME=NUMBER, such as loss=0.3"):
-        target.parse(text)
+        time_to_target.parse(text)

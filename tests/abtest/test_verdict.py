@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from ampcompat.abtest import Memory, Report, Run, advice, curves, rows, to_text
-from ampcompat.abtest.differences import t_quantile
-from ampcompat.abtest.number_format import number
-from ampcompat.abtest.summary import summarize
-from ampcompat.abtest.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+from ampcompat.abtest import Memory, Report, Run, row_names, to_text
+from ampcompat.abtest.judging import advice, curves
+from ampcompat.abtest.judging.level_differences import t_quantile
+from ampcompat.abtest.judging.summary import summarize
+from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+from ampcompat.abtest.report.number_format import number
 
 
 def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
@@ -397,14 +398,16 @@ def test_of_scripts_it_is_said_whether_they_train_alike(losses, told, row):
     text = to_text(report)
     assert "level" not in text and "unchanged" not in text and text.splitlines()[2].split()[0] == "script"
     assert "the times say nothing about a GPU" in " ".join(text.split())
-    assert rows.title(report) == "new.py against gan.py"
+    assert row_names.title(report) == "new.py against gan.py"
 
 
 def test_a_script_that_was_edited_during_a_series_is_no_other_script():
     runs = {"O0": run_with(curve()), "O1": run_with(curve())}
     for level, run in runs.items():
         run.identity = {"script": "contents at " + level, "level": level}
-    assert not rows.are_scripts(Report(runs=runs)) and rows.are_scripts(Report(runs=dict(runs, new=runs["O1"])))
+    assert not row_names.are_scripts(Report(runs=runs)) and row_names.are_scripts(
+        Report(runs=dict(runs, new=runs["O1"]))
+    )
 
 
 def test_a_report_without_its_baseline_gets_no_advice():

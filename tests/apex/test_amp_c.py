@@ -9,7 +9,7 @@ from helpers.dispatched import Watch
 
 from ampcompat.apex import install
 from ampcompat.apex.multi_tensor import functions
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 F32, F64 = torch.float32, torch.float64
 SHAPES = [(4, 3), (5,), (2, 1, 2)]

@@ -12,7 +12,7 @@ from helpers.networks import each_setting, initialize, session_of, train_step
 from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
 from ampcompat.apex.contrib.layer_norm import FastLayerNorm
 from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 each_dtype = pytest.mark.parametrize("dtype", dtype_params(*EPS))

@@ -12,8 +12,8 @@ import torch.utils.checkpoint
 from helpers.precision import HIGH, LOW, PAIR
 
 from ampcompat.apex import fp16_utils
-from ampcompat.casting import half_emulation, half_emulation_mode
-from ampcompat.torch_compat import features
+from ampcompat.engine.casting import half_emulation, half_emulation_mode
+from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
     pytest.skip("this torch has no torch function modes", allow_module_level=True)

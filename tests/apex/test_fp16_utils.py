@@ -13,7 +13,7 @@ from ampcompat import amp
 from ampcompat.apex import fp16_utils, install
 from ampcompat.apex.fp16_utils import DynamicLossScaler, FP16_Optimizer, LossScaler
 from ampcompat.errors import AmpError, AmpTypeError, AmpValueError, GradientOverflowError
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 
 def make_network():

@@ -13,7 +13,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers
 from ampcompat.apex.multi_tensor import foreach_ops, fused_adam
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 needs_flags = pytest.mark.skipif(
     not features.has_flagged_sgd("cpu"), reason="this torch has no update that a flag forbids, on the CPU"

@@ -6,7 +6,7 @@ from helpers.half_kernels import trains_in
 from optimizer_cases import PLAIN, fresh_params, made, set_gradients
 
 from ampcompat.apex.contrib import optimizers as legacy_optimizers
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 SCALE = 1024.0
 CASES = PLAIN + [(legacy_optimizers.FusedAdam, None, {}), (legacy_optimizers.FusedSGD, None, {})]

@@ -10,7 +10,7 @@ from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, m
 
 from ampcompat.apex import install, optimizers
 from ampcompat.apex.multi_tensor import fused_adam
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}

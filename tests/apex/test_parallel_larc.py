@@ -12,7 +12,7 @@ from helpers.precision import IS_STAND_IN, low_of
 
 from ampcompat import amp
 from ampcompat.apex.parallel import LARC
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 RATES = (0.5, 0.01)
 DECAYS = (0.1, 0.0)

@@ -8,8 +8,8 @@ from helpers import precision
 
 from ampcompat import amp as ampcompat_amp
 from ampcompat.apex import install
-from ampcompat.loss_scaling import scaler
-from ampcompat.training import state
+from ampcompat.engine.loss_scaling import scaler
+from ampcompat.engine.session import process_state
 
 SPELLINGS = [
     "from apex.amp._amp_state import _amp_state as found",
@@ -73,7 +73,7 @@ def test_the_handle_is_one_object_in_a_session(amp_state):
     initialize(opt_level="O1")
     assert amp_state.handle is made
     made._deactivate()
-    state.close_all()
+    process_state.close_all()
     initialize(opt_level="O2")
     assert amp_state.handle is amp_state.handle is not made
 
@@ -111,7 +111,7 @@ def test_verbosity_can_be_read_and_set(amp_state, capsys):
     capsys.readouterr()
     amp_state.maybe_print("heard", True)
     amp_state.verbosity = 0
-    assert amp_state.verbosity == 0 and state.current().verbosity == 0
+    assert amp_state.verbosity == 0 and process_state.current().verbosity == 0
     amp_state.maybe_print("not heard")
     assert capsys.readouterr().out == "heard\n"
 
@@ -128,7 +128,7 @@ def test_warn_or_err_raises_unless_overridden(amp_state):
     with pytest.raises(RuntimeError, match="a mistake"):
         amp_state.warn_or_err("a mistake")
     amp_state.hard_override = True
-    assert state.hard_override is True
+    assert process_state.hard_override is True
     with pytest.warns(UserWarning, match="a mistake"):
         amp_state.warn_or_err("a mistake")
 
@@ -145,11 +145,11 @@ def test_op_lists_can_be_edited_under_every_module_name(name):
 
     module = importlib.import_module("apex.amp.lists." + name)
     assert module is getattr(amp.lists, name)
-    assert module.FP16_FUNCS is getattr(state.lists, name).FP16_FUNCS
+    assert module.FP16_FUNCS is getattr(process_state.lists, name).FP16_FUNCS
     module.FP32_FUNCS.append("appended")
-    assert "appended" in getattr(state.lists, name).FP32_FUNCS
+    assert "appended" in getattr(process_state.lists, name).FP32_FUNCS
     module.FP32_FUNCS = ["replaced"]
-    assert getattr(state.lists, name).FP32_FUNCS == ["replaced"]
+    assert getattr(process_state.lists, name).FP32_FUNCS == ["replaced"]
     assert "FP16_FUNCS" in dir(module) and not hasattr(module, "NO_SUCH_LIST")
 
 

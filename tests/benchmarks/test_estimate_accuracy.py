@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import half_kernels
 
-from ampcompat.torch_compat import fake_tensors, features
+from ampcompat.support.torch_compat import fake_tensors, features
 
 if half_kernels.stand_in() or not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)

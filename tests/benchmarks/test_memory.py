@@ -7,8 +7,8 @@ import pytest
 import torch
 from helpers import half_kernels
 
-from ampcompat import tensor_lists
-from ampcompat.optimizers import master_chunks
+from ampcompat.engine.master_weights import chunks
+from ampcompat.support import tensor_lists
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
     pytest.skip("this torch cannot be asked for storages, or has no half arithmetic", allow_module_level=True)
@@ -35,9 +35,7 @@ def held(memory, level):
 @pytest.mark.parametrize("each", ["O2", "O5"])
 def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
     monkeypatch.setattr(tensor_lists, "CHUNK", LAYER)
-    monkeypatch.setattr(
-        master_chunks, "LARGEST_POOL", 0
-    )  # this model is small enough to have all its gradients in a pool
+    monkeypatch.setattr(chunks, "LARGEST_POOL", 0)  # this model is small enough to have all its gradients in a pool
     found = held(memory, each)
     assert found["backward"] <= memory.FORMULA + SMALL
     assert found["unscale"] <= 18 + 2 / LAYERS + SMALL
@@ -49,7 +47,7 @@ def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypat
 
 def test_the_count_sees_what_chunks_save(memory, monkeypatch):
     monkeypatch.setattr(tensor_lists, "CHUNK", 10 * LAYERS * LAYER)
-    monkeypatch.setattr(master_chunks, "LARGEST_POOL", 0)
+    monkeypatch.setattr(chunks, "LARGEST_POOL", 0)
     assert held(memory, "O2")["unscale"] >= 20
 
 

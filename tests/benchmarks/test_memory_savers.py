@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from helpers import half_kernels
 
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 if half_kernels.stand_in() or not features.has_nested_saved_tensor_hooks():
     pytest.skip("this torch has no half arithmetic, or cannot tell what autograd keeps", allow_module_level=True)

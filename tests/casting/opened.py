@@ -7,16 +7,16 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
-from ampcompat.casting import BACKENDS, choose
+from ampcompat.engine.casting import BACKENDS, choose
+from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpValueError
-from ampcompat.op_table import rules
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
-from ampcompat.patching import PatchStack
-from ampcompat.torch_compat import features
+from ampcompat.support.patching import PatchStack
+from ampcompat.support.torch_compat import features
 
 PAIRS = {"float16": HALF, "bfloat16": BFLOAT16, "stand-in": STAND_IN}
 FACTS = features.read()
-ROWS = rules.rows()  # made once: it takes as long as opening a backend
+ROWS = expansion.rows()  # made once: it takes as long as opening a backend
 
 
 def _works(name, pair):
@@ -47,7 +47,7 @@ each_native = pytest.mark.parametrize("setting", NATIVE or [NO_NATIVE], ids=sett
 def opened(setting, registrations=(), lists=None, **options):
     """Open the backend of a setting; yield it."""
     name, pair = setting
-    rows = rules.merge(ROWS, lists, registrations)
+    rows = expansion.merge(ROWS, lists, registrations)
     backend = BACKENDS[name](PAIRS[pair], rows, **options)
     with PatchStack() as patches:
         backend.open(patches)

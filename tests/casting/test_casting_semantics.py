@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from opened import PAIRS, each_setting, opened, snapshot
 
+from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpNotImplementedError
-from ampcompat.op_table import rules
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -215,7 +215,7 @@ def test_function_apply_can_be_registered(setting):
 @each_setting
 def test_edited_lists_count(setting):
     low, high = PAIRS[setting[1]]
-    lists = rules.default_lists()
+    lists = expansion.default_lists()
     lists["torch_overrides"]["FP32_FUNCS"].remove("exp")
     lists["torch_overrides"]["FP32_FUNCS"].append("sigmoid")
     lists["functional_overrides"]["FP16_FUNCS"].remove("linear")

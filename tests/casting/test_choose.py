@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from ampcompat.casting import NativeBackend, PatchedBackend, choose
+from ampcompat.engine.casting import NativeBackend, PatchedBackend, choose
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
-from ampcompat.torch_compat.features import Facts
+from ampcompat.support.torch_compat.features import Facts
 
 
 def facts(devices=("cpu",), **autocast):

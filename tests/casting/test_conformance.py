@@ -8,11 +8,11 @@ import torch
 from known_differences import KNOWN_DIFFERENCES
 from opened import NATIVE, NO_NATIVE, PAIRS, SETTINGS, setting_id
 
-from ampcompat.casting import BACKENDS
-from ampcompat.patching import PatchStack
-from ampcompat.selftest.conformance import AGREES, compare_all, compare_all_plain, functions
-from ampcompat.selftest.inputs import CPU
-from ampcompat.selftest.sample_arguments import BY_OWNER, case_of
+from ampcompat.engine.casting import BACKENDS
+from ampcompat.support.patching import PatchStack
+from ampcompat.tools.selftest.conformance import AGREES, compare_all, compare_all_plain, functions
+from ampcompat.tools.selftest.inputs import CPU
+from ampcompat.tools.selftest.sample_arguments import BY_OWNER, case_of
 
 
 def lacks_half_kernels():

@@ -10,7 +10,8 @@ from helpers.precision import HIGH, IS_STAND_IN, LOW, PAIR
 from helpers.processes import python
 
 import ampcompat
-from ampcompat import amp, written_memory
+from ampcompat import amp
+from ampcompat.support import written_memory
 
 FAR = 1e5  # a coordinate that float16 does not have
 

@@ -10,12 +10,12 @@ import torch
 from helpers.fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
 from opened import PAIRS
 
-from ampcompat.casting import BACKENDS
-from ampcompat.op_table import rules
-from ampcompat.patching import PatchStack
-from ampcompat.selftest.conformance import compare_all, compare_all_plain, functions
-from ampcompat.selftest.inputs import CPU
-from ampcompat.torch_compat import features
+from ampcompat.engine.casting import BACKENDS
+from ampcompat.engine.op_table import expansion
+from ampcompat.support.patching import PatchStack
+from ampcompat.support.torch_compat import features
+from ampcompat.tools.selftest.conformance import compare_all, compare_all_plain, functions
+from ampcompat.tools.selftest.inputs import CPU
 
 pytestmark = needs_fakes
 
@@ -97,11 +97,11 @@ def test_rows_said_to_be_covered_by_cuda_autocast_are(pair_name):
 
 HEADER = pathlib.Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 POLICIES = {
-    "LOWER_PRECISION_FP": rules.HALF,
-    "FP32": rules.FLOAT,
-    "FP32_SET_OPT_DTYPE": rules.FLOAT,
-    "DIFFERENT_REDISPATCH_SIGNATURE": rules.FLOAT,
-    "PROMOTE": rules.PROMOTE,
+    "LOWER_PRECISION_FP": expansion.HALF,
+    "FP32": expansion.FLOAT,
+    "FP32_SET_OPT_DTYPE": expansion.FLOAT,
+    "DIFFERENT_REDISPATCH_SIGNATURE": expansion.FLOAT,
+    "PROMOTE": expansion.PROMOTE,
 }
 #: Operations of the header that Python reaches by functions of other names.
 REACHED_BY = {

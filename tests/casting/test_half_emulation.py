@@ -9,9 +9,9 @@ from helpers.precision import HIGH, LOW, PAIR
 from hypothesis import given, settings, strategies
 from torch.nn.modules import rnn
 
-from ampcompat.casting import half_emulation
+from ampcompat.engine.casting import half_emulation
 from ampcompat.errors import AmpError, AmpValueError
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 keeps_low = pytest.mark.skipif(
     not features.has_nested_saved_tensor_hooks(), reason="this torch cannot tell autograd what to keep"

@@ -10,8 +10,8 @@ from helpers.precision import HIGH, LOW, PAIR
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.casting import half_emulation, half_emulation_mode
-from ampcompat.torch_compat import features
+from ampcompat.engine.casting import half_emulation, half_emulation_mode
+from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
     pytest.skip("this torch has no torch function modes", allow_module_level=True)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from opened import PAIRS, each_native, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
-from ampcompat.casting import BACKENDS
-from ampcompat.patching import PatchStack
+from ampcompat.engine.casting import BACKENDS
+from ampcompat.support.patching import PatchStack
 
 
 def product_dtype(setting):

@@ -7,10 +7,10 @@ import torch
 from opened import PAIRS, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
-from ampcompat.casting import BACKENDS, NoCasts
-from ampcompat.casting.thread_state import InRegion, Paused, Switch, Unpaused
-from ampcompat.op_table import rules
-from ampcompat.patching import PatchStack
+from ampcompat.engine.casting import BACKENDS, NoCasts
+from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch, Unpaused
+from ampcompat.engine.op_table import expansion
+from ampcompat.support.patching import PatchStack
 
 
 def call_checkpoint(function, x, reentrant):
@@ -26,7 +26,7 @@ def call_checkpoint(function, x, reentrant):
 @pytest.fixture
 def confined(setting):
     """A backend of the setting, open and confined."""
-    backend = BACKENDS[setting[0]](PAIRS[setting[1]], rules.rows())
+    backend = BACKENDS[setting[0]](PAIRS[setting[1]], expansion.rows())
     backend.limit_to_regions()
     with PatchStack() as patches:
         backend.open(patches)

@@ -6,7 +6,7 @@ from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp, opt_levels
-from ampcompat.casting import half_emulation
+from ampcompat.engine.casting import half_emulation
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 

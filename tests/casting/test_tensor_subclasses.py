@@ -4,7 +4,7 @@ import pytest
 import torch
 from opened import PAIRS, each_setting, opened
 
-from ampcompat.casting import half_emulation
+from ampcompat.engine.casting import half_emulation
 
 if not hasattr(torch.Tensor, "_make_wrapper_subclass") or not hasattr(torch.Tensor, "__torch_dispatch__"):
     pytest.skip("this torch has no wrapper subclasses", allow_module_level=True)

@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
-from ampcompat.casting.autocast_flags import Flags
-from ampcompat.casting.thread_state import Paused, Switch, Unpaused
-from ampcompat.torch_compat import features
+from ampcompat.engine.casting.autocast_flags import Flags
+from ampcompat.engine.casting.thread_state import Paused, Switch, Unpaused
+from ampcompat.support.torch_compat import features
 
 DEVICES = tuple(features.read().autocast_devices)
 

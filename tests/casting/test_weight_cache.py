@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from helpers.pairing import paired
 from opened import PAIRS, SETTINGS, each_setting, opened
 
-from ampcompat import written_memory
-from ampcompat.casting.thread_state import Switch
-from ampcompat.casting.weight_cache import WeightCache
-from ampcompat.written_memory import WrittenMemory
+from ampcompat.engine.casting.thread_state import Switch
+from ampcompat.engine.casting.weight_cache import WeightCache
+from ampcompat.support import written_memory
+from ampcompat.support.written_memory import WrittenMemory
 
 try:
     import torch._dynamo  # noqa: F401  A dispatch mode imports it, and its import changes torch.

@@ -12,9 +12,9 @@ from helpers.half_kernels import trains_in
 from saved_runs import SAVED_AT, STEPS, Run, differing, uninterrupted, written
 
 from ampcompat import amp
-from ampcompat.checkpoint_files import convert, read
 from ampcompat.cli import main
 from ampcompat.errors import AmpError
+from ampcompat.tools.checkpoint_files import convert, read
 
 pytestmark = pytest.mark.skipif(
     saved_runs.lacks_weights_only() is not None, reason=str(saved_runs.lacks_weights_only())

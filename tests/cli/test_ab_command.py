@@ -10,8 +10,10 @@ import torch
 from helpers import forked, half_kernels, precision
 from helpers.processes import ROOT, environment, python
 
-from ampcompat.abtest import Report, child_process, export
-from ampcompat.abtest.record import StepLimitReached
+from ampcompat.abtest import Report
+from ampcompat.abtest.recording.recorder import StepLimitReached
+from ampcompat.abtest.report import export
+from ampcompat.abtest.running import subprocess_child
 from ampcompat.cli import ab as ab_command
 from ampcompat.cli import main
 
@@ -362,7 +364,9 @@ def test_a_page_without_its_library_is_an_error_before_anything_runs(script, cap
 
 
 def test_the_parent_process_does_not_import_torch():
-    done = python("-c", "import sys, ampcompat.cli.ab, ampcompat.abtest.subprocess_run; print('torch' in sys.modules)")
+    done = python(
+        "-c", "import sys, ampcompat.cli.ab, ampcompat.abtest.running.subprocess_parent; print('torch' in sys.modules)"
+    )
     assert done.stdout == "False\n", done.stderr
 
 
@@ -377,7 +381,7 @@ def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
         """
     )
     before = list(sys.path), list(sys.argv)
-    child_process.run_script([path, "--levels", "-m"])
+    subprocess_child.run_script([path, "--levels", "-m"])
     expected = ["__main__", [path, "--levels", "-m"], os.path.dirname(os.path.realpath(path)), True, path]
     assert capsys.readouterr().out == f"{expected}\n"
     assert (sys.path, sys.argv) == before
@@ -386,13 +390,13 @@ def test_a_script_is_main_with_its_own_arguments_and_path(script, capsys):
 def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_path):
     script("import sys; print(__name__, sys.argv[1:], __spec__.name)", "module_of_ab.py")
     monkeypatch.chdir(tmp_path)
-    child_process.run_script(["-m", "module_of_ab", "x"])
+    subprocess_child.run_script(["-m", "module_of_ab", "x"])
     assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
 
 
 def test_a_run_whose_parent_process_has_ended_stops_at_its_next_step(tmp_path, monkeypatch):
     task = {"event_log": str(tmp_path / "events"), "parent": os.getppid()}
-    with contextlib.closing(child_process.Events(task, device=None)) as events:
+    with contextlib.closing(subprocess_child.Events(task, device=None)) as events:
         events.write({"step": 1})
         monkeypatch.setattr(os, "getppid", lambda: 1)  # the process that adopts orphans
         events.write({"environment": {}})

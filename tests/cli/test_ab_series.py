@@ -17,7 +17,8 @@ from helpers import forked, half_kernels, precision
 from helpers.processes import ROOT, environment
 
 from ampcompat import amp
-from ampcompat.abtest import Report, summary
+from ampcompat.abtest import Report
+from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab as ab_command
 from ampcompat.cli import main, series, shares, variants
@@ -444,7 +445,7 @@ def test_a_series_or_a_planned_run_that_is_killed_leaves_no_folder(tmp_path, kin
     env = environment(TMPDIR=str(temporary))
     if kind == "planned run":
         assert main(["ab", "--plan", str(plan)] + given) == 0
-        command = [sys.executable, "-m", "ampcompat.abtest.plan", str(plan), "O0"]
+        command = [sys.executable, "-m", "ampcompat.abtest.running.cluster_plan", str(plan), "O0"]
         process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
     else:
         process = forked.Forked(forked.ab, *given, env=env)

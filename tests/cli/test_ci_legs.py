@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"

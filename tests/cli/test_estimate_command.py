@@ -5,8 +5,8 @@ from helpers import forked, processes
 
 from ampcompat import cli
 from ampcompat.cli import estimate
-from ampcompat.memory.bytes_by_kind import BytesByKind
-from ampcompat.torch_compat import fake_tensors, features
+from ampcompat.support.torch_compat import fake_tensors, features
+from ampcompat.tools.memory.bytes_by_kind import BytesByKind
 
 if not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)

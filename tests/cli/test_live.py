@@ -7,7 +7,8 @@ import threading
 import pytest
 from helpers.pages import PageReader, skip_without_report_extra
 
-from ampcompat.abtest import Report, Run, advice
+from ampcompat.abtest import Report, Run
+from ampcompat.abtest.judging import advice
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import live as live_page
 

@@ -8,7 +8,8 @@ from helpers.made_reports import MADE, good_report
 from helpers.pages import skip_without_report_extra
 from helpers.processes import python
 
-from ampcompat.abtest import advice, to_text
+from ampcompat.abtest import to_text
+from ampcompat.abtest.judging import advice
 from ampcompat.cli import main
 
 

@@ -10,7 +10,7 @@ from helpers.processes import ROOT, RUN, environment, python
 from ampcompat.cli import device_option
 from ampcompat.cli.argument_parser import CommandParser
 from ampcompat.cuda_redirect import startup
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 ON_CPU = RUN + ("--device", "cpu")
 

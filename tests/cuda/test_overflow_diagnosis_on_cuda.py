@@ -5,7 +5,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
+from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
 
 pytestmark = [
     pytest.mark.cuda,

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.selftest import runner
+from ampcompat.tools.selftest import runner
 
 pytestmark = [
     pytest.mark.cuda,

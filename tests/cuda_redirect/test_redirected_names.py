@@ -8,7 +8,7 @@ import torch.cuda.comm
 
 from ampcompat.cuda_redirect import redirect_device, redirected_names, redirection
 from ampcompat.errors import AmpValueError
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 IMPORTED = [row for row in redirected_names.rows() if redirected_names.lazy_module(row) is None]
 ABSENT = object()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.diagnostics.gradient_histogram import GradientCounter, Histogram
+from ampcompat.tools.diagnostics.gradient_histogram import GradientCounter, Histogram
 
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ampcompat.diagnostics.messages import explain, number
-from ampcompat.diagnostics.overflow_facts import COMPILED, NonFinite, OverflowFacts
+from ampcompat.tools.diagnostics.skip_facts import COMPILED, NonFinite, OverflowFacts
+from ampcompat.tools.diagnostics.skip_messages import explain, number
 
 GRADIENT = NonFinite("body.weight", "inf", "float16", 3.2)
 

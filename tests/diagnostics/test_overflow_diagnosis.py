@@ -10,8 +10,8 @@ from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis, find_diagnosis
 from ampcompat.errors import GradientOverflowError
+from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis, find_diagnosis
 
 #: Warnings of old torch versions.
 pytestmark = [

@@ -6,7 +6,7 @@ from helpers import compilers
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
+from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
 
 if not hasattr(torch, "compile"):
     pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)

@@ -10,7 +10,7 @@ from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import add_diagnosis
+from ampcompat.tools.diagnostics.diagnosis import add_diagnosis
 
 sys.path.insert(0, os.path.join(ROOT, "benchmarks"))
 diagnoses = pytest.importorskip("diagnoses", reason="the benchmarks are not part of this installation")

@@ -7,7 +7,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
+from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
 
 
 class Planted(torch.nn.Module):

@@ -8,7 +8,7 @@ import torch
 from helpers import forked
 from helpers.processes import RUN, python
 
-from ampcompat.torch_compat import process_groups
+from ampcompat.support.torch_compat import process_groups
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)

@@ -10,8 +10,9 @@ from helpers import sharding
 from helpers.half_kernels import trains_in
 from helpers.processes import ROOT
 
-from ampcompat import amp, memory_tools, sessions
+from ampcompat import amp, sessions
 from ampcompat.cli import main
+from ampcompat.tools import memory_api
 
 PAGES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "docs", "*.md")))
 
@@ -78,7 +79,7 @@ def test_the_files_that_the_architecture_page_names_exist():
 
 def test_the_site_takes_no_sentence_of_a_docstring_for_a_type():
     """What stands before a colon in the first line of "Returns:" is set as a type."""
-    functions = [getattr(module, name) for module in (amp, sessions, memory_tools) for name in module.__all__]
+    functions = [getattr(module, name) for module in (amp, sessions, memory_api) for name in module.__all__]
     returned = [re.search(r"(?:Returns|Yields):\n(.*)", each.__doc__ or "") for each in functions]
     assert [found.group(1) for found in returned if found and re.search(r":( |$)", found.group(1))] == []
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.processes import RUN, python
 
-from ampcompat.forced_levels.forced_level import ForcedLevel, is_supported
+from ampcompat.tools.forced_levels.forced_level import ForcedLevel, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 

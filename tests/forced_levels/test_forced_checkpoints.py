@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.forced_levels.forced_level import forced, is_supported
-from ampcompat.optimizers.record import record_of
+from ampcompat.engine.patched_optimizers.record import record_of
+from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 if not is_supported():
     pytest.skip("forced levels need torch 2.1", allow_module_level=True)

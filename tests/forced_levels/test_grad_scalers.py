@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.forced_levels.forced_level import forced
-from ampcompat.optimizers.record import record_of
-from ampcompat.training import state
+from ampcompat.engine.patched_optimizers.record import record_of
+from ampcompat.engine.session import process_state
+from ampcompat.tools.forced_levels.forced_level import forced
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="before torch 2.3 GradScaler is for CUDA only"
@@ -69,8 +69,8 @@ def test_a_script_gives_what_it_gives_with_amp_written_in_bit_for_bit(level, uns
     amp.initialize(script.model, script.optimizer, opt_level=level, verbosity=0)
     for factor in (SMALL, 2.0**20, SMALL):
         script.by_hand(factor, unscales)
-    expected, is_dynamic = script.weights(), state.current().scalers[0].dynamic
-    state.close_all()
+    expected, is_dynamic = script.weights(), process_state.current().scalers[0].dynamic
+    process_state.close_all()
     with forced(level):
         script = Script()
         for factor in (SMALL, 2.0**20, SMALL):
@@ -116,7 +116,7 @@ def test_a_new_scale_and_options_of_the_script_are_those_of_the_level():
         script = Script(init_scale=512.0, growth_factor=4.0, growth_interval=2).step().step()
         assert script.scaler.get_scale() == 2048.0
         script.scaler.update(new_scale=64.0)
-        assert script.scaler.get_scale() == 64.0 == state.current().scalers[0].loss_scale()
+        assert script.scaler.get_scale() == 64.0 == process_state.current().scalers[0].loss_scale()
 
 
 def test_found_inf_is_where_trainers_read_it():
@@ -150,7 +150,7 @@ def test_a_state_dict_is_torchs_own_and_resumes(level):
     with forced(level):
         script = Script(init_scale=1024.0).step()
         saved = script.scaler.state_dict()
-        is_dynamic = state.current().scalers[0].dynamic
+        is_dynamic = process_state.current().scalers[0].dynamic
     assert saved["scale"] == 1024.0 and saved["_growth_tracker"] == (1 if is_dynamic else 0)
     plain = torch.amp.GradScaler("cpu")
     plain.load_state_dict(saved)
@@ -170,7 +170,7 @@ def test_a_disabled_scaler_leaves_the_scale_to_the_level(level):
     with forced(level):
         script = Script(enabled=False).step(2.0**20)
         assert script.scaler.get_scale() == 1.0 and script.scaler.state_dict() == {}
-        is_dynamic = state.current().scalers[0].dynamic
+        is_dynamic = process_state.current().scalers[0].dynamic
         assert amp.step_was_skipped(script.optimizer) is is_dynamic
 
 
@@ -199,7 +199,7 @@ def test_a_trainer_that_puts_its_own_step_in_place_as_accelerate_does(level):
             script.scaler.step(optimizer)
             script.scaler.update()
             optimizer.step = original
-            is_skipped = factor > 1 and state.current().scalers[0].dynamic
+            is_skipped = factor > 1 and process_state.current().scalers[0].dynamic
             assert called == ([] if is_skipped else [True])
             assert amp.step_was_skipped(optimizer) is is_skipped
             assert all(torch.equal(one, other) for one, other in zip(before, script.weights())) is is_skipped

@@ -9,7 +9,7 @@ from helpers import forked
 
 from ampcompat.cli import forecast as command
 from ampcompat.cli import main
-from ampcompat.forced_levels.forced_level import is_supported
+from ampcompat.tools.forced_levels.forced_level import is_supported
 from ampcompat.tools.forecast import html_report, text_report
 
 SCRIPT = """

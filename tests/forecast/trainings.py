@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ampcompat import amp
-from ampcompat.abtest import recorded_run
-from ampcompat.abtest.record import Recorder
-from ampcompat.torch_compat import features
+from ampcompat.abtest.recording import forced_run
+from ampcompat.abtest.recording.recorder import Recorder
+from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
     pytest.skip("forecasts need function modes, which came with torch 2.0", allow_module_level=True)
@@ -56,11 +56,11 @@ def record(function, steps=12, watch=recorded_forecast.__name__):
     events = []
     recorder = Recorder(steps, events.append)
     initialize = {"loss_scale": 1.0}
-    options = recorded_run.RunOptions(
+    options = forced_run.RunOptions(
         verbosity=0, diagnose=False, memory=False, watch=watch, losses_by_line=True, initialize=initialize
     )
-    with recorded_run.recorded_at("O0", recorder, options):
-        end = recorded_run.run_to_end(recorder, function, ())
+    with forced_run.recorded_at("O0", recorder, options):
+        end = forced_run.run_to_end(recorder, function, ())
     return events, end
 
 

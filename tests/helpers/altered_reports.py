@@ -17,7 +17,7 @@ from ampcompat.abtest import Report, to_html, to_text
 from ampcompat.abtest.outcomes import Equivalence, Speed
 from ampcompat.abtest.report import charts
 from ampcompat.abtest.report.markup import to_latex, to_markdown
-from ampcompat.abtest.settings import differing
+from ampcompat.abtest.report.setting_differences import differing
 from ampcompat.errors import AmpError
 from helpers.made_reports import HOSTILE, good_report, made_run, two_losses_report
 

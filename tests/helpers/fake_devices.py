@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ampcompat.apex.multi_tensor import fused_adam
-from ampcompat.patching import PatchStack
-from ampcompat.selftest.inputs import Device
-from ampcompat.torch_compat import features
+from ampcompat.support.patching import PatchStack
+from ampcompat.support.torch_compat import features
+from ampcompat.tools.selftest.inputs import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -85,7 +85,7 @@ def features_of_cuda():
 
 
 class FakeDevice(Device):
-    """A device of ``ampcompat.selftest.inputs`` whose tensors are fake."""
+    """A device of ``ampcompat.tools.selftest.inputs`` whose tensors are fake."""
 
     has_values = False
 

@@ -21,18 +21,18 @@ import types
 import pytest
 import torch
 
-from ampcompat.abtest import child_process, subprocess_run
+from ampcompat.abtest.running import subprocess_child, subprocess_parent
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import redirect_device, startup
+from ampcompat.engine.session import process_state
 from ampcompat.tools.script_estimate import child as script_estimate
-from ampcompat.training import state
 from helpers import processes
 
 #: What the server imports, if it is there. ``torch._dynamo`` is what torch's optimizers and wrappers import when they
 #: are first used; the examples take their digits from scikit-learn.
 PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "pytest", "sklearn.datasets"]
 PRELOADED += ["torch.distributed.checkpoint.state_dict", "ampcompat.amp", "ampcompat.apex.parallel"]
-PRELOADED += ["ampcompat.abtest.child_process"]
+PRELOADED += ["ampcompat.abtest.running.subprocess_child"]
 
 POPEN = subprocess.Popen
 _outputs = []  # the paths of the files that this process writes to
@@ -103,8 +103,8 @@ def forecast(*arguments):
 
 
 def _command_with_runs(*arguments):
-    subprocess_run.subprocess = types.SimpleNamespace(**vars(subprocess))
-    subprocess_run.subprocess.Popen = _popen_run
+    subprocess_parent.subprocess = types.SimpleNamespace(**vars(subprocess))
+    subprocess_parent.subprocess.Popen = _popen_run
     sys.exit(main([str(argument) for argument in arguments]))
 
 
@@ -168,16 +168,16 @@ def rank(*arguments):
 
 
 def child_run(task, parent, folder):
-    """Do what ``python start_child.py TASK`` does in a process started by ``parent``."""
+    """Do what ``python script_path_start.py TASK`` does in a process started by ``parent``."""
     os.getppid = lambda: parent if _is_alive(parent) else 1  # it is the server otherwise
     os.chdir(folder)
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [folder] + os.environ["PYTHONPATH"].split(os.pathsep) + installed
-    sys.exit(child_process.main([task]))
+    sys.exit(subprocess_child.main([task]))
 
 
 def estimated_run(task):
-    """Do what ``python start_child.py TASK`` does for ``ampcompat estimate``."""
+    """Do what ``python script_path_start.py TASK`` does for ``ampcompat estimate``."""
     sys.path[:] = [os.getcwd()] + os.environ["PYTHONPATH"].split(os.pathsep) + sys.path
     sys.exit(script_estimate.main([task]))
 
@@ -240,8 +240,8 @@ def _work(files, env, function, arguments):
     os.environ.clear()  # the server's, which has been there since the first test that used it
     os.environ.update(env)
     # What a script registers when it imports ampcompat; Python 3.13 drops the server's functions in its processes.
-    atexit.unregister(state._sync_all)
-    atexit.register(state._sync_all)
+    atexit.unregister(process_state._sync_all)
+    atexit.register(process_state._sync_all)
     try:
         with contextlib.ExitStack() as redirected:
             if startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter

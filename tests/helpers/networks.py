@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import ampcompat
-from ampcompat import amp, casting
+from ampcompat import amp
+from ampcompat.engine import casting
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 from helpers import half_kernels
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from ampcompat.abtest import child_process
+from ampcompat.abtest.running import subprocess_child
 from ampcompat.apex import install
 from ampcompat.cli import main
 from ampcompat.cli import run as run_command
@@ -54,7 +54,7 @@ def run_in_process(monkeypatch, *arguments):
     script = commands[0][1 + len(run_command.interpreter_options()) :]
     install.install()
     try:
-        child_process.run_script(script)
+        subprocess_child.run_script(script)
     finally:
         install.uninstall()
 

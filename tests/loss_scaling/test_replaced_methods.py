@@ -5,15 +5,15 @@ import torch
 from helpers.networks import INPUT, Product, each_setting, initialize, session_of
 
 from ampcompat import amp
-from ampcompat.loss_scaling.scaler import LossScaler
-from ampcompat.training import state
+from ampcompat.engine.loss_scaling.scaler import LossScaler
+from ampcompat.engine.session import process_state
 
 
 def begin(setting):
     model = Product(1.0).to(setting.high)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     initialize(setting, model, optimizer, loss_scale="dynamic")
-    return model, optimizer, state.current().scalers
+    return model, optimizer, process_state.current().scalers
 
 
 def step(setting, model, optimizer, factor=2.0**-4):

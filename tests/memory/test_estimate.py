@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampcompat.errors import AmpError
-from ampcompat.memory import estimate
-from ampcompat.memory.bytes_by_kind import format_bytes
-from ampcompat.memory.optimizer_state import StateSizes, same_optimizer_factory
-from ampcompat.memory.storages import element_size, sizes_in
+from ampcompat.tools.memory import formulas
+from ampcompat.tools.memory.bytes_by_kind import format_bytes
+from ampcompat.tools.memory.optimizer_state import StateSizes, same_optimizer_factory
+from ampcompat.tools.memory.storages import element_size, sizes_in
 
 
 def adam_of(params):
@@ -45,7 +45,7 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting, make, mom
     low, high = element_size(setting.low), element_size(setting.high)
     wide = not setting.casts_weights
     weight, norm = high if wide else low, low if setting.level == "O3" else high
-    found = estimate.before_initialize(networks.make_network(), make, setting.policy)
+    found = formulas.before_initialize(networks.make_network(), make, setting.policy)
     kinds = found.formula_by_kind
     assert kinds.parameters == kinds.gradients == WEIGHTS * weight + NORM * norm
     assert kinds.masters == (WEIGHTS * high if setting.has_masters else 0)
@@ -61,11 +61,11 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting, make, mom
 @pytest.mark.parametrize("make", [momentum_of, adam_of])
 def test_the_prediction_before_initialize_equals_that_after_it_and_what_is_held(setting, make):
     model = networks.make_network()
-    before = estimate.before_initialize(model, make, setting.policy)
+    before = formulas.before_initialize(model, make, setting.policy)
     with session_of(setting) as session:
         optimizer = make(model.parameters())
         initialize(setting, model, optimizer)
-        after = estimate.during_training([model], [optimizer], session.policy)
+        after = formulas.during_training([model], [optimizer], session.policy)
         assert after.by_kind == before.by_kind
         networks.train_step(model, optimizer, networks.make_batch())
         state = sizes_in(dict(optimizer.state))
@@ -80,7 +80,7 @@ def test_the_prediction_before_initialize_equals_that_after_it_and_what_is_held(
 
 def test_layers_that_stay_in_float32_have_no_masters():
     policy = networks.Setting("O2", "auto", networks.HALF).policy
-    found = estimate.before_initialize(networks.make_network(), plain_of, policy, ["0", torch.nn.BatchNorm1d])
+    found = formulas.before_initialize(networks.make_network(), plain_of, policy, ["0", torch.nn.BatchNorm1d])
     kept = 56 + NORM  # Linear(6, 8)
     assert found.formula_by_kind.parameters == 4 * kept + 2 * 27
     assert found.formula_by_kind.masters == 4 * 27
@@ -89,7 +89,7 @@ def test_layers_that_stay_in_float32_have_no_masters():
 def test_frozen_params_have_no_gradients_and_no_state():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
     model[0].weight.requires_grad_(False)
-    kinds = estimate.before_initialize(
+    kinds = formulas.before_initialize(
         model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy
     ).formula_by_kind
     assert (kinds.parameters, kinds.gradients, kinds.optimizer) == (128, 64, 64)
@@ -98,14 +98,14 @@ def test_frozen_params_have_no_gradients_and_no_state():
 def test_tied_weights_are_predicted_once():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
-    found = estimate.before_initialize(model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy)
+    found = formulas.before_initialize(model, momentum_of, networks.Setting("O0", "auto", networks.HALF).policy)
     assert found.num_params == 16
     assert found.formula_by_kind.parameters == found.formula_by_kind.gradients == found.formula_by_kind.optimizer == 64
 
 
 def test_weights_that_functions_do_not_cast_are_left_out_of_the_casts():
     model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
-    found = estimate.before_initialize(model, plain_of, networks.Setting("O4", "auto", networks.BFLOAT16).policy)
+    found = formulas.before_initialize(model, plain_of, networks.Setting("O4", "auto", networks.BFLOAT16).policy)
     ((kind, size, _),) = found.additions
     assert kind == "casts" and size in (2 * 10, 4 * 10)
 
@@ -125,7 +125,7 @@ class Gpt(torch.nn.Module):
 
 @pytest.mark.parametrize("each", ["O2", "O5"])
 def test_gpt_2_needs_the_24_gigabytes_of_the_formula(each):
-    found = estimate.before_initialize(Gpt(), adam_of, networks.Setting(each, "auto", networks.HALF).policy)
+    found = formulas.before_initialize(Gpt(), adam_of, networks.Setting(each, "auto", networks.HALF).policy)
     assert found.num_params == 1557611200
     counts = 4 + 12 * 48  # params, each with its count of steps
     assert found.formula == 16 * found.num_params + counts * count_size()
@@ -136,7 +136,7 @@ def test_gpt_2_needs_the_24_gigabytes_of_the_formula(each):
 @pytest.mark.skipif(not hasattr(torch.nn.utils, "skip_init"), reason="modules on the meta device came with torch 1.10")
 def test_a_model_on_the_meta_device_is_predicted_without_memory():
     model = torch.nn.Linear(40000, 37500, bias=False, device="meta")
-    found = estimate.before_initialize(model, adam_of, networks.Setting("O2", "auto", networks.HALF).policy)
+    found = formulas.before_initialize(model, adam_of, networks.Setting("O2", "auto", networks.HALF).policy)
     assert round(found.formula / 1e9, 3) == 24.0
     assert [param.device.type for param in model.parameters()] == ["meta"]
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpTypeError, AmpValueError
-from ampcompat.torch_compat import fake_tensors, features
+from ampcompat.support.torch_compat import fake_tensors, features
 
 IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
 needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)

@@ -9,8 +9,8 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.abtest import Memory
 from ampcompat.errors import AmpError, AmpTypeError
-from ampcompat.observer import Observer
-from ampcompat.torch_compat import features, thread_context
+from ampcompat.support.observer import Observer
+from ampcompat.support.torch_compat import features, thread_context
 
 
 def adam_of(params):

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.torch_compat import fake_tensors, features
+from ampcompat.support.torch_compat import fake_tensors, features
 
 if not hasattr(getattr(torch.autograd, "graph", None), "save_on_cpu"):
     pytest.skip("this torch has no save_on_cpu (1.10)", allow_module_level=True)

@@ -6,9 +6,9 @@ from helpers import networks, precision
 import ampcompat
 from ampcompat import amp
 from ampcompat.abtest import Memory
-from ampcompat.memory.step_observer import MemoryObserver
-from ampcompat.memory.storages import element_size
-from ampcompat.observer import Observer
+from ampcompat.support.observer import Observer
+from ampcompat.tools.memory.memory_observer import MemoryObserver
+from ampcompat.tools.memory.storages import element_size
 
 
 class StepCounter(Observer):

@@ -11,17 +11,18 @@ from helpers import forked
 from helpers.half_kernels import trains_in
 from helpers.processes import ROOT
 
-from ampcompat.abtest import Report, Run, child_process, seeding
-from ampcompat.abtest.event_log import EventReader, apply_event
+from ampcompat.abtest import Report, Run
+from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.abtest.verdict import ACCEPTED, judge
+from ampcompat.abtest.recording.event_log import EventReader, apply_event
+from ampcompat.abtest.running import seeding, subprocess_child
 from ampcompat.apex import install
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
     pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
 
-from ampcompat.migrate import migrate  # noqa: E402
+from ampcompat.tools.migrate import migrate  # noqa: E402
 
 BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
 
@@ -29,7 +30,7 @@ BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosit
 @pytest.fixture
 def record(tmp_path, monkeypatch):
     """Return a function that does a ``PlannedRun`` as a child process does it, but in this process."""
-    monkeypatch.setattr(child_process.signal, "signal", lambda *_: None)  # a child ignores Ctrl-C at its end
+    monkeypatch.setattr(subprocess_child.signal, "signal", lambda *_: None)  # a child ignores Ctrl-C at its end
 
     def do(command, level="unchanged", **changes):
         planned = PlannedRun(level, command, options=BY_LINE, **changes)
@@ -37,7 +38,7 @@ def record(tmp_path, monkeypatch):
         install.install() if planned.has_alias else None
         try:
             with seeding.restored():
-                child_process.main([json.dumps(dict(asdict(planned), event_log=log, parent=None, checkpoints={}))])
+                subprocess_child.main([json.dumps(dict(asdict(planned), event_log=log, parent=None, checkpoints={}))])
         finally:
             install.uninstall()
         run = Run()

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
-from ampcompat.migrate import migrate  # noqa: E402
-from ampcompat.migrate.fitting import fitted  # noqa: E402
+from ampcompat.tools.migrate import migrate  # noqa: E402
+from ampcompat.tools.migrate.fitting import fitted  # noqa: E402
 
 STEP = """
     loss = model(1)

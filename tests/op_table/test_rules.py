@@ -5,9 +5,9 @@ import inspect
 
 import pytest
 
-from ampcompat.op_table import rows, rules
+from ampcompat.engine.op_table import expansion, rows
 
-ROWS = rules.rows()
+ROWS = expansion.rows()
 BY_KEY = {row.key: row for row in ROWS}
 
 # Specification 4.
@@ -78,7 +78,7 @@ def test_what_torch_documents_for_autocast_is_in_the_table(rule):
 
 def test_each_function_has_one_row_with_a_known_rule_and_a_reason():
     assert len(BY_KEY) == len(ROWS)
-    assert {row.rule for row in ROWS} <= set(rules.RULES)
+    assert {row.rule for row in ROWS} <= set(expansion.RULES)
     assert all(row.reason for row in ROWS)
 
 
@@ -92,7 +92,7 @@ def test_instance_norm_is_left_alone_as_apex_leaves_it():
 
 
 def test_table_never_imports_torch():
-    for module in (rules, rows):
+    for module in (expansion, rows):
         tree = ast.parse(inspect.getsource(module))
         imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
         names = [alias.name for node in imports for alias in node.names] + [getattr(n, "module", "") for n in imports]
@@ -100,11 +100,11 @@ def test_table_never_imports_torch():
 
 
 def test_unedited_lists_change_nothing():
-    assert rules.merge(ROWS, rules.default_lists()) == ROWS
+    assert expansion.merge(ROWS, expansion.default_lists()) == ROWS
 
 
 def test_lists_have_the_shape_of_apex():
-    lists = rules.default_lists()
+    lists = expansion.default_lists()
     assert "linear" in lists["functional_overrides"]["FP16_FUNCS"]
     assert "exp" in lists["torch_overrides"]["FP32_FUNCS"]
     assert "cat" in lists["torch_overrides"]["SEQUENCE_CASTS"]
@@ -114,14 +114,14 @@ def test_lists_have_the_shape_of_apex():
 
 
 def test_default_lists_are_new_at_each_call():
-    rules.default_lists()["torch_overrides"]["FP16_FUNCS"].append("sigmoid")
-    assert "sigmoid" not in rules.default_lists()["torch_overrides"]["FP16_FUNCS"]
+    expansion.default_lists()["torch_overrides"]["FP16_FUNCS"].append("sigmoid")
+    assert "sigmoid" not in expansion.default_lists()["torch_overrides"]["FP16_FUNCS"]
 
 
 def merged(edit):
-    lists = rules.default_lists()
+    lists = expansion.default_lists()
     edit(lists)
-    return {row.key: row for row in rules.merge(ROWS, lists)}
+    return {row.key: row for row in expansion.merge(ROWS, lists)}
 
 
 def test_appended_name_becomes_a_row_with_its_method():
@@ -146,15 +146,15 @@ def test_moved_name_has_its_new_rule():
 
 
 def test_banned_entry_of_the_user_keeps_its_message():
-    lists = rules.default_lists()
+    lists = expansion.default_lists()
     lists["torch_overrides"]["BANNED_FUNCS"].append(("sigmoid", "not here"))
-    assert {row.key: row for row in rules.merge(ROWS, lists)}["torch", "sigmoid"].rule == "banned"
-    assert rules.banned_messages(lists)["sigmoid"] == "not here"
+    assert {row.key: row for row in expansion.merge(ROWS, lists)}["torch", "sigmoid"].rule == "banned"
+    assert expansion.banned_messages(lists)["sigmoid"] == "not here"
 
 
 def test_registrations_come_last_and_seal_what_the_table_knows():
     owner = object()
-    table = rules.merge(ROWS, None, [(owner, "softmax", "half"), (owner, "mine", "float")])
+    table = expansion.merge(ROWS, None, [(owner, "softmax", "half"), (owner, "mine", "float")])
     assert [(row.owner, row.name, row.rule, row.no_nested_casts) for row in table[-2:]] == [
         (owner, "softmax", "half", True),
         (owner, "mine", "float", False),

@@ -9,15 +9,15 @@ import torch
 from helpers import half_kernels
 
 import ampcompat
-from ampcompat.casting import wrappers
 from ampcompat.cli import main
+from ampcompat.engine.casting import wrappers
+from ampcompat.engine.loss_scaling.overflow import StepSkips
+from ampcompat.engine.loss_scaling.scaler import LossScaler
+from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpError
-from ampcompat.loss_scaling.overflow import StepSkips
-from ampcompat.loss_scaling.scaler import LossScaler
-from ampcompat.op_table import rules
-from ampcompat.selftest import host_reads, runner, training
-from ampcompat.selftest.rows import FAILED, OK, Row
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
+from ampcompat.tools.selftest import host_reads, runner, training
+from ampcompat.tools.selftest.results import FAILED, OK, CheckResult
 
 TRAINS_HALF = half_kernels.trains_in(torch.float16) and half_kernels.trains_in(torch.bfloat16)
 needs_half = pytest.mark.skipif(not TRAINS_HALF, reason="this torch cannot train in half on a CPU")
@@ -52,7 +52,7 @@ def rows_of(name, quick=True):
 
 @needs_half
 def test_a_function_in_a_wrong_dtype_is_named(monkeypatch):
-    monkeypatch.setitem(wrappers._WRAPPERS, rules.PROMOTE, wrappers.in_float)
+    monkeypatch.setitem(wrappers._WRAPPERS, expansion.PROMOTE, wrappers.in_float)
     for row in rows_of("conformance"):
         assert row.status == FAILED
         assert row.figures["wrong"]["torch.mul low"] == "result torch.float32 instead of torch.float16"
@@ -66,7 +66,7 @@ def test_a_cast_that_is_missing_is_no_missing_kernel(monkeypatch):
     def uncast(function, casts):
         return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
 
-    monkeypatch.setitem(wrappers._WRAPPERS, rules.HALF, uncast)
+    monkeypatch.setitem(wrappers._WRAPPERS, expansion.HALF, uncast)
     row = [row for row in rows_of("conformance") if row.case == "patched, float16"][0]
     assert row.status == FAILED
     lacking = ("is now removed", "not implemented for 'Half'")
@@ -114,9 +114,9 @@ def breaks(device, quick):
 
 def test_a_failed_row_says_what_to_do_and_the_exit_code_is_1(monkeypatch, capsys):
     checks = [
-        ("one", lambda device, quick: [Row("one", "case", FAILED, "wrong " * 40, "Do this.")]),
+        ("one", lambda device, quick: [CheckResult("one", "case", FAILED, "wrong " * 40, "Do this.")]),
         ("two", breaks),
-        ("three", lambda device, quick: [Row("three", "case", OK, "right", "Do nothing.")]),
+        ("three", lambda device, quick: [CheckResult("three", "case", OK, "right", "Do nothing.")]),
     ]
     monkeypatch.setattr(runner, "CHECKS", checks)
     monkeypatch.setenv("COLUMNS", "100")

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint  # by name and before any session:
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 # torch 1.12's checkpoint queries CUDA's autocast on any machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available")

@@ -17,9 +17,9 @@ from helpers.networks import (
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.overflow_diagnosis import OverflowDiagnosis
-from ampcompat.observer import Observer
-from ampcompat.training import state
+from ampcompat.engine.session import process_state
+from ampcompat.support.observer import Observer
+from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
 
 NAMESPACES = (torch, torch.Tensor, F)
 
@@ -149,7 +149,7 @@ def test_initialize_that_raises_after_it_has_cast_undoes_it(level, failing, monk
     optimizer.step()
     before = Portrait(model, optimizer)
     if failing == "observer":
-        monkeypatch.setattr(state, "observers", [Fails()])
+        monkeypatch.setattr(process_state, "observers", [Fails()])
     elif failing == "diagnosis":
         monkeypatch.setattr(OverflowDiagnosis, "initialized", Fails.initialized)
     else:
@@ -311,7 +311,7 @@ def test_after_the_session_everything_is_a_plain_float32_model_with_the_masters_
 
 def test_reset_without_a_session_does_nothing():
     ampcompat.reset()
-    assert ampcompat.current() is None and state.sessions == []
+    assert ampcompat.current() is None and process_state.sessions == []
 
 
 @each_setting

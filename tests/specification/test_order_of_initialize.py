@@ -16,9 +16,10 @@ from helpers.pairing import paired
 from helpers.precision import HIGH, PAIR, low_of
 
 import ampcompat
-from ampcompat import amp, casting, opt_levels
+from ampcompat import amp, opt_levels
+from ampcompat.engine import casting
 from ampcompat.errors import AmpError, AmpValueError
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 LEVELS = tuple(opt_levels.OPT_LEVELS)
 DYNAMIC = ("O1", "O2")

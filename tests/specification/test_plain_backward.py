@@ -5,7 +5,7 @@ import torch
 from helpers.networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 FACTOR = 2.0**-4
 with_masters = settings_at("O2", "O5")

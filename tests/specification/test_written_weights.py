@@ -371,10 +371,10 @@ def test_groups_added_later_are_compared_before_their_first_step(setting):
 
 @with_masters
 def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch):
-    from ampcompat.optimizers import master_chunks
+    from ampcompat.engine.master_weights import chunks
 
     compared = []
-    monkeypatch.setattr(master_chunks, "take_values", lambda *lists: compared.append(lists))
+    monkeypatch.setattr(chunks, "take_values", lambda *lists: compared.append(lists))
     with session_of(setting):
         model, optimizer = begin(setting)
         for _ in range(3):
@@ -392,7 +392,7 @@ def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch):
 
 @with_masters
 def test_large_weights_are_compared_in_parts(setting, monkeypatch):
-    from ampcompat import tensor_lists
+    from ampcompat.support import tensor_lists
 
     monkeypatch.setattr(tensor_lists, "CHUNK", 20)
     with session_of(setting):

@@ -5,8 +5,8 @@ import types
 import pytest
 import torch
 
-from ampcompat.casting import half_emulation
-from ampcompat.torch_compat import cpu
+from ampcompat.engine.casting import half_emulation
+from ampcompat.support.torch_compat import cpu
 
 #: What torch reports of a CPU: None means that this torch has no such query.
 REPORTS = {

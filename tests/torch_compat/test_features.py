@@ -6,7 +6,7 @@ from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.torch_compat import features
+from ampcompat.support.torch_compat import features
 
 FACTS = features.read()
 

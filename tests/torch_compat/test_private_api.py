@@ -5,7 +5,7 @@ import torch
 from private_names import mentioned, sources
 
 from ampcompat.cli.info import _support_lines
-from ampcompat.torch_compat import features, private_api
+from ampcompat.support.torch_compat import features, private_api
 
 if hasattr(torch, "compile"):
     pytest.importorskip("torch._dynamo.trace_rules", reason="imported here because its import changes torch")
@@ -22,7 +22,7 @@ def is_listed(found):
 
 def test_every_private_name_of_torch_in_the_source_is_listed():
     unlisted = sorted({f"{place}: {found}" for place, found in mentioned() if not is_listed(found)})
-    assert unlisted == [], "add them to ampcompat/torch_compat/private_api.py"
+    assert unlisted == [], "add them to ampcompat/support/torch_compat/private_api.py"
 
 
 def test_every_listed_name_is_used():

@@ -8,10 +8,10 @@ from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.skip_limit import SkipLimit
+from ampcompat.engine.session import process_state
 from ampcompat.errors import GradientOverflowError
-from ampcompat.observer import Observer
-from ampcompat.training import state
+from ampcompat.support.observer import Observer
+from ampcompat.tools.diagnostics.skip_limit import SkipLimit
 
 
 class Boom(Exception):
@@ -89,7 +89,7 @@ def begin(level):
 
 
 def assert_all_is_put_back(model, optimizer, plain_forward, plain_linear):
-    assert ampcompat.current() is None and state.sessions == []
+    assert ampcompat.current() is None and process_state.sessions == []
     assert torch.nn.functional.linear is plain_linear
     assert vars(torch.nn.Sequential)["forward"] is plain_forward
     assert not hasattr(optimizer, "_amp_stash") and "step" not in vars(optimizer)
@@ -173,11 +173,11 @@ def test_an_error_in_the_block_counts_and_shows_that_of_closing():
 
 def test_reset_closes_every_session_and_raises_the_first_error():
     for name in ("older", "newer"):
-        opened = ampcompat.training.session.new_session(observers=[Raises(name)])
-        state.sessions.append(opened)
+        opened = ampcompat.engine.session.session.new_session(observers=[Raises(name)])
+        process_state.sessions.append(opened)
     with pytest.raises(Boom, match="newer") as caught:
         ampcompat.reset()
-    assert state.sessions == [] and str(caught.value.__context__) == "older"
+    assert process_state.sessions == [] and str(caught.value.__context__) == "older"
 
 
 def test_what_is_to_raise_and_becomes_known_at_exit_is_told(tmp_path):

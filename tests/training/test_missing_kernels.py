@@ -6,7 +6,7 @@ from helpers import half_kernels
 
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpError
-from ampcompat.torch_compat import cpu
+from ampcompat.support.torch_compat import cpu
 
 MISSING = "\"addmm_impl_cpu_\" not implemented for 'Half'"
 

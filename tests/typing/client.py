@@ -8,10 +8,10 @@ from typing_extensions import assert_type
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.diagnostics.gradient_histogram import Histogram
-from ampcompat.memory_tools import BatchTable, Estimate, MemoryReport
-from ampcompat.training.disabled import DisabledSession
-from ampcompat.training.session import Session
+from ampcompat.engine.session.disabled_session import DisabledSession
+from ampcompat.engine.session.session import Session
+from ampcompat.tools.diagnostics.gradient_histogram import Histogram
+from ampcompat.tools.memory_api import BatchTable, Estimate, MemoryReport
 
 net = torch.nn.Linear(8, 1)
 adam = torch.optim.Adam(net.parameters())

@@ -12,9 +12,9 @@ from itertools import combinations, cycle, groupby
 from operator import itemgetter
 from statistics import median
 
-from .. import curves
+from ..judging import curves
+from ..judging.summary import quartiles, steady_seconds
 from ..report_data import KINDS
-from ..summary import quartiles, steady_seconds
 from . import series
 
 #: ``spec`` has no size; see ``complete``.

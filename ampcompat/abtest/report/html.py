@@ -9,9 +9,9 @@ import re
 import shlex
 from itertools import groupby
 
-from .. import rows
-from ..advice import best_level
-from ..summary import summarize
+from .. import row_names
+from ..judging.advice import best_level
+from ..judging.summary import summarize
 from . import charts, renderer, tables
 
 #: Causes of skipped steps that are shown at once; the others are in a ``<details>`` element.
@@ -42,7 +42,7 @@ def to_html(reports, summaries=None, drawn=None, live=None):
     legend = charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
-        title=rows.title(reports[0][1]) if len(reports) == 1 else "{} runs".format(len(reports)),
+        title=row_names.title(reports[0][1]) if len(reports) == 1 else "{} runs".format(len(reports)),
         parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
         command=_command,
         tables=tables,

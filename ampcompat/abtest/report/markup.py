@@ -1,10 +1,10 @@
 """The table of a report for a pull request (Markdown) or a paper (LaTeX), with a footnote of where it was measured."""
 
-from .. import equivalence
-from ..number_format import percent
-from ..rows import name_of
-from ..summary import emulates_half, summarize
+from ..judging import equivalence
+from ..judging.summary import emulates_half, summarize
+from ..row_names import name_of
 from . import tables
+from .number_format import percent
 
 #: Columns of the overview that are left out: they follow from others, or are of use while one tries things.
 LEFT_OUT = ("to target", "samples/s")

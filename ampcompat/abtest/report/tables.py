@@ -4,11 +4,11 @@ import math
 from collections import namedtuple
 from statistics import median
 
-from .. import equivalence, keep_fp32, target
-from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
+from ..judging import equivalence, keep_fp32, time_to_target
+from ..judging.summary import LossEnd, emulates_half
 from ..report_data import KINDS, Memory
-from ..rows import name_of, noun
-from ..summary import LossEnd, emulates_half
+from ..row_names import name_of, noun
+from .number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
 Table = namedtuple("Table", "title columns rows left notes")
@@ -126,7 +126,7 @@ def targets(report, summary):
             reached = "{} of {} seeds".format(len(row.to_target.steps), row.to_target.seeds)
             values = [row.to_target.steps, row.to_target.samples, row.to_target.seconds]
             rows.append([level, reached] + [_median_and_range(each) for each in values])
-    title = "Time to target: {}, smoothed".format(target.describe(report))
+    title = "Time to target: {}, smoothed".format(time_to_target.describe(report))
     return [Table(title, ["level", "reached by", "steps", "samples", "seconds"], rows, 2, [])] if rows else []
 
 

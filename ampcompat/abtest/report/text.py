@@ -2,10 +2,10 @@
 
 import textwrap
 
-from ..failures import failure
-from ..rows import are_scripts
-from ..summary import summarize
-from ..verdict import ACCEPTED
+from ..judging.failures import failure
+from ..judging.summary import summarize
+from ..judging.verdict import ACCEPTED
+from ..row_names import are_scripts
 from . import tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.

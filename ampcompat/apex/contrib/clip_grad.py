@@ -5,8 +5,8 @@ The norm of half gradients is computed and returned in float32, because in float
 
 import torch
 
-from ... import tensor_lists
 from ...errors import AmpError
+from ...support import tensor_lists
 from ..multi_tensor import foreach_ops
 
 

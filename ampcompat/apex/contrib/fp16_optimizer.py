@@ -8,9 +8,9 @@ import math
 
 import torch
 
+from ...engine.loss_scaling.scaler import LossScaler
+from ...engine.patched_optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ...errors import AmpError
-from ...loss_scaling.scaler import LossScaler
-from ...optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from .. import fp16_utils
 from ..fp16_utils.loss_scaler import dynamic_scaler_state
 from ..optimizers.adam import FusedAdam, LegacyFusedAdam

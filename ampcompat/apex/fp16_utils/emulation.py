@@ -1,7 +1,7 @@
 """Emulated products on a CPU, for networks that scripts have put into half without ``amp.initialize``.
 
-A network is marked in the same way as ``models.forward`` marks the models of a session. Its ``forward`` then runs in a
-``HalfMode``.
+A network is marked in the same way as ``engine.models.forward`` marks the models of a session. Its ``forward`` then
+runs in a ``HalfMode``.
 """
 
 import gc
@@ -9,10 +9,10 @@ import threading
 
 import torch
 
-from ... import tensor_lists
-from ...casting import autograd, half_emulation_mode
-from ...models import forward as forwards
-from ...patching import PatchStack
+from ...engine.casting import autograd, half_emulation_mode
+from ...engine.models import forward as forwards
+from ...support import tensor_lists
+from ...support.patching import PatchStack
 
 
 def emulate(network, dtypes):

@@ -9,12 +9,12 @@ params stay scaled; their masters hold the unscaled ones, overwritten at each ``
 
 import torch
 
-from ... import tensor_lists
+from ...engine.loss_scaling.scaler import LossScaler
+from ...engine.master_weights.store import make_master, recast
 from ...errors import AmpError, GradientOverflowError
-from ...loss_scaling.scaler import LossScaler
-from ...notices import Notices
 from ...opt_levels import DYNAMIC, parse_scale
-from ...optimizers.masters import make_master, recast
+from ...support import tensor_lists
+from ...support.notices import Notices
 from ..contrib.clip_grad import clip_grad_norm_
 from ..optimizers.fused import clear_gradients
 from . import fp16util

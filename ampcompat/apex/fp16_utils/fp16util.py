@@ -6,9 +6,10 @@ have the same dtype; a model whose batch norms stay in float32 cannot have one.
 
 import torch
 
-from ... import opt_levels, tensor_lists
+from ... import opt_levels
+from ...engine.session import process_state
 from ...errors import AmpTypeError, AmpValueError
-from ...training import state
+from ...support import tensor_lists
 from ..multi_tensor.flatten import flatten, unflatten
 from .emulation import emulate
 
@@ -17,7 +18,7 @@ clip_grad_norm = torch.nn.utils.clip_grad_norm_
 
 def dtypes():
     """Return the ``DtypePair`` of this process: float16 and float32, or those given on the command line."""
-    return opt_levels.parse_dtypes(state.command_line().get("dtypes")) or opt_levels.HALF
+    return opt_levels.parse_dtypes(process_state.command_line().get("dtypes")) or opt_levels.HALF
 
 
 class tofp16(torch.nn.Module):

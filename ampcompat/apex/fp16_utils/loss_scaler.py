@@ -1,12 +1,12 @@
 """``LossScaler`` and ``DynamicLossScaler``, the loss scalers for training loops written by hand.
 
 A loop calls ``has_overflow`` and decides itself whether to step. The attributes have Apex's names, because old
-checkpoints contain pickled scalers. ``FP16_Optimizer`` uses ``loss_scaling.scaler`` instead.
+checkpoints contain pickled scalers. ``FP16_Optimizer`` uses ``engine.loss_scaling.scaler`` instead.
 """
 
 import torch
 
-from ... import tensor_lists
+from ...support import tensor_lists
 
 
 class LossScaler:
@@ -66,7 +66,7 @@ class DynamicLossScaler(LossScaler):
 
 
 def dynamic_scaler_state(values):
-    """Return the attributes of a ``DynamicLossScaler`` as the state dict of a ``loss_scaling.scaler.LossScaler``."""
+    """Return the attributes of a ``DynamicLossScaler`` as the state dict of the engine's ``LossScaler``."""
     unskipped = values.get("cur_iter", 0) - values.get("last_overflow_iter", -1) - 1
     return {"loss_scale": values["cur_scale"], "unskipped": unskipped % values.get("scale_window", 1000)}
 

@@ -9,7 +9,7 @@ import math
 import torch
 
 from ...errors import AmpValueError
-from ...torch_compat import features
+from ...support.torch_compat import features
 
 
 def fused_dense_function(input, weight, bias):

@@ -8,8 +8,8 @@ import operator
 
 import torch
 
-from ... import tensor_lists as tensors
-from ...torch_compat import features
+from ...support import tensor_lists as tensors
+from ...support.torch_compat import features
 from . import foreach_ops
 
 _DEVICE, _DTYPE = map(operator.attrgetter, ("device", "dtype"))

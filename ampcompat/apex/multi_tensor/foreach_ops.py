@@ -8,8 +8,8 @@ import itertools
 
 import torch
 
-from ... import tensor_lists
-from ...torch_compat import features
+from ...support import tensor_lists
+from ...support.torch_compat import features
 
 
 def _operation(name):

@@ -11,7 +11,7 @@ given tensors.
 
 import torch
 
-from ... import tensor_lists as tensors
+from ...support import tensor_lists as tensors
 from . import batches, foreach_ops, updates
 from .hysteresis import update_scale_hysteresis
 

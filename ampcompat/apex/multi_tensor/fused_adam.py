@@ -2,7 +2,7 @@
 
 import torch
 
-from ...torch_compat.thread_context import tried_once
+from ...support.torch_compat.thread_context import tried_once
 
 
 def supports(weights, grads, means, squares, lr, step, decoupled):

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from ... import tensor_lists
+from ...support import tensor_lists
 from . import foreach_ops, fused_adam
 
 

@@ -15,20 +15,20 @@ import numbers
 
 import torch
 
-from ... import tensor_lists
-from ...casting import autocast_flags
-from ...op_table import rules
-from ...torch_compat import features
-from ...training import registrations, state
+from ...engine.casting import autocast_flags
+from ...engine.op_table import expansion
+from ...engine.session import process_state, registrations
+from ...support import tensor_lists
+from ...support.torch_compat import features
 
 
 def _cast_to_float(function):
     """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``, autocast to half."""
-    casting = registrations.cast_when_active(function, rules.FLOAT)
+    casting = registrations.cast_when_active(function, expansion.FLOAT)
 
     @functools.wraps(function)
     def norm(input, *args, **kwargs):
-        session = state.current()
+        session = process_state.current()
         if session is None or not session.casts.active():
             low = autocast_flags.region_dtype(input.device.type)
             if low is not None:

@@ -2,8 +2,8 @@
 
 import torch
 
-from ... import tensor_lists
 from ...errors import AmpTypeError
+from ...support import tensor_lists
 from .fused import FusedOptimizer, evaluate_closure
 from .step_scaling import step_scaling
 

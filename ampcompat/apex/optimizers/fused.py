@@ -10,9 +10,9 @@ from typing import Dict, List, NamedTuple, Optional
 
 import torch
 
-from ... import tensor_lists
 from ...errors import AmpError
-from ...torch_compat import features
+from ...support import tensor_lists
+from ...support.torch_compat import features
 from ..multi_tensor import batches, foreach_ops
 from .step_scaling import UNSCALED, step_scaling
 

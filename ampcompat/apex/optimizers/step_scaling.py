@@ -5,7 +5,7 @@ torch's GradScaler and amp set it on the optimizer. Only ``is_overflow`` reads f
 
 import torch
 
-from ... import tensor_lists
+from ...support import tensor_lists
 from ..multi_tensor import foreach_ops
 
 

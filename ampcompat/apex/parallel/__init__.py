@@ -1,6 +1,6 @@
 """``apex.parallel`` over ``torch.distributed``. Without a process group a world of one process is assumed."""
 
-from ...torch_compat.process_groups import import_functions_of_default_group
+from ...support.torch_compat.process_groups import import_functions_of_default_group
 from .data_parallel import DataParallelCriterion, DataParallelModel, gather
 from .distributed import DistributedDataParallel, Reducer
 from .larc import LARC

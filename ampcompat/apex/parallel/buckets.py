@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ... import tensor_lists
 from ...errors import AmpError
-from ...torch_compat import features
+from ...support import tensor_lists
+from ...support.torch_compat import features
 from ..multi_tensor.flatten import flatten, unflatten
 from .collectives import master_of
 

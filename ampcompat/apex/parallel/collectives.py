@@ -6,9 +6,9 @@ Weights that amp has cast are broadcast by way of their float32 master weights, 
 import torch
 import torch.distributed as dist
 
-from ... import tensor_lists
-from ...torch_compat.thread_context import in_process_group
-from ...training import state
+from ...engine.session import process_state
+from ...support import tensor_lists
+from ...support.torch_compat.thread_context import in_process_group
 from ..multi_tensor.flatten import flatten, unflatten
 
 
@@ -33,7 +33,7 @@ def broadcast_params(module):
     """Broadcast the params of rank 0, and their masters, to all ranks."""
     if not in_process_group():
         return
-    for session in state.sessions:
+    for session in process_state.sessions:
         if session.enabled:
             session.refresh_masters()
     params = list(module.parameters())
@@ -48,7 +48,7 @@ def broadcast_params(module):
 
 def master_of(param):
     """Return the float32 master that amp keeps of a half param, or None."""
-    for session in state.sessions:
+    for session in process_state.sessions:
         if session.enabled and session.masters.find(param) is not None:
             return session.masters.find(param)
     return None

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from ...engine.session import process_state
 from ...errors import AmpError, AmpTypeError, AmpValueError
-from ...torch_compat.thread_context import in_process_group
-from ...training import state
+from ...support.torch_compat.thread_context import in_process_group
 from ..reduction_methods import REDUCTION_METHODS
 from .buckets import BackwardReduction, ReductionOptions
 from .collectives import broadcast_params, flat_dist_call
@@ -73,7 +73,7 @@ class DistributedDataParallel(torch.nn.Module):
         groups = _groups(num_allreduce_streams, allreduce_communicators)
         self._reduction = BackwardReduction(self._options(allreduce_trigger_params, groups))
         broadcast_params(module)
-        for session in state.sessions if in_process_group() else ():
+        for session in process_state.sessions if in_process_group() else ():
             if session.enabled:
                 session.ddp_wrappers.compare_arithmetic(module)
         self._register_hooks()
@@ -135,7 +135,7 @@ class DistributedDataParallel(torch.nn.Module):
         """Register hooks on the params that are trained now; they may have been frozen, cast or replaced."""
         params = [param for param in self.module.parameters() if param.requires_grad]
         if in_process_group() and self._reduction.register_hooks(params):
-            for session in state.sessions:
+            for session in process_state.sessions:
                 if session.enabled:
                     session.ddp_wrappers.add(self)
 

@@ -7,7 +7,7 @@ The values are those of a step in which all goes well: everything is finite and 
 
 import torch
 
-from ...torch_compat import fake_tensors, features
+from ...support.torch_compat import fake_tensors, features
 from . import recurrent
 
 if features.has_dispatch_modes():

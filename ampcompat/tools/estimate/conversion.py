@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from ...torch_compat import fake_tensors
+from ...support.torch_compat import fake_tensors
 
 
 def convert_in_place(patches):

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from ...errors import AmpError
-from ...nested import tensors_in
+from ...support.nested import tensors_in
 
 
 def fake_copies(models, mode):

@@ -10,16 +10,16 @@ from typing import Any, Callable, List, NamedTuple
 import torch
 
 from ... import amp
-from ...casting import half_emulation
+from ...engine.casting import half_emulation
+from ...engine.loss_scaling.overflow import OverflowCheck
+from ...engine.session import process_state
+from ...engine.session.session import Session
 from ...errors import AmpError
-from ...loss_scaling.overflow import OverflowCheck
-from ...memory import storages
-from ...memory.measurement import measured_step
-from ...memory.optimizer_state import needs_closure
-from ...patching import PatchStack
-from ...torch_compat import fake_tensors, features
-from ...training import state
-from ...training.session import Session
+from ...support.patching import PatchStack
+from ...support.torch_compat import fake_tensors, features
+from ..memory import storages
+from ..memory.measurement import measured_step
+from ..memory.optimizer_state import needs_closure
 from .assumed_values import AssumedValues
 from .conversion import convert_in_place
 from .copies import fake_copies
@@ -184,11 +184,11 @@ def choose_foreach(optimizer):
 @contextmanager
 def _own_session(policy):
     """Open a session at a level, within another one if there is one, whatever the command line overrides."""
-    outer = state.current()
+    outer = process_state.current()
     session = Session(overrides={"opt_level": policy.opt_level}, dtypes=policy.dtypes, verbosity=0)
     with PatchStack() as patches, outer.casts.paused() if outer is not None else nullcontext():
-        patches.set(state, "initialize_options", {})
-        state.sessions.append(session)
+        patches.set(process_state, "initialize_options", {})
+        process_state.sessions.append(session)
         try:
             yield session
         finally:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import torch
 
+from ...engine.models import fsdp
 from ...errors import AmpError
-from ...memory.sharding import items_of
-from ...models import fsdp
-from ...torch_compat import thread_context
+from ...support.torch_compat import thread_context
+from ..memory.sharding import items_of
 
 #: The choices of ``shard`` besides lists of modules.
 WAYS = ("zero1", "zero2", "full")

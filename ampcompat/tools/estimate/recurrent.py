@@ -9,7 +9,7 @@ import functools
 
 import torch
 
-from ...torch_compat import thread_context
+from ...support.torch_compat import thread_context
 
 #: Time steps of a trial.
 LONGEST = 32

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from ...op_table.rows import HALF
+from ...engine.op_table.rows import HALF
 from .level_dtypes import StepDtypes
-from .op_calls import Place
+from .op_calls import OpPlace
 
 #: The first number that float16 rounds to inf, and its largest finite one; the exponent under which it rounds to 0.
 TO_INF, LARGEST, TO_ZERO = 65520.0, 65504.0, -25
@@ -40,7 +40,7 @@ _SINGULAR.update(div=1, true_divide=1, truediv=1, divide=1, addcdiv=2)
 class Fault(NamedTuple):
     """One fault: where, of which kind, and by how many powers of two it is beyond (margin)."""
 
-    place: Place
+    place: OpPlace
     op: str
     kind: str
     margin: float
@@ -73,7 +73,7 @@ class StepFaults:
 
     Args:
         sampled: the ``watch.Sampled``, whose fields are attributes of the same names here.
-        level: the ``Level``.
+        level: the ``LevelDtypes``.
 
     Attributes:
         dtypes: the ``StepDtypes``.

@@ -6,8 +6,8 @@ import json
 import os
 import shlex
 
-from ...abtest.number_format import number, percent
 from ...abtest.report import charts, renderer
+from ...abtest.report.number_format import number, percent
 from . import text_report
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))

@@ -9,8 +9,8 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...nested import BYTES
-from ...op_table import rules
+from ...engine.op_table import expansion
+from ...support.nested import BYTES
 from .details import NORMS
 from .op_calls import CASTS
 
@@ -20,7 +20,7 @@ _FOLLOWS_FIRST = NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem_
 _WRITES = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
 
 
-class Level(NamedTuple):
+class LevelDtypes(NamedTuple):
     """What a forecast needs to know of a level with its options.
 
     ``low``: the half dtype, None at O0. ``casts_functions``: O1 and O4. ``scale``: the static loss scale, or None where
@@ -40,7 +40,7 @@ class Level(NamedTuple):
 
 def table(lists=None, registrations=()):
     """Return ``{function's name: rule}`` of the op table with the user's changes."""
-    merged = rules.merge(rules.rows(), lists, [each for each in registrations if each[0] is torch])
+    merged = expansion.merge(expansion.rows(), lists, [each for each in registrations if each[0] is torch])
     return {row.name: row.rule for row in reversed(merged)}
 
 
@@ -71,7 +71,7 @@ class StepDtypes:
             rule = self._rule(call)
             dtype = self._result(call, seen, rule)
             self._check(call, seen, dtype)
-            self.seen.append([dtype] * len(seen) if rule in (rules.HALF, rules.FLOAT) else seen)
+            self.seen.append([dtype] * len(seen) if rule in (expansion.HALF, expansion.FLOAT) else seen)
             for index in call.outputs:
                 self.stored[index] = dtype
 
@@ -110,11 +110,11 @@ class StepDtypes:
         return level.table.get(call.outer) or level.table.get(call.op)
 
     def _result(self, call, seen, rule):
-        if rule == rules.HALF:
+        if rule == expansion.HALF:
             return self._level.low
-        if rule == rules.FLOAT:
+        if rule == expansion.FLOAT:
             return torch.float32
-        if rule in (rules.PROMOTE, rules.SEQUENCE) and seen:
+        if rule in (expansion.PROMOTE, expansion.SEQUENCE) and seen:
             return _widest(seen)
         return self._promoted(call, seen)
 
@@ -161,12 +161,12 @@ class StepDtypes:
         rule = level.table.get(call.op)
         is_cast = level.casts_functions and call.place.layer_of(level.kept) is None
         written = max([abs(number) for number in call.scalars if math.isfinite(number)], default=0.0)
-        if is_cast and rule == rules.BANNED and level.low in seen:
+        if is_cast and rule == expansion.BANNED and level.low in seen:
             self.error = call, "{} refuses half inputs".format(call.op), 0.0
         elif call.op in _WRITES and dtype is torch.float16 and written > 65504:
             told = "{} writes {:g}, which float16 cannot hold".format(call.op, written)
             self.error = call, told, math.log2(written / 65504)
-        elif not is_cast and (rule == rules.HALF or call.op in NORMS) and self._is_mixed(call, seen):
+        elif not is_cast and (rule == expansion.HALF or call.op in NORMS) and self._is_mixed(call, seen):
             told = "{} gets inputs of {}".format(call.op, " and ".join(map(_name, dict.fromkeys(seen))))
             self.error = call, told, 0.0
 

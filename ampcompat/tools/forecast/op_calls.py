@@ -12,10 +12,10 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...casting.half_emulation_mode import without_mode_checks
-from ...module_hook import ModuleHook
-from ...nested import floating_tensors
-from ...torch_compat.thread_context import FunctionMode
+from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...support.nested import floating_tensors
+from ...support.torch_compat.thread_context import FunctionMode
+from ...support.uncopied_hook import ModuleHook
 from . import details
 
 #: Functions whose result has the numbers of its input, or some of them.
@@ -57,10 +57,10 @@ class Value(NamedTuple):
     dtype: torch.dtype
     dims: int
     call: Optional[int]
-    place: "Place"
+    place: "OpPlace"
 
 
-class Place(NamedTuple):
+class OpPlace(NamedTuple):
     """Where a call is: the model's number, or None outside every model, and the module's dotted name in it."""
 
     model: Optional[int]
@@ -88,7 +88,7 @@ class OpCall(NamedTuple):
 
     index: int
     op: str
-    place: Place
+    place: OpPlace
     module_call: int
     number: int
     inputs: Tuple[int, ...]
@@ -99,7 +99,7 @@ class OpCall(NamedTuple):
     like: Optional[int]
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """The record of one step: its calls, values, and the values that were losses of backward passes."""
 
     calls: List[OpCall]
@@ -107,7 +107,7 @@ class Step(NamedTuple):
     losses: List[int]
 
 
-OUTSIDE = Place(None, "")
+OUTSIDE = OpPlace(None, "")
 
 
 class OpCalls(FunctionMode):
@@ -131,7 +131,7 @@ class OpCalls(FunctionMode):
     def _reset(self):
         self._calls, self._values, self._losses = [], [], []
         self._known = {}  # id(tensor) -> (weak reference, index of its value)
-        self._stack = []  # (module, Place)
+        self._stack = []  # (module, OpPlace)
         self._arguments = set()  # the ids of the floating tensors that a model was called with
         self._is_training = False
         self._outer = self._like = None
@@ -178,10 +178,10 @@ class OpCalls(FunctionMode):
 
     def _name(self, number, model):
         for name, module in model.named_modules():
-            self._places.setdefault(id(module), Place(number, name))
+            self._places.setdefault(id(module), OpPlace(number, name))
         for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
             for name, tensor in named:
-                self._tensors.setdefault(id(tensor), (kind, name, Place(number, name.rpartition(".")[0])))
+                self._tensors.setdefault(id(tensor), (kind, name, OpPlace(number, name.rpartition(".")[0])))
 
     def add_loss(self, loss):
         """Note that a backward pass begins at this tensor."""
@@ -189,11 +189,11 @@ class OpCalls(FunctionMode):
             self._losses.append(self._index(loss))
 
     def end(self):
-        """End the record and return the ``Step``."""
+        """End the record and return the ``RecordedStep``."""
         self._is_on = False
         for handle in self._handles:
             handle.remove()
-        step = Step(self._calls, self._values, self._losses)
+        step = RecordedStep(self._calls, self._values, self._losses)
         self._reset()
         return step
 

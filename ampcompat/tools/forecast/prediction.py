@@ -6,12 +6,12 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ... import opt_levels
-from ...op_table.rows import HALF
-from ...training import state
+from ...engine.op_table.rows import HALF
+from ...engine.session import process_state
 from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
-from .level_dtypes import Level, table
+from .level_dtypes import LevelDtypes, table
 from .noise import StepNoise, noisy
-from .op_calls import Place
+from .op_calls import OpPlace
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
 
@@ -262,14 +262,14 @@ def _half_products(sampled, level):
 
 
 def make_level(observed, name):
-    """Return the ``Level`` with the options that the script gives to ``amp.initialize``."""
+    """Return the ``LevelDtypes`` with the options that the script gives to ``amp.initialize``."""
     stated = observed.stated
     keywords = {option: stated.get(option) for option in opt_levels.LEVEL_OPTIONS}
     _, policy = opt_levels.resolve(stated.get("opt_level", "O1"), keywords, {"opt_level": name})
     low = policy.patch_torch_functions_type if policy.patch_torch_functions else policy.cast_model_type
     kept = stated.get("keep_fp32") or ()
     kept = (kept,) if isinstance(kept, str) else tuple(each for each in kept if isinstance(each, str))
-    return Level(
+    return LevelDtypes(
         name=name,
         low=None if low is torch.float32 else low,
         casts_functions=bool(policy.patch_torch_functions),
@@ -278,12 +278,12 @@ def make_level(observed, name):
         init_scale=float(stated.get("init_scale") or 2.0**16),
         kept=kept,
         batch_norms=observed.batch_norms if policy.keep_batchnorm_fp32 else frozenset(),
-        table=table(state.lists.as_data(), state.registrations),
+        table=table(process_state.lists.as_data(), process_state.registrations),
     )
 
 
 def _place(param):
-    return Place(param.model, param.name.rpartition(".")[0])
+    return OpPlace(param.model, param.name.rpartition(".")[0])
 
 
 def _merged(faults):

@@ -1,6 +1,6 @@
 """Makes a forecast an event of a recorded run: ``RunOptions(watch="ampcompat.tools.forecast.recorded_forecast")``."""
 
-from ...abtest import curves
+from ...abtest.judging import curves
 from ...errors import AmpError
 from . import forecast_data
 from .watch import Watch

@@ -3,8 +3,8 @@
 import shlex
 import textwrap
 
-from ...abtest.keep_fp32 import argument
-from ...abtest.number_format import number, percent, scale
+from ...abtest.judging.keep_fp32 import argument
+from ...abtest.report.number_format import number, percent, scale
 
 #: The levels to recommend, the first that works first. O3 is for measuring speed.
 PREFERRED = ("O1", "O2", "O4", "O5")

@@ -9,14 +9,15 @@ from typing import Dict, List, NamedTuple
 
 import torch
 
-from ... import amp, tensor_lists
+from ... import amp
 from ...apex.multi_tensor.foreach_ops import norms
 from ...errors import AmpError
-from ...observer import Observer
-from ...patching import PatchStack
-from ...torch_compat import features
+from ...support import tensor_lists
+from ...support.observer import Observer
+from ...support.patching import PatchStack
+from ...support.torch_compat import features
 from .half_updates import HalfUpdates
-from .op_calls import OpCalls, Step
+from .op_calls import OpCalls, RecordedStep
 from .tensor_samples import Stats, TensorSamples
 
 #: Of a run of n steps these are recorded, as shares of it, besides the first two.
@@ -29,7 +30,7 @@ class Sampled(NamedTuple):
     """A recorded step, its number in the run, and the ``Stats`` of values, gradients, and details (see ``OpCalls``)."""
 
     number: int
-    record: Step
+    record: RecordedStep
     values: Dict[int, Stats]
     gradients: Dict[int, Stats]
     details: Dict[int, Stats]

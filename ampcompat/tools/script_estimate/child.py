@@ -12,13 +12,13 @@ import traceback
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from ...abtest.child_process import run_script
-from ...memory.estimate import during_training
-from ...patching import PatchStack
-from ...torch_compat import fake_tensors
-from ...training import state
+from ...abtest.running.subprocess_child import run_script
+from ...engine.session import process_state
+from ...support.patching import PatchStack
+from ...support.torch_compat import fake_tensors
 from ..estimate import fake_step
 from ..estimate.assumed_values import AssumedValues
+from ..memory.formulas import during_training
 from .loading import load_real_data
 from .step_recorder import StepMeasured, StepRecorder
 
@@ -67,7 +67,7 @@ def _without_activations(recorder, sentence):
     models, optimizers = recorder.tracked()
     if not models:
         return {"error": sentence}
-    with state.current().casts.paused():
+    with process_state.current().casts.paused():
         kinds = during_training(models, optimizers, recorder.policy).by_kind
     return _found(recorder, kinds, kinds, [sentence])
 
@@ -78,7 +78,7 @@ def _enter(contexts, task, recorder):
     patches = contexts.enter_context(PatchStack())
     contexts.enter_context(fake_step.counted_as(task["counted_as"]))
     load_real_data(patches)
-    patches.set(state, "observers", [recorder])
+    patches.set(process_state, "observers", [recorder])
     contexts.enter_context(contextlib.redirect_stdout(io.StringIO()))  # its losses and metrics would be made up
     for mode in (fake_tensors.new_mode(), values):
         contexts.enter_context(mode)

@@ -6,8 +6,8 @@ import torch
 import torch.utils.data
 from torch.utils.data import dataloader
 
-from ...patching import PatchStack
-from ...torch_compat import thread_context
+from ...support.patching import PatchStack
+from ...support.torch_compat import thread_context
 
 
 def load_real_data(patches):

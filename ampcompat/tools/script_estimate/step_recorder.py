@@ -1,8 +1,8 @@
 """Measure the second step of a script, and then end the script."""
 
-from ...memory.meter import MemoryMeter
-from ...observer import Observer
+from ...support.observer import Observer
 from ..estimate.fake_step import choose_foreach
+from ..memory.meter import MemoryMeter
 
 #: A step ends with the optimizer whose first step comes last; optimizers that have not stepped by then are left out.
 _MOST_STEPS = 50

@@ -1,0 +1,240 @@
+"""Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
+
+from ..outcomes import Speed
+from ..report.number_format import milliseconds, percent, seconds
+from ..row_names import are_scripts, name_of
+from . import equivalence, time_to_target
+from .summary import MIN_TIMED, emulates_half, find_rounds, summarize
+from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
+
+#: Step times that differ by no more than this share count as equal.
+EQUAL_TIME = 0.03
+
+#: The interquartile range of step times, as a share of the median, above which speeds are unreliable.
+MAX_TIME_SPREAD = 0.4
+
+#: How much longer the baseline's steps may take in one round than in another, as a share, without a warning.
+MAX_DRIFT = 0.2
+
+#: The share of the baseline's peak memory, and the bytes, from which on a difference counts.
+LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
+
+EMULATED_SCRIPTS = (
+    "On this CPU ampcompat emulates half precision, which takes time, and a rewrite computes with torch's own: the "
+    "times say nothing about a GPU."
+)
+
+SIDE_BY_SIDE = (
+    "Runs were side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
+)
+ONCE = "The speed of {} rests on one round of turns, so that it has no interval."
+
+
+def advise(report):
+    """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``, one line each."""
+    rows = summarize(report)
+    equivalences = equivalence.find(report, rows)
+    for level, row in rows.items():
+        kind, text = row.verdict.kind, row.verdict.text
+        report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
+        report.runs[level].equivalence = equivalences.get(level)
+        report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
+    told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
+    first = " ".join(told + _warnings(report, rows))
+    report.advice = "\n".join([first] + _remarks(report, rows))
+
+
+def best_level(rows):
+    """Return the ``LevelSummary`` of the level to take, or None where the baseline is no measure.
+
+    Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it. A
+    level that is earlier than the baseline only within the scatter of step times counts as equal to it.
+    """
+    usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.speed]
+    baseline = next((row for row in usable if row.verdict.kind == BASELINE), None)
+    if baseline is None:
+        return None
+    timed = [(_target_seconds(row), row) for row in usable if _target_seconds(row) is not None]
+    timed = timed or [(row.seconds, row) for row in usable]
+    reference = next((seconds for seconds, row in timed if row is baseline), 0.0)
+    timed = [(max(seconds, reference) if _is_in_scatter(row, baseline) else seconds, row) for seconds, row in timed]
+    first = min(seconds for seconds, _ in timed)
+    equal = [(seconds, row) for seconds, row in timed if seconds <= first * (1 + EQUAL_TIME)]
+    return max(equal, key=lambda each: (_saved(each[1], baseline), -each[0], each[1] is baseline))[1]
+
+
+def _is_in_scatter(row, baseline):
+    """Return whether a level may be as fast as the baseline, at the target or by step where that is unknown.
+
+    By the interval of its speed; without one, whether the middle halves of the two levels' times overlap.
+    """
+    times = [_target_seconds(row), _target_seconds(baseline)]
+    if times == [None, None]:
+        times = [row.seconds, baseline.seconds]
+    if None in times:
+        return False
+    if row.interval is not None:
+        shorter = times[1] / times[0] / row.speed  # by fewer steps to the target
+        return row.interval[0] * shorter <= 1.0 <= row.interval[1] * shorter
+    ranges = [[time / each.seconds * end for end in each.middle_half] for time, each in zip(times, (row, baseline))]
+    return max(low for low, _ in ranges) <= min(high for _, high in ranges)
+
+
+def _target_seconds(row):
+    return None if row.to_target is None else row.to_target.median_seconds
+
+
+def _advice(report, rows):
+    baseline = rows.get(report.baseline)
+    if baseline is None or not baseline.steps:
+        return "No advice: the baseline {} recorded no steps to compare with.".format(report.baseline)
+    others = [row for row in rows.values() if row is not baseline]
+    if not others:
+        return "No advice: only the baseline was run."
+    if baseline.verdict.kind != BASELINE:
+        sentence = "No advice: the baseline {} is no measure: {}. Fix that first: another level cannot help."
+        return sentence.format(report.baseline, baseline.verdict.text)
+    if all(row.verdict.kind == NOT_JUDGED for row in others):
+        return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
+    best = best_level(rows)
+    accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    if emulates_half(report) and accepted:
+        return _without_speed(accepted, baseline)
+    if best is None or (accepted and not any(row.speed for row in accepted)):
+        told = ", ".join(row.level for row in accepted) or "none"
+        return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
+    return _recommended(best, baseline, rows, time_to_target.describe(report))
+
+
+def _of_scripts(report, rows):
+    """Return whether each script trains as the baseline's does, one sentence each, and how long their steps take."""
+    name, baseline = name_of(report, report.baseline), rows[report.baseline]
+    if baseline.verdict.kind != BASELINE:
+        return ["{} is no measure: {}.".format(name, baseline.verdict.text)]
+    found = []
+    for row in rows.values():
+        verdict, ends = row.verdict, list(row.verdict.ends.values())
+        if verdict.kind == ACCEPTED:
+            values = "{} within {}".format("losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends))))
+            variation = max(each.variation for each in ends)
+            seeds = percent(variation) if variation else "no more than the losses scatter"
+            found.append("{} trains like {}: {}, seeds differ by {}.".format(row.level, name, values, seeds))
+        elif verdict.kind == REJECTED:
+            found.append("{} does not train like {}: {}.".format(row.level, name, verdict.text))
+        elif verdict.kind == NOT_JUDGED:
+            sentence = "Whether {} trains like {} was not judged: {}."
+            found.append(sentence.format(row.level, name, verdict.text))
+        if row.seconds and baseline.seconds and row is not baseline:
+            times = milliseconds(row.seconds), milliseconds(baseline.seconds)
+            found.append("A step takes {} ms, that of {} {} ms.".format(times[0], name, times[1]))
+    return found + ([EMULATED_SCRIPTS] if emulates_half(report) and any(row.seconds for row in rows.values()) else [])
+
+
+def _share(difference):
+    return abs(difference.signed)
+
+
+def _without_speed(accepted, baseline):
+    """Return the advice on a CPU that emulates half precision, whose times are those of no other device."""
+    told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
+    least = max(accepted, key=lambda row: _saved(row, baseline))
+    if _saved(least, baseline) > 0:
+        told += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+    return told + " Which is fastest is seen on a GPU only: this CPU emulates half precision."
+
+
+def _recommended(best, baseline, rows, goal):
+    own, reference = _target_seconds(best), _target_seconds(baseline)
+    if best is not baseline:
+        timed = "" if reference is None else "; {}: {}".format(baseline.level, seconds(reference))
+        if _is_in_scatter(best, baseline):
+            reason = "as fast as {} within the scatter of step times".format(baseline.level)
+            return "Take {}: {}{}.".format(best.level, reason, _memory(best, baseline))
+        if own is None:
+            reason = "the fastest of those accepted"
+        else:
+            accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED and row.speed]
+            is_first = own == min(each for each in accepted if each is not None)
+            place = "the first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
+            reason = "{} to reach {} ({}{})".format(place, goal, seconds(own), timed)
+        text = "Take {}: {}, {:.2f} times the speed{}."
+        return text.format(best.level, reason, best.speed, _memory(best, baseline))
+    reason = "is faster here" if reference is None else "reaches {} earlier".format(goal)
+    accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    if any(_is_in_scatter(row, baseline) for row in accepted if row.seconds):
+        reason += " beyond the scatter of step times"
+    text = "Take {}: no accepted level {}.".format(baseline.level, reason)
+    if accepted:
+        text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
+    least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
+    if _saved(least, baseline) > 0:
+        text += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+    return text
+
+
+def _saved(row, baseline):
+    """Return how many bytes less than the baseline a level takes; 0 where that is negligible or unknown."""
+    least = max(LEAST_MEMORY * (baseline.peak or 0), LEAST_BYTES)
+    return row.saved if abs(row.saved or 0) >= least else 0
+
+
+def _memory(row, baseline):
+    """Return how much less memory a level takes; "" where it takes as much."""
+    saved = _saved(row, baseline)
+    return (
+        ", {} {} memory".format(percent(abs(saved) / baseline.peak), "less" if saved > 0 else "more") if saved else ""
+    )
+
+
+def _warnings(report, rows):
+    """Return what must be known beside the advice, one sentence each."""
+    warnings = []
+    untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
+    few = [level for level in untimed if report.runs[level].timings != []]
+    if few:
+        sentence = "Of {} fewer than {} steps without hooks were timed: more --steps give speeds."
+        warnings.append(sentence.format(", ".join(few), MIN_TIMED))
+    warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
+    given = report.environment.get("target")
+    names = time_to_target.known_names(each for run in report.runs.values() for each in [run] + run.repeats)
+    if given and time_to_target.parse(given)[0] not in names:
+        warnings.append(
+            "No metric {!r} was logged; known: {}.".format(time_to_target.parse(given)[0], ", ".join(sorted(names)))
+        )
+    return warnings
+
+
+def _unreliable_times(report, rows):
+    """Return why speeds are not well known, one sentence each."""
+    warnings, baseline = [], report.runs.get(report.baseline)
+    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
+    if unreliable:
+        sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
+        warnings.append(sentence.format(", ".join(unreliable)))
+    times = [found[0] for found in find_rounds(baseline) if found] if baseline is not None else []
+    if times and max(times) > (1 + MAX_DRIFT) * min(times):
+        sentence = "{} took {} to {} ms a step in {} rounds: other work came and went."
+        values = milliseconds(min(times)), milliseconds(max(times)), len(times)
+        warnings.append(sentence.format(report.baseline, *values))
+    return warnings
+
+
+def _remarks(report, rows):
+    """Return what is missing, or makes the measured times less reliable, one sentence each."""
+    remarks = []
+    measured = [row.to_target for row in rows.values() if row.to_target is not None]
+    if report.environment.get("target") and measured and not any(each.is_reached for each in measured):
+        remarks.append("No level reached the target, {}.".format(time_to_target.describe(report)))
+    if report.environment.get("jobs", 1) != 1:
+        remarks.append(SIDE_BY_SIDE)
+    once = [row.level for row in rows.values() if row.speed and row.interval is None]
+    if once:
+        remarks.append(ONCE.format(", ".join(once)))
+    if str(report.environment.get("device") or "").startswith("cpu") and not emulates_half(report):
+        remarks.append("Times are those of a CPU; GPUs rank levels differently. Losses and scales are comparable.")
+    return remarks
+
+
+def _spread(row):
+    low, high = row.middle_half
+    return (high - low) / row.seconds

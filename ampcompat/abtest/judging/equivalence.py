@@ -1,0 +1,117 @@
+"""Whether a row ends within a stated tolerance of the baseline: by the interval of the difference, not by a test of 0.
+
+The difference is that of the end of the loss (of several losses, of the one that is worst), or of the metric that the
+target names, as a share of the baseline's. Its interval is the 95 % t interval from three seeds on. One or two say
+nothing of their scatter; runs of equal seed are not further apart than runs of different ones, so with these it is
+3 root mean squares of the differences between baseline seeds, by the root of their number: too wide rather than too
+narrow. Equivalence is shown where the interval lies within the tolerance, refuted where it lies outside, and otherwise
+not shown with so many seeds (Schuirmann, *A comparison of the two one-sided tests procedure*, 1987; a 95 % interval in
+place of his 90 % is the stricter). With s the standard deviation of the difference of one seed, the seeds that would do
+are the least n with t(97.5 %, n - 1) s / sqrt(n) <= tolerance - |difference|, if the difference stays what it is.
+"""
+
+import math
+
+from ...errors import AmpValueError
+from ..outcomes import Equivalence
+from ..report.number_format import percent, signed_percent
+from . import time_to_target
+from .failures import nonfinite_starts
+from .level_differences import DEVIATIONS, t_quantile
+
+SHOWN, REFUTED, NOT_SHOWN = "shown", "refuted", "not shown"
+
+#: From the best.
+RESULTS = (SHOWN, NOT_SHOWN, REFUTED)
+
+#: Seeds that are no longer counted: nobody trains so often.
+MOST_SEEDS = 10000
+
+
+def parse(text):
+    """Return the tolerance that a text such as "0.01" gives, a share.
+
+    Raises:
+        AmpValueError: it is no number above 0 and below 1.
+    """
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 < value < 1.0:
+        raise AmpValueError("The tolerance {!r} is no share between 0 and 1, such as 0.01 for 1 %.".format(text))
+    return value
+
+
+def find(report, rows):
+    """Return ``{row: Equivalence}`` of the rows but the baseline; nothing where the report has no tolerance.
+
+    Args:
+        rows: what ``summarize(report)`` returned.
+    """
+    given = report.environment.get("tolerance")
+    if given is None:
+        return {}
+    others = [level for level in rows if level != report.baseline]
+    return {level: _of_row(report, level, rows[level].verdict, parse(given)) for level in others}
+
+
+def _of_row(report, level, verdict, tolerance):
+    run, names = report.runs[level], _compared(report)
+    ends = [each for name, each in verdict.ends.items() if (name in names if names else name[0] == "loss")]
+    found = [of(each, tolerance) for each in ends]
+    if found:
+        return max(found, key=lambda each: (RESULTS.index(each.result), abs(each.difference)))
+    seeds = 1 + len(run.repeats)
+    if nonfinite_starts(run):
+        return Equivalence(REFUTED, math.inf, (math.inf, math.inf), seeds)
+    return Equivalence(NOT_SHOWN, seeds=seeds)
+
+
+def _compared(report):
+    """Return the series that the target names, as a list; empty for all losses."""
+    given = report.environment.get("target")
+    if not given:
+        return []
+    runs = [each for run in report.runs.values() for each in [run] + run.repeats]
+    return [time_to_target.known_names(runs).get(time_to_target.parse(given)[0])]
+
+
+def of(difference, tolerance):
+    """Return the ``Equivalence`` that the ``Difference`` of an end shows."""
+    value, half, seeds = difference.signed, difference.uncertainty, difference.pairs
+    if not math.isfinite(value):
+        return Equivalence(REFUTED, value, (value, value), seeds)
+    if difference.variation is None and seeds < 3:  # without a control nothing is known of other seeds
+        return Equivalence(NOT_SHOWN, value, None, seeds, None)
+    if seeds < 3:
+        half = max(half, DEVIATIONS * difference.apart / math.sqrt(seeds))
+    deviation = half * math.sqrt(seeds) / (t_quantile(seeds - 1) if seeds >= 3 else DEVIATIONS)
+    low, high = value - half, value + half
+    if -tolerance <= low and high <= tolerance:
+        return Equivalence(SHOWN, value, (low, high), seeds, seeds)
+    if low > tolerance or high < -tolerance:
+        return Equivalence(REFUTED, value, (low, high), seeds)
+    return Equivalence(NOT_SHOWN, value, (low, high), seeds, _seeds_needed(seeds, deviation, tolerance - abs(value)))
+
+
+def _seeds_needed(seeds, deviation, room):
+    """Return the least number of seeds, from 3 up, whose interval has half the width ``room``; None where none does."""
+    if room <= 0.0:
+        return None
+    most = range(max(3, seeds), MOST_SEEDS)
+    return next((count for count in most if t_quantile(count - 1) * deviation <= room * math.sqrt(count)), None)
+
+
+def tell(name, found, tolerance):
+    """Return a result in one sentence. ``name``: of the row; ``tolerance``: as a share."""
+    seeds = "{} seed{}".format(found.seeds, "" if found.seeds == 1 else "s")
+    told = "{}: equivalence within {} is {}".format(name, percent(tolerance), found.result)
+    told += " with {}".format(seeds) if found.result == NOT_SHOWN else ""
+    if found.interval is not None:
+        values = [signed_percent(each) for each in (found.difference,) + tuple(found.interval)]
+        told += ": the difference is {} ({} to {})".format(*values)
+    if found.result == NOT_SHOWN and found.seeds_needed is not None:
+        most = "" if found.seeds >= 3 else "at most "
+        return told + "; {}{} seeds would do, if it stays what it is".format(most, found.seeds_needed)
+    return told + ("; no number of seeds would show it" if found.result == NOT_SHOWN and found.interval else "")

@@ -1,0 +1,208 @@
+"""What a report says of each level in one row: verdict, end of the loss, speed, memory, skips. Each number once."""
+
+import math
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Dict, Optional, Tuple
+
+from . import curves, time_to_target
+from .failures import nonfinite_starts
+from .speed import speeds
+from .verdict import Verdict, judge
+
+#: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
+SETTLING = 5
+
+#: Undisturbed steps of which step times are given, at least: of fewer a speed may be wrong by several times.
+MIN_TIMED = 10
+
+
+@dataclass
+class LossEnd:
+    """Where a loss ends; None is unknown.
+
+    ``end``: the mean over the seeds that all levels share; of a level that was compared with the baseline, the
+    baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the range over all of
+    its seeds that ended.
+    """
+
+    end: Optional[float] = None
+    difference: Optional[float] = None
+    spread: Optional[float] = None
+
+
+@dataclass
+class LevelSummary:
+    """One level's row; None is unknown.
+
+    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``:
+    median step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with
+    the 95 % ``interval``, if there is one. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than
+    the baseline.
+    """
+
+    level: str
+    verdict: Verdict
+    steps: int = 0
+    skipped: int = 0
+    losses: Dict[int, LossEnd] = field(default_factory=dict)
+    seconds: Optional[float] = None
+    middle_half: Optional[Tuple[float, float]] = None
+    speed: Optional[float] = None
+    interval: Optional[Tuple[float, float]] = None
+    rate: Optional[float] = None
+    peak: Optional[int] = None
+    saved: Optional[int] = None
+    to_target: Optional[time_to_target.TimeToTarget] = None
+    status: str = "ok"
+
+    @property
+    def end(self):
+        """Where the first loss ends."""
+        return self._first.end
+
+    @property
+    def difference(self):
+        """The difference of that from the baseline's, as a share."""
+        return self._first.difference
+
+    @property
+    def spread(self):
+        """Half the range over seeds."""
+        return self._first.spread
+
+    @property
+    def _first(self):
+        return next(iter(self.losses.values()), LossEnd())
+
+    @property
+    def kind(self):
+        """The verdict in a word, or how the run ended where it did not end by itself."""
+        return self.status if self.status in ("failed", "interrupted") else self.verdict.kind
+
+
+def summarize(report):
+    """Return ``{level: LevelSummary}`` of a report."""
+    verdicts, baseline = judge(report), report.runs.get(report.baseline)
+    shared = max([1 + len(run.repeats) for run in report.runs.values() if run is not baseline], default=None)
+    known, found = find_speeds(report), {}
+    for level, run in report.runs.items():
+        row = _row(level, run, verdicts[level], shared)
+        row.speed, row.interval = (known[level].ratio, known[level].interval) if level in known else (None, None)
+        if baseline is not None and row.peak is not None and baseline.memory.peak_total is not None:
+            row.saved = baseline.memory.peak_total - row.peak
+        if baseline is not None:
+            runs, references = ([each] + each.repeats for each in (run, baseline))
+            row.to_target = time_to_target.measure(
+                runs[:shared], references, report.environment.get("target"), row.seconds
+            )
+        for loss_id, ending in row.losses.items():
+            difference = row.verdict.ends.get(("loss", loss_id))
+            if difference is not None:
+                ending.difference = difference.signed
+                whole = _mean(_ends(baseline, loss_id)[: 1 + len(run.repeats)])
+                ending.end = whole + difference.gap if math.isfinite(difference.gap) else ending.end
+        found[level] = row
+    return found
+
+
+def emulates_half(report):
+    """Return whether half precision was emulated on a CPU, so that times say nothing about other devices."""
+    return "emulated" in str(report.environment.get("device") or "")
+
+
+def _row(level, run, verdict, shared):
+    times = quartiles(steady_seconds(run))
+    return LevelSummary(
+        level,
+        verdict,
+        steps=len(run.step_seconds),
+        skipped=len(run.skipped),
+        losses={loss_id: _loss_end(run, loss_id, shared) for loss_id in sorted(run.loss_ids())},
+        seconds=seconds_per_step(run),
+        middle_half=times and (times[0], times[2]),
+        rate=_rate(run),
+        peak=run.memory.peak_total,
+        status=run.status,
+    )
+
+
+def _loss_end(run, loss_id, shared):
+    ends, whole = _ends(run, loss_id), _ends(run, loss_id, but="interrupted")
+    is_known = len(whole) > 1 and all(map(math.isfinite, whole))
+    return LossEnd(_mean(ends[:shared]), spread=(max(whole) - min(whole)) / 2 if is_known else None)
+
+
+def _ends(run, loss_id, but=None):
+    """Return where a loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
+
+    ``but``: a status; runs that ended so are left out.
+    """
+    name = ("loss", loss_id)
+    runs = [each for each in [run] + run.repeats if each.status != but]
+    ends = [math.nan if loss_id in nonfinite_starts(each) else curves.end_value(each, name) for each in runs]
+    return [each for each in ends if each is not None]
+
+
+def _mean(values):
+    return mean(values) if values else None
+
+
+def seconds_per_step(run):
+    """Return the geometric mean of the median step times of the runs whose times count; None where they are too few."""
+    known = [found[0] for found in find_rounds(run) if found]
+    return math.exp(mean(map(math.log, known))) if known else None
+
+
+def find_rounds(run):
+    """Return (median step time, error of its logarithm) of each run whose times count; None where it is unknown."""
+    if not steady_seconds(run):
+        return []
+    times = [[each.step_seconds[step] for step in steady_steps(each)] for each in _timed(run)]
+    return [_median_and_error(each) if each and min(each) > 0 else None for each in times]
+
+
+def _median_and_error(seconds):
+    return median(seconds), curves.error_of_median(list(map(math.log, seconds)))
+
+
+def find_speeds(report):
+    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns; short runs with short ones."""
+    baseline = report.runs.get(report.baseline)
+    has_short = baseline is not None and baseline.timings is not None
+    alike = {level: run for level, run in report.runs.items() if (run.timings is not None) == has_short}
+    return speeds({level: find_rounds(run) for level, run in alike.items()}, report.baseline)
+
+
+def quartiles(values):
+    """Return the lower quartile, the median and the upper quartile; None without values."""
+    ordered = sorted(values)
+    return (ordered[len(ordered) // 4], median(ordered), ordered[len(ordered) * 3 // 4]) if ordered else None
+
+
+def steady_seconds(run):
+    """Return the step times of a run and its repeats that count for its speed; none where they are too few."""
+    found = [each.step_seconds[step] for each in _timed(run) for step in steady_steps(each)]
+    return found if len(found) >= MIN_TIMED else []
+
+
+def _timed(run):
+    """Return the runs whose times count: short ones in turn with those of other levels, where there are any."""
+    return [run] + run.repeats if run.timings is None else run.timings
+
+
+def steady_steps(run):
+    """Return the steps whose times count: not slow, nor one of the ``SETTLING`` steps after a slow one.
+
+    Slow are the first step, and those that were watched for overflows or measured for memory.
+    """
+    slow = {0}.union(run.measured, run.watched)
+    return [step for step in range(1, len(run.step_seconds)) if slow.isdisjoint(range(step - SETTLING, step + 1))]
+
+
+def _rate(run):
+    timed, seconds = (_timed(run) or [run])[0], seconds_per_step(run)
+    steps = steady_steps(timed)
+    if timed.samples is None or not seconds or not steps:
+        return None
+    return mean(timed.samples[step] for step in steps) / seconds

@@ -1,0 +1,164 @@
+"""Time to target, as DAWNBench and MLPerf measure it: steps, samples and seconds until a series reaches a value.
+
+The target is where the baseline's loss ends with the same seed, within 1 %: the first loss that falls, so that there is
+none where every loss rises. A run that ends above it, as the table has it, has not reached it, whatever it did before.
+Or the target is a value of a loss or of a logged metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it;
+a metric rises to it where the baseline begins below. What counts are medians of the last tenth of the steps so far (of
+the run's length; at least five losses, one value of a metric), so that one lucky batch does not. At its last step a
+level is where the table says that it ends: at the baseline's final loss plus the median difference in the last window;
+a run that was interrupted is not. Seconds are steps times the median step time of the level, since some steps are
+slower for being watched.
+"""
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import List, Optional
+
+from ...errors import AmpValueError
+from . import curves
+
+#: How far above the baseline's final loss counts as reached, as a share.
+TOLERANCE = 0.01
+
+#: A window's median is that of so many blocks' medians, at most, each of about as many values: cheap for long series.
+BLOCKS = 20
+
+
+@dataclass
+class TimeToTarget:
+    """When a level reached the target: one value per seed that did. ``seeds``: how many were run."""
+
+    seeds: int
+    steps: List[int] = field(default_factory=list)
+    samples: List[int] = field(default_factory=list)
+    seconds: List[float] = field(default_factory=list)
+
+    @property
+    def is_reached(self):
+        """Whether more than half of the seeds reached it."""
+        return 2 * len(self.steps) > self.seeds
+
+    @property
+    def median_seconds(self):
+        """The median over the seeds that reached it; None if it was not reached, or times are unknown."""
+        return median(self.seconds) if self.is_reached and self.seconds else None
+
+
+def parse(text):
+    """Return (name, value) of a target such as "loss=0.3"."""
+    name, _, value = str(text).rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not name.strip() or not math.isfinite(number):
+        message = "The target {!r} is no NAME=NUMBER, such as loss=0.3 or accuracy=0.9."
+        raise AmpValueError(message.format(text))
+    return name.strip(), number
+
+
+def describe(report):
+    """Return the target of a report for people."""
+    given, baseline = report.environment.get("target"), report.runs.get(report.baseline)
+    if given:
+        return "{} = {:g}".format(*parse(given))
+    name = None if baseline is None else _falling(baseline)
+    return "the baseline's final {}".format("loss" if name is None else curves.describe(name, baseline))
+
+
+def measure(runs, references, given, seconds_per_step):
+    """Return the ``TimeToTarget`` of a level; None where there is no target.
+
+    Args:
+        runs, references: of the level and of the baseline, by seed; may be the same.
+        given: "NAME=NUMBER", or None for the baseline's final loss.
+        seconds_per_step: of the level, or None.
+    """
+    found = TimeToTarget(seeds=0)
+    for run, reference in zip(runs, references):
+        wanted = _given(run, reference, given) if given else _end(reference)
+        if wanted is None:
+            continue
+        found.seeds += 1
+        step = _first_step(run, reference, *wanted, is_end=not given)
+        if step is not None:
+            found.steps.append(step + 1)
+            found.samples += [sum(run.samples[: step + 1])] if run.samples is not None else []
+            found.seconds += [(step + 1) * seconds_per_step] if seconds_per_step else []
+    return found if found.seeds else None
+
+
+def known_names(runs):
+    """Return ``{name for people: name of a series}`` of what runs recorded; "loss" is the first loss."""
+    names = {curves.describe(name, run): name for run in runs for name in curves.series_names(run)}
+    return dict(names, loss=("loss", 0))
+
+
+def _given(run, reference, given):
+    """Return (series, value, whether it rises) of a target that was given; None where neither run recorded it."""
+    own, value = parse(given)
+    name = known_names([run, reference]).get(own)
+    if name is None:
+        return None
+    first = next((each for _, each in curves.points(reference, name) if math.isfinite(each)), None)
+    return name, value, name[0] == "metric" and first is not None and first < value
+
+
+def _falling(run):
+    """Return the name of the first loss of a run that does not rise; None without one."""
+    for name in curves.series_names(run):
+        first, last = curves.begin_and_end(run, name) or (0.0, 1.0)
+        if name[0] == "loss" and last <= first:
+            return name
+    return None
+
+
+def _end(reference):
+    """Return (series, value, False) of where a run of the baseline ends; None if it recorded nothing finite."""
+    name = _falling(reference)
+    ends = [value for _, value in _smoothed(reference, reference, name)] if name else []
+    if not ends or not math.isfinite(ends[-1]):
+        return None
+    return name, ends[-1] + TOLERANCE * abs(ends[-1]), False
+
+
+def _first_step(run, reference, name, value, rises, is_end) -> Optional[int]:
+    """Return the step at which a series reaches a value: by its smoothed values, or by its end as the table has it.
+
+    ``is_end``: the value is the baseline's end, so that a run that does not end there has not reached it.
+    """
+
+    def is_reached(each):
+        return each >= value if rises else each <= value
+
+    found = _smoothed(run, reference, name)
+    step = next((step for step, each in found if is_reached(each)), None)
+    if not found or not _is_whole(run, reference):
+        return None if is_end else step
+    if run is reference or not (is_end or step is None):
+        return step
+    windows = curves.compare(run, reference, name)
+    is_at_end = bool(windows) and is_reached(curves.end_value(reference, name) + windows[-1].gap)
+    return found[-1][0] if is_at_end and step is None else step if is_at_end or not is_end else None
+
+
+def _is_whole(run, reference):
+    """Return whether a run went on as far as its reference did."""
+    return run.status != "interrupted" and len(run.step_seconds) >= len(reference.step_seconds)
+
+
+def _smoothed(run, reference, name):
+    """Return [(step, median of the last window up to it), …], without skipped steps; windows are the reference's."""
+    least = curves.MIN_WIDTH if name[0] == "loss" else 1
+    width = max(least, len(curves.curve(reference, name)) // curves.WINDOWS)
+    size = max(1, width // BLOCKS)
+    points = curves.counted_points(run, name)
+    blocks = [points[start : start + size] for start in range(0, len(points) - size + 1, size)]
+    every = max(1, size // BLOCKS)
+    medians = [curves.finite_median([value for _, value in block[::every]]) for block in blocks]
+    count = width // size
+    return [
+        (blocks[last][-1][0], curves.finite_median(medians[last - count + 1 : last + 1]))
+        for last in range(count - 1, len(blocks))
+    ]

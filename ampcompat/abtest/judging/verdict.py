@@ -1,0 +1,253 @@
+"""Judges each level against the baseline, with the variation between seeds as the measure.
+
+The baseline is trained with at least two seeds (the control, an A/A test). For each series, the losses and the metrics
+that the script logs, with ``end`` and ``area`` of ``curves``:
+
+    variation   V = root mean square of delta(g) over all pairs of baseline runs with different seeds, less the
+                variance that the scatter of the batches gives to it;
+                for ``end`` over the windows of the second half, for ``area`` over all windows
+    allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
+    difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
+                that falls and no metric, so that a lower loss is no fault; otherwise its absolute value
+    uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
+                with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
+    noise       N = 2 standard errors of D, from the scatter of losses within windows (of end also from how much delta
+                varies between the windows of the second half), at most the root mean square of delta over the pairs
+                of baseline runs
+
+    accepted    D <= A, or D <= V / 5, or D <= N <= 20 %, for both, in every series, and no difference is steady
+    rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
+    not judged  otherwise: more seeds are needed
+
+A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the
+2 or 5 %: rounding moves a curve up and down.
+
+A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
+than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
+where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or the
+changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %, and
+the first three losses do not agree; and so of every other level), and where the baseline is no measure: broken itself,
+or more than 100 % apart between its own seeds.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Tuple
+
+from ..report.number_format import number, percent
+from . import curves
+from .failures import failure
+from .level_differences import END, MAX_NOISE, NOISE_ERRORS, Difference, find_differences, is_alone, shows_progress
+
+ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
+
+
+#: How many times its first value a baseline's loss must reach to have diverged. Others rise by design: those of a
+#: curriculum, of a generator, of a policy.
+DIVERGED = 50.0
+
+#: What is said where a lower loss is no better.
+ALIKE = "the baseline's own loss rises, so what was judged is whether it trains alike, not its progress"
+
+#: The variation between the baseline's seeds from which on it is no measure.
+MAX_VARIATION = 1.0
+
+#: The relative difference of first losses, of equal weights and batches, that rounding may cause.
+FIRST_LOSS = 0.05
+
+#: Where first losses, or those of successive batches, differ by more than rounding causes, the changes of the first
+#: losses of two runs must correlate: by how much where the first losses are similar, and where they are not. On equal
+#: data they correlate by 0.99 and more, less where a level does not learn. Of small trainings on other data 4 % had
+#: first losses within 5 %, and of these 2 % reached 0.5, and none of 890 reached 0.7.
+SIMILAR_FIRST_LOSS, FIRST_STEPS = 0.005, 30
+MIN_CORRELATION, MIN_CORRELATION_APART = 0.5, 0.75
+
+#: Runs whose first so many losses agree, within this share of the batches' scatter, saw the same data, whatever
+#: follows: a rough training goes another way from a skipped step on. On other data each does by a chance of 6 %.
+EQUAL_LOSSES, EQUAL_SHARE = 3, 0.1
+
+
+@dataclass
+class Verdict:
+    """How a level compares with the baseline.
+
+    ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``end``: the ``Difference`` at
+    the end of the first loss, or None where it is unknown. ``differences``: those of all series. ``progress``: whether
+    a lower loss was no fault, or else only whether the level trains as the baseline does was judged.
+    """
+
+    kind: str
+    text: str
+    differences: Tuple[Difference, ...] = ()
+    progress: bool = True
+
+    @property
+    def end(self):
+        """The ``Difference`` at the end of the first loss."""
+        return self.differences[0] if self.differences else None
+
+    @property
+    def ends(self):
+        """``{name of a series: the Difference at its end}``."""
+        return {each.name: each for each in self.differences if each.what == END}
+
+
+def judge(report):
+    """Return ``{level: Verdict}`` of a report."""
+    baseline = report.runs.get(report.baseline)
+    broken = None if baseline is None else _broken(baseline)
+    verdicts = {}
+    for level, run in report.runs.items():
+        if level == report.baseline:
+            fault = failure(run) or broken
+            verdicts[level] = Verdict(REJECTED, fault) if fault else Verdict(BASELINE, "baseline")
+        else:
+            verdicts[level] = _of_level(run, baseline, broken, _agree(report, level))
+    return verdicts
+
+
+def _broken(baseline):
+    """Return why a baseline cannot be compared with, or None."""
+    fault = failure(baseline)
+    if fault:
+        return fault
+    for name in curves.series_names(baseline):
+        first, last = curves.begin_and_end(baseline, name) or (0.0, 0.0)
+        if name[0] == "loss" and is_alone(baseline) and last > DIVERGED * max(first, 0.0) > 0:
+            return "its own loss diverges, from {} to {}".format(number(first), number(last))
+    return None
+
+
+def _agree(report, level):
+    """Return whether the first losses of another level agree with the baseline's, so that the data are the same."""
+    baseline = report.runs.get(report.baseline)
+    others = [run for name, run in report.runs.items() if name not in (level, report.baseline) and run.loss]
+    return baseline is not None and any(not _different_data(run, baseline) for run in others)
+
+
+def _of_level(run, baseline, broken, data_agree):
+    fault = failure(run)
+    if fault is not None and (broken is None or run.status == "failed"):
+        return Verdict(REJECTED, fault)
+    if baseline is None:
+        return Verdict(NOT_JUDGED, "there is no baseline")
+    if broken is not None:
+        return Verdict(NOT_JUDGED, "the baseline is no measure: {}".format(broken))
+    if baseline.status == "interrupted":
+        return Verdict(NOT_JUDGED, "the baseline was interrupted after {} steps".format(len(baseline.step_seconds)))
+    updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
+    if run.status == "interrupted":
+        return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
+    if updates < curves.MIN_UPDATES:
+        return Verdict(NOT_JUDGED, "{} updates are too few, {} are needed".format(updates, curves.MIN_UPDATES))
+    differing = None if data_agree else _different_data(run, baseline)
+    if differing:
+        return Verdict(NOT_JUDGED, differing)
+    return _compared(find_differences(run, baseline), shows_progress(baseline) or not is_alone(baseline))
+
+
+def _different_data(run, baseline):
+    """Say so if first losses of equal seed, with equal weights, are too far apart for rounding; or return None."""
+    for own, base in zip([run] + run.repeats, [baseline] + baseline.repeats):
+        first, reference = own.losses().get(0), base.losses().get(0)
+        if first is None or reference is None or not (math.isfinite(first) and math.isfinite(reference)):
+            continue
+        gap = _relative_gap((first, reference))
+        if gap > FIRST_LOSS or _are_unrelated(own, base, gap):
+            return _told_apart(own, base, gap)
+    return None
+
+
+def _relative_gap(pair):
+    return abs(pair[0] - pair[1]) / (max(map(abs, pair)) or 1.0)
+
+
+def _told_apart(run, baseline, gap):
+    """Return that runs are too far apart to be compared, with the two losses that show it; ``gap``: of the first."""
+    base = dict(curves.points(baseline, ("loss", 0))[:FIRST_STEPS])
+    pairs = {step: (loss, base[step]) for step, loss in curves.points(run, ("loss", 0)) if step in base}
+    finite = [step for step in pairs if all(map(math.isfinite, pairs[step]))]
+    step = 0 if gap > FIRST_LOSS else max(finite, key=lambda each: _relative_gap(pairs[each]))
+    skipped = min(set(run.skipped) ^ set(baseline.skipped), default=step)
+    if gap <= SIMILAR_FIRST_LOSS and skipped < step:
+        told, cure = "runs part after step {}, which was skipped".format(skipped), "train more evenly, or seed"
+    else:
+        told, cure = "runs saw different data", "seed"
+    loss = "first loss" if step == 0 else "loss of step {}".format(step)
+    own, reference = map(number, pairs[step])
+    return "{}: with equal seeds the {} is {}, the baseline's {}; {} every generator".format(
+        told, loss, own, reference, cure
+    )
+
+
+def _are_unrelated(run, baseline, gap):
+    """Return whether the first losses move more than rounding moves them, and not together, by step or by update."""
+    name = ("loss", 0)
+    steps = [curves.points(each, name)[:FIRST_STEPS] for each in (run, baseline)]
+    updates = [list(enumerate(curves.curve(each, name)[:FIRST_STEPS])) for each in (run, baseline)]
+    found = [curves.correlation(*steps), curves.correlation(*updates)]
+    scatter = curves.scatter(steps[1])
+    least = MIN_CORRELATION if gap <= SIMILAR_FIRST_LOSS else MIN_CORRELATION_APART
+    if max(gap, scatter) <= SIMILAR_FIRST_LOSS or None in found or max(found) >= least:
+        return False
+    begin = [(loss, base) for (_, loss), (_, base) in zip(*steps)][:EQUAL_LOSSES]
+    return any(_relative_gap(pair) > min(SIMILAR_FIRST_LOSS, EQUAL_SHARE * scatter) for pair in begin)
+
+
+def _compared(differences, progress):
+    if not differences:
+        return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
+    kind, text = _kind_and_text(differences)
+    return Verdict(kind, text if progress else "{}; {}".format(text, ALIKE), tuple(differences), progress)
+
+
+def _kind_and_text(differences):
+    """Return the verdict that differences, at least one, give, and why."""
+    rejected = [each for each in differences if each.is_rejected]
+    worst = max(differences, key=lambda each: each.excess)
+    if worst.variation is None:
+        return NOT_JUDGED, "{}; without a control there is no measure".format(_told(worst))
+    if worst.variation > MAX_VARIATION:
+        text = "the baseline's own seeds are {} apart: train longer, or more evenly"
+        return NOT_JUDGED, text.format(percent(worst.variation))
+    if rejected:
+        worst = max(rejected, key=lambda each: each.excess)
+        return REJECTED, "{}, {}".format(_told(worst), _seeds(worst))
+    if all(each.is_accepted for each in differences):
+        return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
+    worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
+    return NOT_JUDGED, "{}, {}: {}".format(_told(worst), _seeds(worst), _missing(worst))
+
+
+def _missing(difference):
+    """Return what is missing to judge by a difference."""
+    if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
+        text = (
+            "it is known to \u00b1 {} only, so much do the losses of a window scatter; train longer, or larger batches"
+        )
+        return text.format(percent(NOISE_ERRORS * difference.noise))
+    return "use more --repeats"
+
+
+def _accepted_text(end):
+    if end.value < -end.allowed:
+        return "{}: lower, not worse".format(_told(end))
+    if end.value <= end.variation:
+        return "within seed-to-seed variation: {}, {}".format(_told(end), _seeds(end))
+    if end.value <= end.allowed:
+        return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
+    return "{}, no more than the losses of a window scatter: \u00b1 {}".format(
+        _told(end), percent(NOISE_ERRORS * end.noise)
+    )
+
+
+def _seeds(difference):
+    variation = difference.variation
+    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than the losses scatter"
+
+
+def _told(difference):
+    """Return a difference for people: "loss ends 3 % over the baseline's"."""
+    share, where = abs(difference.signed), "over" if difference.signed > 0 else "under"
+    told = "far over" if math.isinf(share) else "{} {}".format(percent(share), where) if share else "at"
+    return "{} {} {} the baseline's".format(difference.series, difference.what, told)

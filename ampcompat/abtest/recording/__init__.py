@@ -1,0 +1,1 @@
+"""Records a run step by step: losses, loss scales, times, memory, metrics, errors of layers."""

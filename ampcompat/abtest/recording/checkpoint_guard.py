@@ -1,0 +1,78 @@
+"""Refuses to load, in a recorded run, a checkpoint that another run of the series has saved.
+
+Scripts that resume save a checkpoint under the same name in every run. A run that goes on from another's cannot be
+compared.
+"""
+
+import functools
+import os
+import time
+
+import torch
+
+from ...errors import AmpError
+from ..planned_run import PLACEHOLDER
+
+
+class Checkpoints:
+    """Records the files that a run saves after its first step, and refuses those of other runs before it.
+
+    A file that another run saved before its first step, such as a dataset in another form, is no checkpoint, nor is one
+    that was written since this run began.
+
+    Args:
+        recorder: the ``Recorder`` of the run; ``loaded`` gets the files that are loaded before the first step.
+        others: ``{path: name of the run that saved it}``.
+    """
+
+    def __init__(self, recorder, others):
+        self._recorder = recorder
+        self._others = dict(others)
+        self._began = time.time()
+        self._recorded = set()
+
+    def watch(self, patches):
+        """Watch ``torch.save`` and ``torch.load`` until ``patches`` is undone."""
+        patches.set(torch, "save", self._watched_save(torch.save))
+        patches.set(torch, "load", self._watched_load(torch.load))
+
+    def _watched_save(self, save):
+        @functools.wraps(save)
+        def save_and_record(obj, f, *args, **kwargs):
+            result = save(obj, f, *args, **kwargs)
+            path = _path_of(f)
+            if path is not None and path not in self._recorded and self._has_stepped():
+                self._recorded.add(path)
+                self._recorder.record({"saved": path})
+            return result
+
+        return save_and_record
+
+    def _watched_load(self, load):
+        @functools.wraps(load)
+        def check_and_load(f, *args, **kwargs):
+            path = _path_of(f)
+            if path is not None and not self._has_stepped():
+                if path in self._others and os.path.getmtime(path) < self._began:
+                    raise AmpError(_refusal(os.path.relpath(path), self._others[path]))
+                self._recorder.loaded.append(path)
+            return load(f, *args, **kwargs)
+
+        return check_and_load
+
+    def _has_stepped(self):
+        return bool(self._recorder.run.step_seconds)
+
+
+def _path_of(file):
+    """Return the absolute path of a file that is given by its name or open, or None."""
+    name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    return os.path.abspath(os.fspath(name)) if isinstance(name, (str, os.PathLike)) else None
+
+
+def _refusal(path, other):
+    return (
+        "this run would go on from {}, the checkpoint of the run {}, and could not be compared. Give each run files of "
+        "its own: {} in the script's arguments is replaced by the run's name, as in --output runs/{}; or let the "
+        "script not resume".format(path, other, PLACEHOLDER, PLACEHOLDER)
+    )

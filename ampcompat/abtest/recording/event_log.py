@@ -1,0 +1,100 @@
+"""The events of a recorded run, one JSON object per line of a file, so that a killed run keeps what was measured.
+
+Events are dicts with one of these keys, and what belongs to it:
+
+    environment   {…}: versions, platform and device of the run
+    backend       what casts functions, or None
+    step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched;
+                  metrics: [[name, value], …]
+    memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
+                  measured: in which steps
+    layers        [[name, error], …] as far as measured by now; gradients: of params
+    finding       why a step was skipped; of_step
+    saved         a file that the script has saved by torch.save after the first step
+    end           status; error, traceback
+"""
+
+import json
+
+from ..packed_numbers import Rows
+from ..report_data import Finding, Memory
+
+
+def apply_event(run, event):
+    """Update a ``Run`` with one event; an event without one of the keys above is ignored."""
+    if "step" in event:
+        _apply_step(run, event)
+    elif "backend" in event:
+        run.backend = event["backend"]
+    elif "memory" in event:
+        run.memory = Memory(**event["memory"])
+        run.predicted = Memory(**event["predicted"]) if event.get("predicted") else None
+        run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
+    elif "finding" in event:
+        run.findings.append(Finding(event["of_step"], event["finding"]))
+    elif "saved" in event:
+        run.checkpoints.append(event["saved"])
+    elif "layers" in event:
+        run.layers = [tuple(each) for each in event["layers"]]
+        run.gradients = [tuple(each) for each in event["gradients"]]
+    elif "end" in event:
+        run.status, run.error, run.traceback = event["end"], event.get("error"), event.get("traceback")
+
+
+def _apply_step(run, event):
+    step = event["step"]
+    for loss_id, value in event["loss"]:
+        run.loss.append((step, loss_id, value))
+    for loss_id, value in event["scale"]:
+        run.scale.append((step, loss_id, value))
+    if event["skipped"]:
+        run.skipped.append(step)
+    if event.get("watched"):
+        run.watched.append(step)
+    for name, value in event.get("metrics", ()):
+        run.metrics.setdefault(name, Rows("id")).append((step, value))
+    run.step_seconds.append(event["seconds"])
+    if event["samples"] is None:  # one step with an unknown number of samples makes the rate unknown
+        run.samples = None
+    elif step == 0:
+        run.samples = [event["samples"]]
+    elif run.samples is not None:
+        run.samples.append(event["samples"])
+
+
+class EventWriter:
+    """Writes events to a file, and flushes each."""
+
+    def __init__(self, path):
+        self._file = open(path, "w", encoding="utf-8")
+
+    def write(self, event):
+        """Append one event."""
+        self._file.write(json.dumps(event) + "\n")
+        self._file.flush()
+
+    def close(self):
+        """Close the file."""
+        self._file.close()
+
+
+class EventReader:
+    """Reads a file of events while another process writes it."""
+
+    def __init__(self, path):
+        self._path = path
+        self._position = 0
+        self._incomplete = ""  # the last line, as far as it is written
+
+    def new_events(self):
+        """Return the events that were written since the last call."""
+        try:
+            with open(self._path, encoding="utf-8", newline="\n") as file:
+                file.seek(self._position)
+                text = file.read()
+                self._position = file.tell()
+        except FileNotFoundError:  # the child process has not opened it yet
+            return []
+        lines = (self._incomplete + text).split("\n")
+        self._incomplete = lines.pop()
+        return [json.loads(line) for line in lines]

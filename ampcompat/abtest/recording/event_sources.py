@@ -1,0 +1,78 @@
+"""The other observers of a recorded run, overflow diagnosis and memory measurement, and events from their results."""
+
+from ...tools.diagnostics.diagnosis import OverflowDiagnosis
+from ...tools.memory.memory_observer import MemoryObserver
+from .layer_errors import LayerErrors
+
+#: Of every twenty steps ten are watched for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
+#: hooks, so that their times are those of the script (see ``summary.steady_steps``).
+CYCLE, WATCHED, FIRST = 20, 10, 4
+
+#: Steps in which memory is measured, besides every 200th: watched ones. Not the first, and some after the skips that a
+#: dynamic scale may begin with, since an optimizer has no state before it has stepped.
+MEASURED = (1, 2, 5, 20, 60, 100)
+
+
+class DiagnosisEvents:
+    """Makes one event of each explanation of a skipped step, and pauses the diagnosis in the steps that are timed."""
+
+    def __init__(self, diagnosis):
+        self._diagnosis = diagnosis
+        self._count = 0  # explanations that have become events
+
+    @property
+    def is_watching(self):
+        """Whether the diagnosis slows the current step."""
+        return not self._diagnosis.is_paused
+
+    def step_ended(self, next_step):
+        """Pause the diagnosis for the next steps, or resume it: by turns, and after an unwatched step was skipped."""
+        place = 0 if next_step is None else (next_step + FIRST) % CYCLE
+        if place == WATCHED:
+            self._diagnosis.is_paused = True
+        elif place < WATCHED or len(self._diagnosis.findings) > self._count:
+            self._diagnosis.is_paused = False
+
+    def new_events(self):
+        """Return the events of explanations since the last call."""
+        new = self._diagnosis.findings[self._count :]
+        self._count += len(new)
+        return [{"finding": text, "of_step": step} for step, text in new]
+
+
+class MemoryEvents:
+    """Makes events of measured memory: bytes by kind, and the formula's result."""
+
+    is_watching = False  # measured steps are listed in the event of the measurement
+
+    def __init__(self, meter):
+        self._meter = meter
+        self._last = None  # the last reading that has become an event
+
+    def step_ended(self, next_step):
+        """End the measurement of a step; begin that of ``next_step`` (None after the last) if it is to be measured."""
+        if next_step is None:
+            self._meter.closed(None)
+        else:
+            self._meter.begin_step(next_step)
+
+    def new_events(self):
+        """Return an event if there is a new reading."""
+        meter = self._meter
+        if meter.usage is self._last:
+            return []
+        self._last = meter.usage
+        predicted = None if meter.predicted is None else meter.predicted.record()
+        event = {"predicted": predicted, "measured": list(meter.measured), "notes": meter.explanations()}
+        return [dict(event, memory=meter.usage.record())]
+
+
+def add_observers(recorder, diagnose=True, memory=True, layers=False):
+    """Return the observers of a recorded run, ``recorder`` among them, and add the others' events to its sources."""
+    diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
+    meters = [MemoryObserver(MEASURED)] if memory else []
+    compared = [LayerErrors(measured=MEASURED)] if layers else []
+    recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
+    recorder.sources += compared
+    # The recorder is last: it may stop the run after a step, which the others must have observed by then.
+    return compared + diagnoses + meters + [recorder]

@@ -1,0 +1,202 @@
+"""Forces an opt level and options on a training of this process, records it, and says how it ended."""
+
+import contextlib
+import importlib
+import os
+import platform
+import traceback
+
+import torch
+
+from ... import __version__, opt_levels
+from ...engine.casting import half_emulation
+from ...engine.session import process_state
+from ...support.patching import PatchStack
+from ...support.torch_compat import features
+from ..planned_run import PLACEHOLDER
+from ..report_data import DISABLED, NEVER_INITIALIZED
+from . import metrics
+from .checkpoint_guard import Checkpoints
+from .event_sources import add_observers
+from .plain_torch import NumberedLosses, PlainTraining, limit_steps
+from .recorder import StepLimitReached
+
+#: Files whose frames are left out at the start of a traceback.
+HIDDEN_FILES = (__file__, os.path.join(os.path.dirname(os.path.dirname(__file__)), "running", "comparison.py"))
+
+#: Options of ``amp.initialize`` that are dtypes.
+DTYPE_OPTIONS = ("cast_model_type", "patch_torch_functions_type", "cast_model_outputs")
+
+NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
+
+
+class RunOptions:
+    """How every level is run.
+
+    Args:
+        backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
+        diagnose, memory: as for ``compare``.
+        layers: compare each layer with float32 in a few steps.
+        initialize: keyword arguments of ``amp.initialize`` that replace the script's; dtypes by their names. Layers of
+            ``keep_fp32`` are added to the script's.
+        losses_by_line: number losses by their line in the script, and record trainings without amp too.
+        watch: the name of a module whose ``make(recorder, steps)`` returns one more observer: a context manager around
+            the training that is a source of events too (see ``Recorder.sources``).
+        hidden_files: files whose frames are left out at the start of a traceback.
+    """
+
+    def __init__(
+        self,
+        backend=None,
+        dtypes=None,
+        verbosity=None,
+        diagnose=True,
+        memory=True,
+        hidden_files=(),
+        layers=False,
+        initialize=None,
+        losses_by_line=False,
+        watch=None,
+    ):
+        opt_levels.parse_dtypes(dtypes)
+        self.layers, self.losses_by_line, self.watch = layers, losses_by_line, watch
+        self.initialize = {name: _value(name, value) for name, value in (initialize or {}).items()}
+        self.diagnose, self.memory = diagnose, memory
+        self.hidden_files = tuple(hidden_files) + HIDDEN_FILES
+        given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
+        self.overrides = {name: value for name, value in given.items() if value is not None}
+
+
+def _value(name, value):
+    """Return an option of ``amp.initialize``, whose dtypes a command line and JSON write as their names."""
+    return getattr(torch, value) if name in DTYPE_OPTIONS and isinstance(value, str) else value
+
+
+@contextlib.contextmanager
+def recorded_at(level, recorder, options, checkpoints=()):
+    """Force an opt level (None: the script's own) and record every session of the block; close them afterwards.
+
+    The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
+
+    Args:
+        level: the level, or None.
+        recorder: its ``Recorder``.
+        options: the ``RunOptions``.
+        checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
+    """
+    observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
+    watches = [importlib.import_module(options.watch).make(recorder, recorder.limit)] if options.watch else []
+    recorder.sources += watches
+    observers[:0] = watches
+    plain = PlainTraining(recorder, watches) if options.losses_by_line else None
+    if plain is not None:
+        observers[observers.index(recorder)] = NumberedLosses(recorder, plain.number)
+    before = process_state.command_line()
+    forced = dict(options.overrides, opt_level=level)
+    process_state.set_command_line(**forced)
+    process_state.observers.extend(observers)
+    try:
+        with metrics.recording(recorder), PatchStack() as patches, contextlib.ExitStack() as stack:
+            for watch in watches:
+                stack.enter_context(watch)
+            patches.set(process_state, "initialize_options", options.initialize)
+            Checkpoints(recorder, checkpoints).watch(patches)
+            if plain is not None:
+                plain.watch(patches)
+            elif recorder.limit is not None:
+                limit_steps(recorder, patches)
+            yield
+    finally:
+        try:
+            process_state.close_all()
+        finally:
+            for observer in observers:
+                process_state.observers.remove(observer)
+            process_state.set_command_line(**{name: before.get(name) for name in forced})
+
+
+def run_to_end(recorder, function, hidden_files):
+    """Call a training function and return the event of its end, whatever it raises.
+
+    Args:
+        recorder: its ``Recorder``.
+        hidden_files: files whose frames are left out at the start of a traceback.
+    """
+    end = None
+    try:
+        function()
+    except StepLimitReached:
+        pass
+    except KeyboardInterrupt:
+        end = {"end": "interrupted", "error": "interrupted"}
+    except SystemExit as error:
+        end = {"end": "failed", "error": _describe_exit(error.code)} if error.code not in (None, 0) else None
+    except Exception as error:
+        end = _failure(error, hidden_files)
+    recorder.finish()
+    if recorder.is_full and (end is None or end["end"] == "failed"):  # a script may turn the stop into its own error
+        return {"end": "stopped"}
+    missing = _missing(recorder)
+    return end or ({"end": "failed", "error": missing} if missing else {"end": "ok"})
+
+
+def _describe_exit(code):
+    return "it left with exit code {}".format(code) if isinstance(code, int) else str(code).strip() or "it left"
+
+
+def _failure(error, hidden_files):
+    """Return the event of a run that raised: its error in one line, and the whole traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in hidden_files:
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    message = (str(error).strip().splitlines() or [""])[0]
+    name = type(error).__name__
+    if isinstance(error, FileExistsError):
+        message += "; {} in the script's arguments is replaced by the run's name".format(PLACEHOLDER)
+    return {"end": "failed", "error": "{}: {}".format(name, message) if message else name, "traceback": "".join(lines)}
+
+
+def _missing(recorder):
+    """Return why a run that ended without an error cannot be compared, or None if it can."""
+    if not recorder.is_initialized:
+        return DISABLED if any(not session.enabled for session in process_state.sessions) else NEVER_INITIALIZED
+    if recorder.run.step_seconds:
+        return None
+    loaded = " and ".join(os.path.relpath(path) for path in recorder.loaded)
+    return NO_STEP + (", after it had loaded {}: is that a training that has ended?".format(loaded) if loaded else "")
+
+
+def environment():
+    """Return the versions and the platform for a report."""
+    return {
+        "ampcompat": __version__,
+        "torch": features.version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": machine(),
+    }
+
+
+def machine():
+    """Return the name of the CPU, as Linux has it, and the number of its cores."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return "{}, {} cores".format(name, os.cpu_count())
+
+
+def device_name(device):
+    """Return a description of the device that the losses were on; None if there was no loss."""
+    if device is None:
+        return None
+    if device.type == "cuda":
+        return "cuda ({})".format(torch.cuda.get_device_name(device))
+    if device.type != "cpu":
+        return device.type
+    halves = (("float16", torch.float16), ("bfloat16", torch.bfloat16))
+    emulated = " and ".join(name for name, dtype in halves if half_emulation.is_wanted(dtype))
+    told = ", {} emulated in float32".format(emulated) if emulated else ""
+    return "cpu (threads: {}{})".format(torch.get_num_threads(), told)

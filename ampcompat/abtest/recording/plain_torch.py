@@ -1,0 +1,206 @@
+"""Records a training that does not call ``amp.initialize``: backward passes, optimizer steps and ``GradScaler``.
+
+A plain loop has no numbers for its losses. So in a series with such a script the losses of every run are numbered by
+the line that they come from, in the order in which these lines run first.
+"""
+
+import functools
+import sys
+import weakref
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from ...engine.session import process_state
+from ...support.observer import Observer
+from ...support.script_frames import script_line
+from .recorder import StepLimitReached
+
+
+class Pass(NamedTuple):
+    """A backward pass, as ``Observer.before_backward`` gets it."""
+
+    loss: Any
+    loss_id: int
+    scale: Any
+    records: list
+
+
+class PlainOptimizer:
+    """Stands for an optimizer, as an ``OptimizerRecord`` does for a ``Recorder``."""
+
+    def __init__(self):
+        self.skips = self
+        self.steps = 0
+        self.found_inf = False
+
+    def was_last_skipped(self):
+        """Return whether the last step was skipped because of an overflow; waits for the device."""
+        return bool(self.found_inf)
+
+
+class NumberedLosses(Observer):
+    """Passes everything on to a ``Recorder``, with the losses numbered by ``number()``."""
+
+    def __init__(self, recorder, number):
+        self._recorder, self._number = recorder, number
+        self.initialized, self.closed = recorder.initialized, recorder.closed
+        self.before_step, self.after_step = recorder.before_step, recorder.after_step
+
+    def before_backward(self, backward):
+        """Pass it on."""
+        self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.records))
+
+
+class PlainTraining:
+    """Tells a ``Recorder`` what a plain training does; while a session is open it does nothing.
+
+    Optimizers are known from the time they are made. A step of the run ends when all of them have stepped, or when a
+    line with a backward pass runs again after a step.
+
+    Args:
+        recorder: the ``Recorder``.
+        observers: sources of events of the recorder that also observe a plain training: its backward passes.
+    """
+
+    def __init__(self, recorder, observers=()):
+        self._recorder, self._observers = recorder, list(observers)
+        self._loss_ids = {}  # (file, line) -> loss_id
+        self._optimizers = weakref.WeakKeyDictionary()  # optimizer -> PlainOptimizer
+        self._scaled = deque(maxlen=16)  # (weak reference to the scaled loss, the loss, its GradScaler)
+        self._is_in_backward = False
+        self._step, self._passes, self._stepped = 0, {}, []  # in this step: loss_id -> optimizer steps before it
+
+    def number(self):
+        """Return the number of the loss of the line of the script that runs now."""
+        return self._loss_ids.setdefault(script_line(), len(self._loss_ids))
+
+    def watch(self, patches):
+        """Patch torch until ``patches`` is undone; not before 2.0, which has no hooks of all optimizers."""
+        optim = sys.modules[torch.optim.Optimizer.__module__]
+        if not hasattr(optim, "register_optimizer_step_post_hook"):
+            return
+        scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        patches.redirect(torch.autograd.backward, self._backward)  # sessions replace the attribute meanwhile
+        patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        patches.set(scaler, "scale", self._scale(scaler.scale))
+        patches.set(scaler, "step", self._scaler_step(scaler.step))
+        patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
+        patches.defer(optim.register_optimizer_step_post_hook(self._after_step).remove)
+
+    # -- what is called instead of torch's functions -------------------------------------------------------------------
+
+    def _backward(self, backward):
+        @functools.wraps(backward)
+        def watched(tensors, *args, **kwargs):
+            if self._is_in_backward or _is_amp_in_use():  # a checkpoint's backward runs within the other
+                return backward(tensors, *args, **kwargs)
+            self._before_backward(tensors if isinstance(tensors, torch.Tensor) else tensors[0])
+            self._is_in_backward = True
+            try:
+                return backward(tensors, *args, **kwargs)
+            finally:
+                self._is_in_backward = False
+
+        return watched
+
+    def _made(self, make):
+        @functools.wraps(make)
+        def watched(optimizer, *args, **kwargs):
+            make(optimizer, *args, **kwargs)
+            self._optimizers.setdefault(optimizer, PlainOptimizer())
+
+        return watched
+
+    def _scale(self, scale):
+        @functools.wraps(scale)
+        def watched(scaler, outputs):
+            scaled = scale(scaler, outputs)
+            if isinstance(outputs, torch.Tensor):
+                self._scaled.append((weakref.ref(scaled), outputs.detach(), scaler))
+            return scaled
+
+        return watched
+
+    def _scaler_step(self, step):
+        @functools.wraps(step)
+        def watched(scaler, optimizer, *args, **kwargs):
+            plain = self._optimizers.setdefault(optimizer, PlainOptimizer())
+            before = plain.steps
+            result = step(scaler, optimizer, *args, **kwargs)
+            if plain.steps == before and not _is_amp_in_use():
+                self._recorder.before_step(plain)
+                self._end_step(plain, found_inf=True)
+            return result
+
+        return watched
+
+    # -- what the recorder is told -------------------------------------------------------------------------------------
+
+    def _before_backward(self, loss):
+        if not self._recorder.is_initialized:
+            self._recorder.initialized(SimpleNamespace(choice=None), [], [])
+            self._recorder.sources[:] = self._observers  # the others measure models that amp knows
+        loss, scale = self._unscaled(loss)
+        loss_id = self.number()
+        self._begin_step_if_ended()
+        records = [each for each in self._optimizers.values() if each not in self._stepped]
+        if len(self._stepped) > self._passes.get(loss_id, len(self._stepped)):
+            records = self._stepped[-1:]  # the recorder ends its step
+        for observer in [self._recorder] + self._observers:
+            observer.before_backward(Pass(loss, loss_id, scale, records))
+        self._begin_step_if_ended()
+        self._passes[loss_id] = len(self._stepped)
+
+    def _begin_step_if_ended(self):
+        step = len(self._recorder.run.step_seconds)
+        if step != self._step:
+            self._step, self._passes, self._stepped = step, {}, []
+
+    def _unscaled(self, loss):
+        for scaled, unscaled, scaler in self._scaled:
+            if scaled() is loss:
+                return unscaled, scaler.get_scale()
+        return loss, 1.0
+
+    def _before_step(self, optimizer, args, kwargs):
+        if not _is_amp_in_use():
+            self._recorder.before_step(self._optimizers.setdefault(optimizer, PlainOptimizer()))
+
+    def _after_step(self, optimizer, args, kwargs):
+        if not _is_amp_in_use():
+            plain = self._optimizers[optimizer]
+            plain.steps += 1
+            self._end_step(plain, getattr(optimizer, "found_inf", False))  # what GradScaler gives to fused optimizers
+
+    def _end_step(self, plain, found_inf):
+        plain.found_inf = found_inf
+        self._begin_step_if_ended()
+        self._stepped.append(plain)
+        self._recorder.after_step(plain)
+
+
+def limit_steps(recorder, patches):
+    """End a training that amp is not used in after the recorder's limit of steps; from torch 2.0 on.
+
+    Such a run has nothing to record, so that it need not go on to its end.
+    """
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    if not hasattr(optim, "register_optimizer_step_post_hook"):
+        return
+    counts = weakref.WeakKeyDictionary()  # optimizer -> its steps without amp
+
+    def after_step(optimizer, args, kwargs):
+        if not recorder.is_initialized and not _is_amp_in_use():
+            counts[optimizer] = counts.get(optimizer, 0) + 1
+            if counts[optimizer] == recorder.limit:
+                raise StepLimitReached("{} steps were made without amp".format(recorder.limit))
+
+    patches.defer(optim.register_optimizer_step_post_hook(after_step).remove)
+
+
+def _is_amp_in_use():
+    session = process_state.current()
+    return session is not None and session.enabled

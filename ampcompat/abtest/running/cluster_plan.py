@@ -1,0 +1,146 @@
+"""A series as a folder: ``plan.json`` and a command for each run, which writes one record; and their merging.
+
+python -m ampcompat.abtest.running.cluster_plan FOLDER NAME        does one run, and writes FOLDER/NAME.json
+"""
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import asdict, replace
+
+from ...errors import AmpError
+from ..judging import advice
+from ..planned_run import PlannedRun, check_identity
+from ..report_data import NOT_RUN, Report, write_atomically
+from .execution import add_recorded, run_process
+from .subprocess_parent import exit_code, sigterm_as_interrupt
+
+PLAN, COMMANDS = "plan.json", "commands.txt"
+
+#: What reports that are merged must have in common.
+COMMON = ("script", "seed", "dtypes", "cuda_redirected_to")
+
+
+def write_plan(folder, report, planned):
+    """Write what is to run into a folder, which is made where it does not exist; ``report`` has no runs yet."""
+    os.makedirs(folder, exist_ok=True)
+    here = os.getcwd()
+    runs = [{"run": asdict(replace(each, folder=here)), "identity": each.identity()} for each in planned]
+    tree = {"environment": report.environment, "baseline": report.baseline, "runs": runs}
+    write_atomically(os.path.join(folder, PLAN), json.dumps(tree, indent=1))
+    start = "cd {} && {} -m ampcompat.abtest.running.cluster_plan {} ".format(
+        *map(shlex.quote, (here, sys.executable, _whole(folder)))
+    )
+    lines = [start + shlex.quote(each.file_name[: -len(".json")]) + "\n" for each in planned]
+    write_atomically(os.path.join(folder, COMMANDS), "".join(lines))
+
+
+def _whole(folder):
+    return os.path.abspath(folder)
+
+
+def _read_plan(folder):
+    """Return the report without runs, and ``[(PlannedRun, identity), …]``."""
+    path = os.path.join(folder, PLAN)
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = json.load(file)
+        runs = [(PlannedRun(**each["run"]), each["identity"]) for each in tree["runs"]]
+        return Report(environment=dict(tree["environment"]), baseline=str(tree["baseline"])), runs
+    except OSError as error:
+        raise AmpError("{}: {}. Expected a folder of `ampcompat ab --plan`.".format(path, error.strerror)) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise AmpError("{} is damaged ({!r}): write it again with `ampcompat ab --plan`.".format(path, error)) from None
+
+
+def run_planned(folder, name):
+    """Do one run of a plan, and write its record: a report that has no other run."""
+    report, runs = _read_plan(folder)
+    found = [planned for planned, _ in runs if planned.file_name == name + ".json"]
+    if not found:
+        raise AmpError("{} plans no run {!r}.".format(os.path.join(folder, PLAN), name))
+    add_recorded(report, [], found[0], run_process(found[0]))
+    report.save(os.path.join(folder, found[0].file_name))
+    return report.run_of(found[0].level, found[0].repeat)
+
+
+def collect(folder):
+    """Return the report of all records in a folder, and the names of the runs that have none yet."""
+    report, runs = _read_plan(folder)
+    paths = [os.path.join(folder, planned.file_name) for planned, _ in runs]
+    missing = [planned.label for (planned, _), path in zip(runs, paths) if not os.path.exists(path)]
+    records = [(path, Report.load(path)) for path in paths if os.path.exists(path)]
+    for planned, identity in runs:
+        found = dict(records).get(os.path.join(folder, planned.file_name))
+        if found is not None:
+            recorded = found.run_of(planned.level, planned.repeat).identity
+            check_identity([(planned.label, recorded, identity)], os.path.join(folder, planned.file_name))
+    return merge([("the plan", report)] + records, [planned.level for planned, _ in runs])[0], missing
+
+
+def merge(reports, order=()):
+    """Put reports of one series together.
+
+    Args:
+        reports: ``[(name, Report), …]``; their runs are used, not copied.
+        order: the order of the rows; those that it lacks follow.
+
+    Returns:
+        The report, and the names of repeats that none has although one has a later repeat.
+
+    Raises:
+        AmpError: they differ in script, seed or baseline, or two of them have the same run.
+    """
+    (first, base), whole, owners = reports[0], Report(baseline=reports[0][1].baseline), {}
+    for name, report in reports:
+        for key in COMMON:
+            if report.environment.get(key) != base.environment.get(key):
+                values = first, key, base.environment.get(key), name, report.environment.get(key)
+                raise AmpError("These reports are not of one series: {} has {} {!r}, {} has {!r}.".format(*values))
+        if report.baseline != base.baseline:
+            raise AmpError("{} has the baseline {}, {} has {}.".format(first, base.baseline, name, report.baseline))
+        if report.baseline in report.runs or not whole.environment:
+            whole.environment.update(report.environment)
+        for level, run in report.runs.items():
+            for repeat, each in enumerate([run] + run.repeats):
+                if each.error == NOT_RUN:
+                    continue
+                planned = PlannedRun(level, [], repeat)
+                other = owners.setdefault(planned.label, name)
+                if other != name:
+                    raise AmpError("{} and {} both have the run {}.".format(other, name, planned.label))
+                each.repeats = []
+                whole.add(level, repeat, each)
+    rows = sorted(whole.runs, key=lambda level: list(order).index(level) if level in order else len(order))
+    whole.runs = {level: whole.runs[level] for level in rows}
+    advice.advise(whole)
+    return whole, [label for label, run in _labelled(whole) if run.error == NOT_RUN]
+
+
+def _labelled(report):
+    for level, run in report.runs.items():
+        for repeat, each in enumerate([run] + run.repeats):
+            yield PlannedRun(level, [], repeat).label, each
+
+
+def main(arguments):
+    """Do the run that the command line names; return 1 if it failed, 130 or 143 if it was interrupted."""
+    if len(arguments) != 2:
+        print("expected: python -m ampcompat.abtest.running.cluster_plan FOLDER NAME", file=sys.stderr)
+        return 2
+    try:
+        with sigterm_as_interrupt():
+            run = run_planned(*arguments)
+    except KeyboardInterrupt as error:
+        print("{}: interrupted; nothing was written".format(arguments[1]))
+        return exit_code(error)
+    except AmpError as error:
+        print("ampcompat.abtest.running.cluster_plan: error: {}".format(error), file=sys.stderr)
+        return 2
+    print("{}: {}{}".format(arguments[1], run.status, ": " + run.error if run.error else ""))
+    return 0 if run.status in ("ok", "stopped") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

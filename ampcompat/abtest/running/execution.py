@@ -1,0 +1,112 @@
+"""Does the planned runs of a series on any engine with ``submit``: threads, processes, Dask, MPI, submitit."""
+
+import functools
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Dict, NamedTuple
+
+from ...errors import AmpError
+from ..report_data import NOTHING_TO_RECORD, Run
+from .subprocess_parent import SubprocessRun
+
+#: Seconds between two checks of runs that do not signal their end; the longest wait for the others (Ctrl-C on Windows).
+POLL_INTERVAL, WAIT_AT_MOST = 0.1, 1.0
+
+
+class Recorded(NamedTuple):
+    """What is known of a run that has ended: the run, its versions and device, and the end of what it printed."""
+
+    run: Run
+    environment: Dict[str, object]
+    output: str
+
+
+def run_process(planned):
+    """Do a ``PlannedRun`` of a script in a child process of this one, and return what it ``Recorded``."""
+    child = SubprocessRun(planned)
+    child.run_to_end(lambda event: None)
+    return Recorded(child.run, child.environment, child.output)
+
+
+def run_all(executor, runs, function, on_end, limit=None):
+    """Submit ``function(planned)`` for each planned run, and call ``on_end(planned, recorded)`` as they end.
+
+    A run whose worker is lost (the engine raises its error) is tried once more when no other run goes on, so that it is
+    known whose fault it is; then it counts as failed. After a run in which there was nothing to record, no others are
+    begun.
+
+    Args:
+        executor: has ``submit(function, argument)``, which returns an object with ``done``, ``result`` and ``cancel``.
+        limit: how many runs to submit before one of them has ended; None is all of them.
+    """
+    lost = []
+    if _run_pass(executor, runs, function, on_end, limit, lambda planned, error: lost.append(planned)):
+        again = functools.partial(_once_more, function)
+        _run_pass(executor, lost, again, on_end, 1, lambda planned, error: on_end(planned, _failed(planned, error)))
+
+
+def _once_more(function, planned):
+    """Do a run again; not by the same function, since Dask keeps the result of a function with the same arguments."""
+    return function(planned)
+
+
+def _run_pass(executor, runs, function, on_end, limit, on_lost):
+    """Do the runs; return whether there was something to record."""
+    waiting, submitted = list(runs), []
+    try:
+        while waiting or submitted:
+            while waiting and (limit is None or len(submitted) < limit):
+                submitted.append((waiting[0], _submit(executor, function, waiting.pop(0))))
+            ended = [each for each in submitted if each[1].done()]
+            for planned, future in ended:
+                submitted.remove((planned, future))
+                try:
+                    recorded = future.result()
+                except AmpError:
+                    raise
+                except Exception as error:  # the engine's own: what a script raises is recorded
+                    on_lost(planned, error)
+                    continue
+                on_end(planned, recorded)
+                if recorded.run.error in NOTHING_TO_RECORD:
+                    return False
+            if submitted and not ended:
+                _wait([future for _, future in submitted])
+    finally:
+        for _, future in submitted:
+            future.cancel()
+    return True
+
+
+def _wait(submitted):
+    """Wait until a future may have ended."""
+    if all(isinstance(each, Future) for each in submitted):
+        wait(submitted, WAIT_AT_MOST, FIRST_COMPLETED)
+    else:  # submitit's jobs, which are looked for in files
+        time.sleep(POLL_INTERVAL)
+
+
+def _submit(executor, function, planned):
+    try:
+        return executor.submit(function, planned)
+    except Exception as error:  # such as a pool whose workers are lost
+        failed = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _failed(planned, error):
+    text = "its worker was lost twice: {}: {}".format(type(error).__name__, str(error).strip() or "no message")
+    run = Run(status="failed", error=" ".join(text.split()), identity=planned.identity())
+    return Recorded(run, {}, "")
+
+
+def add_recorded(report, order, planned, recorded):
+    """Add a run that has ended to a report; its rows stand in ``order``. Versions and device are the baseline's."""
+    report.add(planned.level, planned.repeat, recorded.run)
+    if planned.level == report.baseline or "torch" not in report.environment:
+        known = {name: value for name, value in recorded.environment.items() if value is not None}
+        report.environment.update(known)
+    rows = [level for level in order if level in report.runs]
+    rows += [level for level in report.runs if level not in order]
+    report.runs = {level: report.runs[level] for level in rows}

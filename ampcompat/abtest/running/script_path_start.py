@@ -1,0 +1,32 @@
+"""Starts a module with the module search path of ``python script.py``. Python runs this file itself.
+
+The module is ``subprocess_child``, or the one that the task names. Its ``main`` gets the arguments, the first of which is
+the task, JSON with the script's ``command``.
+
+``python -m`` would put the current folder first, in which a file may hide a module that torch imports.
+"""
+
+import importlib
+import json
+import os
+import sys
+
+
+def main(arguments):
+    """Do what the ``main`` of the module does."""
+    task = json.loads(arguments[0])
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = _first_entry(task["command"])
+    return importlib.import_module(task.get("module", "ampcompat.abtest.running.subprocess_child")).main(arguments)
+
+
+def _first_entry(command):
+    """Return what Python puts first for ``[script, …]`` or ``["-m", module, …]``."""
+    if command[0] == "-m":
+        return os.getcwd()
+    path = os.path.realpath(command[0])
+    return os.path.dirname(path) if os.path.isfile(path) else path
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

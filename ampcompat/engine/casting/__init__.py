@@ -1,0 +1,65 @@
+"""The cast backends of O1 and O4, and ``choose``, which picks one and gives the reason."""
+
+from collections import OrderedDict
+from typing import Any, Mapping, NamedTuple
+
+import torch
+
+from ...errors import AmpValueError
+from .cast_backend import CastBackend, NoCasts
+from .function_casts import NativeBackend, PatchedBackend
+
+__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
+
+#: The backends that cast, by name.
+BACKENDS = OrderedDict([("native", NativeBackend), ("patched", PatchedBackend)])
+
+AUTO = "auto"
+
+
+class Choice(NamedTuple):
+    """The backend that was chosen, the reason, and the reason against each of the others."""
+
+    backend_class: Any
+    name: str
+    reason: str
+    rejected: Mapping[str, str]
+
+
+def choose(facts, wanted=AUTO, dtypes=None):
+    """Choose the backend of a session that casts by function.
+
+    Args:
+        facts: ``torch_compat.features.Facts``.
+        wanted: "auto", "native" or "patched".
+        dtypes: the session's ``DtypePair``.
+
+    Returns:
+        A ``Choice``.
+
+    Raises:
+        AmpValueError: no such backend, or the wanted one cannot work here; the message gives the reason.
+    """
+    if wanted not in (AUTO, "native", "patched"):
+        raise AmpValueError("Unknown backend {!r}: expected auto, native or patched.".format(wanted))
+    objection = _objection_to_native(facts, dtypes)
+    if wanted == "native" and objection:
+        raise AmpValueError("The native backend cannot be used here: {}. Use auto or patched.".format(objection))
+    if wanted != "patched" and not objection:
+        reason = "torch {} supports autocast to {} on {}".format(facts.version, dtypes.low, " and ".join(facts.devices))
+        rejected = {"patched": "it casts only functions called from Python; native also casts those called from C++"}
+        return Choice(BACKENDS["native"], "native", reason if wanted == AUTO else "it was requested", rejected)
+    reason = "it was requested" if wanted == "patched" else "it works with any torch, and native does not work here"
+    return Choice(PatchedBackend, "patched", reason, {"native": objection or "patched was requested"})
+
+
+def _objection_to_native(facts, dtypes):
+    """Return the reason why torch's autocast cannot be used for these dtypes on these devices, or None."""
+    if dtypes.high is not torch.float32:
+        return "autocast computes in float32 outside of its half functions, not in {}".format(dtypes.high)
+    if not facts.autocast_devices:
+        return "torch {} has no torch.autocast".format(facts.version)
+    for device in facts.devices:
+        if dtypes.low not in facts.autocast_devices.get(device, ()):
+            return "autocast of torch {} does not support {} on {}".format(facts.version, dtypes.low, device)
+    return None

@@ -1,0 +1,107 @@
+"""Casting of the arguments of one call: which dtypes are cast, and on which devices.
+
+``Casts`` holds what a wrapper needs from its backend.
+"""
+
+from operator import attrgetter
+
+import torch
+
+from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_items
+
+_Tensor = torch.Tensor
+
+
+class CastDevices:
+    """The devices on which tensors are cast.
+
+    Args:
+        types: device types ("cpu", "cuda", …); None means all.
+    """
+
+    def __init__(self, types=None):
+        self.types = None if types is None else frozenset(types)
+        #: tensor -> whether it is on one of these devices
+        self.has = self._has
+        if self.types is not None and len(self.types) == 1:  # the common case, made fast
+            attribute = "is_" + "".join(self.types)
+            self.has = attrgetter(attribute) if hasattr(_Tensor, attribute) else self._has
+
+    def _has(self, tensor):
+        return self.types is None or tensor.device.type in self.types
+
+    def is_exempt(self, args, kwargs):
+        """Return whether a call with these arguments is left alone, as its tensors are on other devices.
+
+        The floating tensors with dimensions decide; one on a cast device is enough. Tensors of shape () count only if
+        there are no others, because torch accepts a CPU scalar together with tensors on any device.
+        """
+        if self.types is None:
+            return False
+        first = args[0] if args else None
+        if isinstance(first, (tuple, list)) and first and isinstance(first[0], _Tensor):
+            first = first[0]  # the first tensor of a sequence, as in ``cat``
+            if self.has(first) and first.dim():
+                return False
+        found = floating_tensors(kwargs, floating_tensors(args, []))
+        found = [tensor for tensor in found if tensor.dim()] or found
+        return bool(found) and not any(map(self.has, found))
+
+    def is_exempt_traced(self, args):
+        """As ``is_exempt``, but by the first tensor alone: torch.compile does not trace ``has``."""
+        for arg in args if self.types is not None else ():
+            if isinstance(arg, _Tensor):
+                return arg.device.type not in self.types
+        return False
+
+
+class Casts:
+    """What the wrappers of one backend need from it.
+
+    Args:
+        dtypes: the ``DtypePair``.
+        is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
+            devices whose tensors are not cast.
+        thread: the thread-local object whose ``off`` says whether casts are off in this thread.
+        paused: a function that returns a context manager with casts off.
+        to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
+        rounded: (tensor, ``half_emulation.EmulatedCall``) -> the tensor rounded to the low dtype, in the high one;
+            cached for a weight.
+    """
+
+    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded):
+        self.low, self.high = dtypes
+        self.is_exempt = is_exempt
+        self.thread = thread
+        self.paused = paused
+        self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
+        self.to_low = to_low
+        self.rounded = rounded
+
+    def to_high(self, value):
+        """Return a value with its floating tensors no narrower than the high dtype."""
+        if isinstance(value, _Tensor):
+            return value.to(self.high) if value.dtype in self.narrow else value
+        return map_items(self.to_high, value) if isinstance(value, CONTAINERS) else value
+
+
+def widest(dtypes):
+    """Return the narrowest dtype that holds all of the given ones: float32 for float16 and bfloat16."""
+    result = None
+    for dtype in dtypes:
+        if result is None or BYTES[dtype] > BYTES[result]:
+            result = dtype
+        elif dtype is not result and BYTES[dtype] == BYTES[result]:
+            result = torch.float32
+    return result
+
+
+def caster(dtype):
+    """Return a function that casts the floating tensors of a value to one dtype."""
+
+    def cast(value):
+        if isinstance(value, _Tensor):
+            return value.to(dtype) if value.dtype in BYTES and value.dtype is not dtype else value
+        return map_items(cast, value) if isinstance(value, CONTAINERS) else value
+
+    return cast

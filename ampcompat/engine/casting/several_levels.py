@@ -1,0 +1,102 @@
+"""``SeveralCasts``: the backends of O1 and O4 in one process.
+
+The newest casts everywhere, the others only in the ``forward`` of models at their level, in whose thread it pauses.
+"""
+
+import functools
+from contextlib import ExitStack, contextmanager
+
+from .cast_backend import CastBackend, do_nothing
+
+
+class SeveralCasts(CastBackend):
+    """Backends with different dtypes, as one.
+
+    Args:
+        backends: the backends, not open; the last casts outside of models too.
+    """
+
+    name = "several"
+
+    def __init__(self, backends):
+        self._backends = backends
+        self.dtypes = backends[-1].dtypes
+
+    def open(self, patches, on_move=do_nothing):
+        for backend in self._backends[:-1]:
+            backend.limit_to_regions()
+        for backend in self._backends:
+            backend.open(patches, on_move)
+
+    def of(self, dtypes):
+        """Return the context of ``forward`` of a model whose level has these dtypes; None where it needs none."""
+        newest = self._backends[-1]
+        if newest.is_paused():
+            return None
+        if newest.dtypes == dtypes and not any([backend.active() for backend in self._backends[:-1]]):
+            return newest.entered()
+        return self._alone([backend for backend in self._backends if backend.dtypes == dtypes][0])
+
+    @contextmanager
+    def _alone(self, backend):
+        with ExitStack() as contexts:
+            for other in self._backends:
+                if other is not backend:
+                    contexts.enter_context(other.uncast_forward())
+            contexts.enter_context(backend.region())
+            yield
+
+    def _active(self):
+        return next((backend for backend in self._backends if backend.active()), self._backends[-1])
+
+    def active(self):
+        return any(backend.active() for backend in self._backends)
+
+    @contextmanager
+    def _entered_all(self, name):
+        with ExitStack() as contexts:
+            for backend in self._backends:
+                contexts.enter_context(getattr(backend, name)())
+            yield
+
+    def paused(self):
+        return self._entered_all("paused")
+
+    def uncast_forward(self):
+        return self._entered_all("uncast_forward")
+
+    def entered(self):
+        return self.of(self.dtypes)
+
+    def region(self):
+        return self._backends[-1].region()
+
+    def set_devices(self, types):
+        for backend in self._backends:
+            backend.set_devices(types)
+
+    def limit_to_regions(self):
+        for backend in self._backends:
+            backend.limit_to_regions()
+
+    def stop(self):
+        for backend in self._backends:
+            backend.stop()
+
+    def bind_casts(self, function):
+        for backend in self._backends:
+            function = backend.bind_casts(function)
+        return function
+
+    def clear_cache(self, weights=list):
+        for backend in self._backends:
+            backend.clear_cache(weights)
+
+    def wrap(self, function, rule):
+        wrapped = {id(backend): backend.wrap(function, rule) for backend in self._backends}
+
+        @functools.wraps(function)
+        def by_active(*args, **kwargs):
+            return wrapped[id(self._active())](*args, **kwargs)
+
+        return by_active

@@ -1,0 +1,241 @@
+"""The wrappers that apply the rules of the op table to one call.
+
+They run at every call of every function in the table, so each rule is a small closure of its own, which first checks
+whether it has to do anything.
+"""
+
+import functools
+
+import torch
+
+from ...errors import AmpNotImplementedError
+from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
+from ..op_table import expansion
+from . import half_emulation
+from .argument_casts import caster, widest
+from .compile import MARK, is_compiling, is_tracing
+
+_Tensor = torch.Tensor
+_MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
+
+
+def _casting(function, is_exempt, cast):
+    """Cast every floating tensor by ``cast``."""
+
+    @functools.wraps(function)
+    def with_casts(*args, **kwargs):
+        if is_exempt(args, kwargs):
+            return function(*args, **kwargs)
+        if kwargs:
+            args, kwargs = map_arguments(cast, args, kwargs)
+            return function(*args, **kwargs)
+        return function(*map(cast, args))
+
+    return with_casts
+
+
+def half(function, casts):
+    """Cast every floating tensor to the low dtype."""
+    return _casting(function, casts.is_exempt, casts.to_low)
+
+
+def in_float(function, casts):
+    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
+    return _casting(function, casts.is_exempt, casts.to_high)
+
+
+def half_emulated(function, casts, always=True):
+    """As ``half``, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
+
+    Args:
+        function: a product.
+        casts: the backend's ``Casts``.
+        always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
+    """
+    is_exempt, paused = casts.is_exempt, casts.paused
+
+    @functools.wraps(function)
+    def in_half(*args, **kwargs):
+        if is_exempt(args, kwargs):
+            return function(*args, **kwargs)
+        if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
+            args, kwargs = map_arguments(casts.to_low, args, kwargs)
+            return function(*args, **kwargs)
+        call = half_emulation.EmulatedCall(casts.low, casts.high)
+        with paused():
+            return call.computed(function, args, kwargs, lambda tensor: casts.rounded(tensor, call))
+
+    return in_half
+
+
+def _has_sparse(args):
+    for arg in args:
+        if isinstance(arg, _Tensor) and arg.layout is not torch.strided:
+            return True
+    return False
+
+
+def _is_alike(args):
+    """Return whether all floating tensors are known to have one dtype: a fast check for the common case."""
+    first = None
+    for arg in args:
+        for value in (arg,) if isinstance(arg, _Tensor) else arg if type(arg) in (list, tuple) else (arg,):
+            if isinstance(value, _Tensor):
+                dtype = value.dtype
+                if dtype is not first and dtype in BYTES:
+                    if first is not None:
+                        return False
+                    first = dtype
+            elif isinstance(value, CONTAINERS):
+                return False
+    return True
+
+
+def _may_hold_tensors(values):
+    return any(isinstance(value, _MAY_HOLD_TENSORS) for value in values)
+
+
+def promoted(function, casts):
+    """Cast every floating tensor to the widest dtype among them."""
+    is_exempt = casts.is_exempt
+
+    @functools.wraps(function)
+    def in_widest(*args, **kwargs):
+        if _is_alike(args) and not (kwargs and _may_hold_tensors(kwargs.values())):
+            return function(*args, **kwargs)
+        if is_exempt(args, kwargs):
+            return function(*args, **kwargs)
+        args, kwargs = _promote(args, kwargs)
+        return function(*args, **kwargs)
+
+    return in_widest
+
+
+def _promote(args, kwargs):
+    inputs = {name: value for name, value in kwargs.items() if name != "out"}
+    found = floating_tensors(inputs, floating_tensors(args, []))
+    dtype = widest([tensor.dtype for tensor in found])
+    if all(tensor.dtype is dtype for tensor in found):
+        return args, kwargs
+    return map_arguments(caster(dtype), args, kwargs)
+
+
+def float_in_place(function, casts):
+    """In-place form of a float function: for a low ``self`` compute in the high dtype and copy the result back."""
+    is_exempt, to_high, narrow = casts.is_exempt, casts.to_high, casts.narrow
+
+    @functools.wraps(function)
+    def written_back(self, *args, **kwargs):
+        if is_exempt((self,), kwargs):
+            return function(self, *args, **kwargs)
+        args, kwargs = map_arguments(to_high, args, kwargs)
+        if not isinstance(self, _Tensor) or self.dtype not in narrow:
+            return function(self, *args, **kwargs)
+        # The in-place form runs on a copy, so that the function needs no out-of-place form.
+        wide = self.to(casts.high)
+        with casts.paused():
+            result = function(wide, *args, **kwargs)
+            return result if result is NotImplemented else self.copy_(result)
+
+    return written_back
+
+
+def follow_self(function, casts):
+    """In-place form of a half or promoted function: cast the other arguments to the dtype of ``self``."""
+    is_exempt, thread = casts.is_exempt, casts.thread
+    casters = {dtype: caster(dtype) for dtype in BYTES}
+
+    @functools.wraps(function)
+    def following(*args, **kwargs):
+        if not is_tracing() and thread.off:  # in steps of optimizers, which consist of such calls: without a call
+            return function(*args, **kwargs)
+        if is_exempt(args, kwargs):
+            return function(*args, **kwargs)
+        if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
+            return function(*args, **kwargs)
+        args, kwargs = map_arguments(casters[args[0].dtype], args, kwargs)
+        return function(*args, **kwargs)
+
+    return following
+
+
+def banned(function, casts, message=None):
+    """Raise an error if a floating tensor is narrower than the high dtype; otherwise call the function as it is."""
+    is_exempt, narrow = casts.is_exempt, casts.narrow
+
+    @functools.wraps(function)
+    def refused(*args, **kwargs):
+        if is_exempt(args, kwargs):
+            return function(*args, **kwargs)
+        if any(tensor.dtype in narrow for tensor in floating_tensors(kwargs, floating_tensors(args, []))):
+            raise AmpNotImplementedError(message or expansion.BANNED_MESSAGE)
+        return function(*args, **kwargs)
+
+    return refused
+
+
+def no_nested_casts(function, casts):
+    """Run the function with casts off inside."""
+    is_exempt, paused = casts.is_exempt, casts.paused
+
+    @functools.wraps(function)
+    def alone(*args, **kwargs):
+        if is_exempt(args, kwargs):
+            return function(*args, **kwargs)
+        with paused():
+            return function(*args, **kwargs)
+
+    return alone
+
+
+def float32_inside(function, casts):
+    """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
+    is_exempt, low = casts.is_exempt, casts.low
+
+    @functools.wraps(function)
+    def in_own_dtype(*args, **kwargs):
+        if is_exempt(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
+            return function(*args, **kwargs)
+        args, kwargs = map_arguments(casts.to_high, args, kwargs)
+        return half_emulation.round_results(function(*args, **kwargs), low)
+
+    return in_own_dtype
+
+
+_WRAPPERS = {
+    expansion.FLOAT32_INSIDE: float32_inside,
+    expansion.HALF: half,
+    expansion.FLOAT: in_float,
+    expansion.PROMOTE: promoted,
+    expansion.SEQUENCE: promoted,
+    expansion.FLOAT_IN_PLACE: float_in_place,
+    expansion.FOLLOW_SELF: follow_self,
+}
+
+
+def wrapped(function, rule, casts, has_no_nested_casts=False, message=None, emulate=False, takes_sparse=False):
+    """Return ``function`` in the wrapper of ``rule``.
+
+    Args:
+        function: any callable.
+        rule: one of ``op_table.expansion.RULES``.
+        casts: the backend's ``Casts``.
+        has_no_nested_casts: what the function calls inside runs without casts.
+        message: the error message of a banned function.
+        emulate: it is a function of torch that is emulated on this CPU; a user's own function gets real half tensors.
+        takes_sparse: it is a function of torch that multiplies sparse tensors too.
+    """
+    if has_no_nested_casts or rule == expansion.PASSTHROUGH:
+        function = _marked(no_nested_casts(function, casts))
+    if rule == expansion.PASSTHROUGH:
+        return function
+    if rule == expansion.BANNED:
+        return _marked(banned(function, casts, message))
+    if rule == expansion.HALF and (emulate or takes_sparse):
+        return _marked(half_emulated(function, casts, always=emulate))
+    return _marked(_WRAPPERS[rule](function, casts))
+
+
+def _marked(wrapper):
+    setattr(wrapper, MARK, True)
+    return wrapper

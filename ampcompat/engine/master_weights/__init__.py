@@ -1,0 +1,1 @@
+"""The float32 master weights of half params, and the gradients that belong to them."""

@@ -1,0 +1,122 @@
+"""Hooks on a cast model's state dict, which make checkpoints float32 and load them into the masters.
+
+Where a half weight has a master, the master's value is saved, because the half weight has lost bits that a resumed
+run needs. If the script has changed the half weight since (an EMA swap), the weight's own value is saved. Copies and
+pickles of a model have hooks without masters.
+"""
+
+import functools
+import weakref
+
+import torch
+
+from ...support import tensor_lists
+from ...support.swapped_tensors import holders
+from ..master_weights.store import MasterStore
+
+
+class O2StateDictHook:
+    """Casts floating entries of a module's state dict to ``dtype``. torch's ONNX exporter looks for this class name.
+
+    Args:
+        dtype: the dtype of floating entries.
+        masters: the session's ``MasterStore``.
+    """
+
+    def __init__(self, dtype, masters):
+        self.dtype = dtype
+        self.masters = masters
+        self.params = weakref.WeakValueDictionary()  # id -> each param that the hooked modules had at the time
+        self._names = {}  # id(param or buffer) -> the key of its last cast
+        holders.add(self)
+
+    def release(self, param):
+        """Forget a param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        if self.params.pop(id(param), None) is None:
+            return None
+        return functools.partial(self.params.__setitem__, id(param), param)
+
+    def __call__(self, module, state_dict, prefix, local_metadata):
+        """Replace the module's own entries in ``state_dict`` that are tensors."""
+        named = list(module._parameters.items()) + list(module._buffers.items())
+        for name, owned in named:
+            key = prefix + name
+            value = state_dict.get(key)
+            if isinstance(value, torch.Tensor) and tensor_lists.is_narrower(value, self.dtype):
+                tied = self._tied(state_dict, owned, value)
+                state_dict[key] = self._widened(owned, value) if tied is None else tied
+                self._names[id(owned)] = key
+        return state_dict
+
+    def _tied(self, state_dict, owned, value):
+        """Return the tensor that this weight was cast to earlier in this state dict, so that tied weights stay tied."""
+        other = state_dict.get(self._names.get(id(owned)))
+        if isinstance(other, torch.Tensor) and other.dtype is self.dtype and other.shape == value.shape:
+            return other if torch.equal(other.to(value.dtype), value) else None
+        return None
+
+    def _widened(self, owned, value):
+        # ``keep_vars=True`` asks for what is connected to the param.
+        wide = None if value.requires_grad else self.masters.widened(owned, value)
+        return value.to(self.dtype) if wide is None else wide
+
+    def __reduce__(self):
+        return O2StateDictHook, (self.dtype, MasterStore())
+
+
+class RefreshMasters:
+    """Copies what is loaded into a module's half params to their masters first, before it is rounded to half.
+
+    Args:
+        module: whose params; None in copies of a model, whose params have no masters.
+        masters: the session's ``MasterStore``.
+    """
+
+    def __init__(self, module, masters):
+        self._params = {} if module is None else module._parameters
+        self._masters = masters
+
+    def __call__(self, state_dict, prefix, *rest):
+        """Run as a pre-hook of ``_load_from_state_dict``."""
+        for name, param in self._params.items():
+            self._masters.load(param, state_dict.get(prefix + name))
+
+    def __reduce__(self):
+        return RefreshMasters, (None, MasterStore())
+
+
+def refresh_nothing():
+    """Return the hook of a model without masters, under the name by which pickles of ampcompat 0.2.0 ask for it."""
+    return RefreshMasters(None, MasterStore())
+
+
+def new_modules(model, masters):
+    """Return the modules without a ``hook`` for these masters, and those whose params have been replaced since."""
+    return [module for module in model.modules() if _is_new_module(module, masters)]
+
+
+def _is_new_module(module, masters):
+    hooked = _hook_of(module, masters)
+    if hooked is None:
+        return True
+    params = [param for param in module._parameters.values() if param is not None]
+    return any(hooked.params.get(id(param)) is not param for param in params)
+
+
+def _hook_of(module, masters):
+    for each in module._state_dict_hooks.values():
+        if getattr(each, "masters", None) is masters:
+            return each
+    return None
+
+
+def hook(modules, dtype, masters, patches):
+    """Register the hooks on modules of a model; ``patches`` removes them."""
+    widen = O2StateDictHook(dtype, masters)
+    for module in modules:
+        hooked = _hook_of(module, masters)
+        if hooked is None:
+            hooked = widen
+            patches.defer_for(module, module._register_state_dict_hook(widen).remove)
+            patches.defer_for(module, module._register_load_state_dict_pre_hook(RefreshMasters(module, masters)).remove)
+        hooked.params.update((id(param), param) for param in module._parameters.values() if param is not None)

@@ -1,0 +1,207 @@
+"""What ``amp.initialize`` does: a ``Plan`` is made and checked, a ``Preparation`` applies it and commits.
+
+Nothing is changed before the plan is checked. If applying it raises, everything is undone.
+"""
+
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import torch
+
+from ...errors import AmpError, AmpValueError
+from ...support.patching import PatchStack
+from ..master_weights import zero_redundancy
+from ..models import forward, fsdp, state_dict, weights
+from ..patched_optimizers import step
+from ..patched_optimizers.amp_stash import STASH
+from ..patched_optimizers.record import OptimizerRecord, record_of
+from . import process_state
+
+#: Modules that take no hooks of ``state_dict``; before torch 1.5 traced modules are among them.
+_SCRIPTED = getattr(torch.jit, "RecursiveScriptModule", torch.jit.ScriptModule)
+
+
+class Plan(NamedTuple):
+    """The models and optimizers of a request that are not initialized yet: some trainers call ``initialize`` twice.
+
+    A model has grown if it is initialized, and modules or params were added since that must be cast too, such as a new
+    head.
+    """
+
+    models: list
+    grown_models: list
+    optimizers: list
+
+    def is_empty(self):
+        """Return whether all are initialized already."""
+        return not (self.models or self.grown_models or self.optimizers)
+
+
+def make_plan(request, session):
+    """Return the ``Plan`` of a ``Request``.
+
+    Raises:
+        AmpError: a model or an optimizer cannot be initialized, or not again with another policy.
+    """
+    policy, masters = request.policy, session.masters
+    models = [model for model in request.models if session.policy_of(model) != policy]
+    again = [model for model in request.models if model not in models] if policy.casts_model else []
+    grown = [model for model in again if state_dict.new_modules(model, masters)]
+    known = _params([model for model in (request.models if models else session.models) if model not in models])
+    new = _params(models)
+    optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
+    _check_models(models, session, policy, request.allow_half_model or process_state.allow_incoming_model_not_fp32)
+    _check_optimizers(optimizers, policy)
+    return Plan(models, grown, optimizers)
+
+
+def _params(models):
+    return {id(param) for model in models for param in model.parameters()}
+
+
+def _is_initialized(optimizer, session, policy, known, new):
+    """Return whether an optimizer has a record with these dtypes, and params of known models but of no new one.
+
+    Params that belong to no model are allowed: they may be of a replaced head, or of a loss.
+    """
+    record = record_of(optimizer)
+    if record is None or record.session is not session or record.configuration.policy.dtypes != policy.dtypes:
+        return False
+    params = {id(param) for param in record.leaf_params()}
+    return bool(params & known) and not params & new
+
+
+def _check_models(models, session, policy, allow_half):
+    for model in models:
+        before = session.policy_of(model)
+        if before is not None and before.casts_model:  # only the masters are float32 now
+            raise AmpError(
+                "A model went through amp.initialize before, at {} with other options (now {}). Close that session "
+                "with ampcompat.reset() first: it gives the model float32 weights again.".format(
+                    before.opt_level, policy.opt_level
+                )
+            )
+    for model in models:
+        fsdp.check(model, policy)
+        weights.check_model(model, allow_half)
+        if policy.casts_model and any(isinstance(module, _SCRIPTED) for module in model.modules()):
+            raise AmpError(
+                "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at {}. Use "
+                "O1 or O4, or compile the model with torch.jit.trace after amp.initialize.".format(policy.opt_level)
+            )
+
+
+def _check_optimizers(optimizers, policy):
+    for optimizer in optimizers:
+        if policy.master_weights:
+            zero_redundancy.check(optimizer)
+        if "FP16_Optimizer" in [base.__name__ for base in type(optimizer).__mro__]:
+            raise AmpError(
+                "An optimizer is wrapped in FP16_Optimizer, which does by itself what amp.initialize does. Pass the "
+                "plain optimizer."
+            )
+        if hasattr(optimizer, STASH):
+            raise AmpError(
+                "An optimizer went through amp.initialize before, with another model or policy. Make a new optimizer "
+                "for this model, or close the earlier session with ampcompat.reset() first."
+            )
+    if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
+        raise AmpValueError("The list of optimizers names one of them twice.")
+
+
+class Preparation:
+    """A context manager that prepares models and optimizers for a session, and undoes it unless ``commit`` is called.
+
+    Args:
+        session: the ``Session``.
+    """
+
+    def __init__(self, session):
+        self._session = session
+        self._patches = PatchStack()  # undone when the session is closed
+        self._rollback = ExitStack()  # what a failure undoes
+        self._rollback.push(self._patches)
+        self._cast = None
+        self._records = []
+        self._grown = []  # records of optimizers that got masters of new modules
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._rollback.__exit__(*exc_info)
+
+    def apply(self, plan, request, configuration):
+        """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
+        session, policy = self._session, request.policy
+        if policy.patch_torch_functions:
+            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models, plan.optimizers))
+        self._cast = weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
+        self._rollback.callback(self._cast.release)
+        contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)
+        for model in plan.models + plan.grown_models:
+            self._prepare_model(model, request, *contexts)
+        for record in list(session.records) if plan.grown_models else ():
+            self._rollback.callback(record.masters.rollback)
+            record.masters.make_new(self._cast.originals)
+            self._grown.append(record)
+        for optimizer in plan.optimizers:
+            self.add_optimizer(optimizer, configuration, self._cast.originals)
+        session.ddp_wrappers.patch(policy, self._patches)
+
+    def _prepare_model(self, model, request, paused, entered):
+        policy, masters = request.policy, self._session.masters
+        low, high = policy.cast_model_type, policy.dtypes.high
+        modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
+        kept = weights.matching(model, request.keep_fp32)
+        if policy.weights_dtype is not None:
+            inner = [child for module in kept for child in module.modules()]
+            norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+            norms = [norm for norm in norms if norm not in inner]
+            self._cast.cast(modules, inner + norms)
+            if policy.casts_model:
+                fsdp.gather_in(policy, model, inner + norms, self._patches)
+            kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+        elif request.allow_half_model:
+            self._cast.widen(modules)
+        if policy.casts_model:
+            state_dict.hook(modules, high, masters, self._patches)
+        for module in [module for module in kept if module in modules]:
+            self._mark(module, high, request.output_dtype if module is model else low, paused)
+        if model not in kept and (model in modules or not forward.is_marked(model)):
+            self._mark(model, low, request.output_dtype, entered)
+
+    def _mark(self, module, input_dtype, output_dtype, context):
+        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, context, self._session.forward_token)
+        forward.mark(module, casts, self._patches)
+
+    def add_optimizer(self, optimizer, configuration, originals):
+        """Give an optimizer masters and its replaced methods; return its record.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+        """
+        record = OptimizerRecord(optimizer, configuration, self._session, originals)
+        self._rollback.callback(record.masters.rollback)
+        self.attach(record)
+        return record
+
+    def attach(self, record):
+        """Replace the methods of a record's optimizer."""
+        step.attach(record, self._patches)
+        self._records.append(record)
+
+    def commit(self):
+        """Keep what was done: the session undoes it when it is closed."""
+        self._rollback.pop_all()
+        session = self._session
+        if self._cast is not None:
+            self._cast.commit(self._patches)
+        for record in self._records + self._grown:
+            record.masters.commit()
+            session.add_masters(record, record.pairs())
+        for record in self._records:
+            session.records.add(record)
+            record.configuration.records.add(record)
+            self._patches.defer_weakly(record.masters.release)
+        session.patches.absorb(self._patches)

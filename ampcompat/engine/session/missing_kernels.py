@@ -1,0 +1,51 @@
+"""Errors that say what to do where torch cannot compute in a half dtype on a CPU, as old torch cannot."""
+
+import functools
+import re
+from contextlib import contextmanager, nullcontext
+
+import torch
+
+from ...errors import AmpError
+from ...support.torch_compat import cpu, features
+
+_MISSING_KERNEL = re.compile("not (implemented|supported) .*(Half|BFloat16)")
+
+
+def explained(context, low):
+    """Return the context of ``forward`` (see ``ForwardCasts``), made to explain what torch lacks for a dtype.
+
+    Args:
+        context: a function that returns a context manager or None.
+        low: the dtype that the model computes in. If torch has kernels for it, ``context`` itself is returned.
+    """
+    if cpu.trains_in(low):
+        return context
+    # Tried out here and not in ``forward``, where functions may be cast.
+    others = "O4 or O5, " if low is not torch.bfloat16 and cpu.trains_in(torch.bfloat16) else ""
+    return functools.partial(_explaining, context, low, others)
+
+
+@contextmanager
+def _explaining(context, low, others):
+    if torch.is_grad_enabled() and not cpu.differentiates(low):
+        raise AmpError(_advice("computes no gradients of", low, ".", others + "a newer torch"))
+    try:
+        with context() or nullcontext():
+            yield
+    except RuntimeError as error:
+        if not _MISSING_KERNEL.search(str(error)):
+            raise
+        raise AmpError(
+            _advice("cannot compute this in", low, ": {}.".format(error), others + "a newer torch, a GPU")
+        ) from error
+
+
+def _advice(problem, low, reason, alternatives):
+    return (
+        "torch {} {} {}{} What works: opt_level O0, {}; or float32 instead of half, and float64 of float32, by "
+        "python -m ampcompat run --dtypes float32,float64 SCRIPT, or in the block of "
+        "ampcompat.session(dtypes=ampcompat.opt_levels.STAND_IN).".format(
+            features.version(), problem, str(low).replace("torch.", ""), reason, alternatives
+        )
+    )

@@ -1,0 +1,187 @@
+"""``ProcessCasts``: the active cast backend of the process; chooses, opens and replaces it.
+
+Registering a function replaces the backend. So other modules keep the methods of ``ProcessCasts``, not those of a
+backend.
+"""
+
+import functools
+from contextlib import contextmanager, nullcontext
+
+from ...support.patching import PatchStack
+from ...support.torch_compat import features
+from .. import casting
+from ..casting import autograd, half_emulation_mode
+from ..casting.cast_backend import NoCasts
+from ..casting.several_levels import SeveralCasts
+from ..op_table import expansion
+from . import missing_kernels, process_state
+from .model_devices import ModelDevices, watch_moves
+
+
+class ProcessCasts:
+    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralCasts`` of O1 and O4.
+
+    Args:
+        wanted: "auto", "native" or "patched".
+        allow_banned: functions that are unsafe in half run in float32 instead of raising.
+    """
+
+    def __init__(self, wanted, allow_banned):
+        self.backend = NoCasts()
+        self.choice = None
+        self.is_regional = False  # whether functions are cast only within a ``region``, per thread
+        self.allow_banned = self._allow_banned = allow_banned
+        self._wanted = wanted
+        self._patches = PatchStack()
+        self._half_mode = None
+        self._patches_checkpoint = False
+        self._opened_as = None  # the arguments that the active backend was made with
+        self._devices = ModelDevices()
+        self._may_have_moved = False
+
+    def open(self, dtypes, models=(), optimizers=()):
+        """Cast functions to these dtypes, by the op table with the users' registrations and edits.
+
+        An active backend that was made with the same arguments is kept: other threads may be using it.
+
+        Args:
+            dtypes: a ``DtypePair``.
+            models: more models; functions are cast on the devices of all initialized models.
+            optimizers: more optimizers; their params count where no model has any.
+
+        Returns:
+            A function that restores the backend and devices from before.
+        """
+        pairs = self._dtypes if dtypes in self._dtypes else self._dtypes + (dtypes,)
+        choices = [casting.choose(features.read(), self._wanted, each) for each in pairs]
+        lists = process_state.lists.as_data()
+        rows = expansion.merge(expansion.rows(), lists, process_state.registrations)
+        messages = expansion.banned_messages(lists)
+        names = [choice.name for choice in choices]
+        wanted = (names, pairs, rows, messages, self.allow_banned, self.is_regional)
+        before = (self.backend, self.choice, self._opened_as, self._devices)
+        self._devices = self._devices.joined_by(models, optimizers)
+        try:
+            if wanted == self._opened_as:
+                self._cast_where_models_are()
+            else:
+                backends = [
+                    choice.backend_class(each, rows, self.allow_banned, messages)
+                    for choice, each in zip(choices, pairs)
+                ]
+                self._replace(backends[0] if len(backends) == 1 else SeveralCasts(backends), choices[-1], wanted)
+        except BaseException:
+            self._restore(*before)
+            raise
+        return lambda: self._restore(*before)
+
+    @property
+    def _dtypes(self):
+        """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
+        return () if self._opened_as is None else self._opened_as[1]
+
+    def _restore(self, backend, choice, opened_as, devices):
+        self._devices = devices
+        if self.backend is backend:
+            self._cast_where_models_are()
+        else:
+            self._replace(backend, choice, opened_as)
+
+    def reopen(self):
+        """Replace the backend, if one is open, by one with the current op table."""
+        if self.choice is not None:
+            self.open(self.backend.dtypes)
+
+    def stop(self):
+        """Stop casting functions, until ``open``."""
+        self.allow_banned = self._allow_banned
+        self._replace(NoCasts(), None)
+
+    def close(self):
+        """Stop casting functions and emulating half arithmetic."""
+        self._half_mode, self._patches_checkpoint, self._devices = None, False, ModelDevices()
+        self.stop()
+
+    def _replace(self, backend, choice, opened_as=None):
+        self.backend, self.choice, self._opened_as = NoCasts(), None, None
+        self._patches.undo()
+        with PatchStack() as patches:
+            if self.is_regional:
+                backend.limit_to_regions()
+            backend.set_devices(self._devices.types())
+            backend.open(patches, self._note_move)
+            if choice is not None:
+                watch_moves(self._cast_where_models_are, patches)
+            if self._patches_checkpoint:
+                autograd.checkpoint_under_same_casts(half_emulation_mode, patches)
+            self._patches.absorb(patches)
+        self.backend, self.choice, self._opened_as = backend, choice, opened_as
+
+    def _note_move(self):
+        # A model that is moved param by param is checked once, in the next ``forward``.
+        self._may_have_moved = True
+
+    def _cast_where_models_are(self):
+        self._may_have_moved = False
+        self.backend.set_devices(self._devices.types())
+
+    def paused(self):
+        """Return a context manager with casts off in this thread."""
+        return self.backend.paused()
+
+    def region(self):
+        """Return a context manager with casts on in this thread, or with emulated half where a CPU needs it."""
+        mode = half_emulation_mode.context_of(self._half_mode)
+        return self.backend.region() if mode is None else mode
+
+    def context_of_forward(self, dtypes):
+        """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
+        if self._may_have_moved:
+            self._cast_where_models_are()
+        return self.backend.of(dtypes) if isinstance(self.backend, SeveralCasts) else self.backend.entered()
+
+    def contexts_of_forward(self, policy, models):
+        """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
+        if policy.patch_torch_functions:
+            kept, whole = self.paused, functools.partial(self.context_of_forward, policy.dtypes)
+        else:
+            mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
+            self._half_mode = mode or self._half_mode
+            kept, whole = None, functools.partial(self._context_without_casts, mode)
+        with self.paused():  # kernels are tried out
+            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
+
+    def context_of_uncast_forward(self):
+        """Return a function that returns the context of ``forward`` of a model that computes as without amp."""
+        return functools.partial(self._context_without_casts, None)
+
+    def _context_without_casts(self, mode):
+        """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
+        emulated = half_emulation_mode.context_of(mode)
+        return emulated if self.choice is None else self._uncast_forward(emulated or nullcontext())
+
+    @contextmanager
+    def _uncast_forward(self, emulated):
+        with self.backend.uncast_forward(), emulated:
+            yield
+
+    def commit(self):
+        """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
+        if self._half_mode is not None and not self._patches_checkpoint:
+            self._patches_checkpoint = True
+            # Opened again, so that all patches are undone in reverse order.
+            self._replace(self.backend, self.choice, self._opened_as)
+
+    def run_step(self, step, weights):
+        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes.
+
+        Args:
+            step: a function without arguments.
+            weights: () -> these weights.
+        """
+        backend = self.backend
+        try:
+            with backend.paused():
+                return step()
+        finally:  # also because kernels of extensions write weights without changing their version counter
+            backend.clear_cache(weights)

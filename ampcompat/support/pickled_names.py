@@ -1,0 +1,34 @@
+"""Old names of classes in pickles: ``torch.save(model)`` of ampcompat 0.2.0 names modules that have moved since.
+
+A pickle names a class by its module. The modules of that time are entries of ``sys.modules`` with these names alone.
+"""
+
+import functools
+import importlib
+import sys
+
+#: The module of a pickle -> name -> (module, name) today, relative to the package.
+_MOVED = {
+    "models": {},
+    "models.forward": {"ForwardCasts": ("engine.models.forward", "ForwardCasts")},
+    "models.state_dict": {
+        "O2StateDictHook": ("engine.models.state_dict", "O2StateDictHook"),
+        "MasterTable": ("engine.master_weights.store", "MasterStore"),
+        "_get_nothing": ("engine.models.state_dict", "refresh_nothing"),
+    },
+}
+
+
+def register(package):
+    """Let pickles find the old names; nothing is imported before one of them is asked for."""
+    for module, names in _MOVED.items():
+        moved = type(sys)(f"{package}.{module}", "A module of ampcompat 0.2.0, for pickles.")
+        moved.__getattr__ = functools.partial(_find, package, names)
+        sys.modules.setdefault(moved.__name__, moved)
+
+
+def _find(package, names, name):
+    if name not in names:
+        raise AttributeError(name)
+    module, current = names[name]
+    return getattr(importlib.import_module(f"{package}.{module}"), current)

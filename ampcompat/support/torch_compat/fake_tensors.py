@@ -1,0 +1,80 @@
+"""torch's fake tensors: dtype, shape, strides and device, but no values and no memory.
+
+``FakeTensorMode`` computes on them what a step would allocate. It is private in torch, and the base of its compiler.
+"""
+
+import functools
+import sys
+
+import torch
+
+from ...errors import AmpError
+from . import features
+
+_MODULE = "torch._subclasses.fake_tensor"
+
+#: The first torch whose fake tensors are known to go through a whole training step.
+OLDEST = "2.5"
+
+
+def is_fake_type(kind):
+    """Return whether a class is that of fake tensors; they stand in for plain tensors and params."""
+    module = sys.modules.get(_MODULE)
+    return module is not None and kind is getattr(module, "FakeTensor", None)
+
+
+def address(tensor):
+    """Return the address of a tensor's first element; for a fake tensor a number that is as good to compare."""
+    if not is_fake_type(type(tensor)):
+        return tensor.data_ptr()
+    return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
+
+
+def require():
+    """Raise if this torch has no fake tensors.
+
+    Raises:
+        AmpError: a torch before ``OLDEST``.
+    """
+    if not features.is_version_within(oldest=OLDEST):
+        raise AmpError(
+            "Activations are predicted on torch's fake tensors, which need torch {} or later; this is torch {}. "
+            "Without `loss` and `step`, estimate predicts the other kinds.".format(OLDEST, features.version())
+        )
+
+
+def new_mode():
+    """Return a ``FakeTensorMode``; real tensors that its operations meet are taken as fake ones too."""
+    require()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@functools.lru_cache(maxsize=None)
+def loses_versions():
+    """Return whether operations in place on lists of fake tensors leave their version counters alone (torch 2.13)."""
+    with new_mode():
+        tensor = torch.zeros(1)
+        torch._foreach_add_([tensor], 1.0)
+    return tensor._version == 0
+
+
+def data_dependent_error():
+    """Return the exception that torch raises where the value of a fake tensor is read."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    return DataDependentOutputException
+
+
+def unsupported_errors():
+    """Return the exceptions that torch raises where an operation cannot be computed on fake tensors."""
+    from torch._subclasses import fake_tensor
+
+    names = (
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+        "UnsupportedFakeTensorException",
+        "UnsupportedOperatorException",
+    )
+    return tuple(getattr(fake_tensor, name) for name in names if hasattr(fake_tensor, name))

@@ -1,0 +1,104 @@
+"""The rules of ``check``: name -> severity, title, what to do. Docs and SARIF are written from this table."""
+
+from typing import NamedTuple
+
+from .report_records import ERROR, NOTE, WARNING, Problem
+
+
+class Rule(NamedTuple):
+    """A rule: its severity, its title, and what to do."""
+
+    severity: str
+    title: str
+    remedy: str
+
+
+RULES = {
+    "not-carried": Rule(ERROR, "a part of Apex that ampcompat does not have", "use what the message names"),
+    "old-handle": Rule(
+        ERROR,
+        "scale_loss or wrap_optimizer of the handle that amp.init returns, Apex's API of 2018",
+        "call amp.initialize, and amp.scale_loss in place of the handle's",
+    ),
+    "ddp-subclass": Rule(
+        ERROR,
+        "a method of a subclass of apex's DistributedDataParallel that would never be called, which is refused",
+        "leave out the subclass; for other process groups give allreduce_communicators=([group], [None])",
+    ),
+    "half-before-initialize": Rule(
+        ERROR, "a model cast with .half() before amp.initialize, which refuses it", "remove the call of .half()"
+    ),
+    "wrapped-before-initialize": Rule(
+        ERROR,
+        "a model wrapped for data parallelism before amp.initialize, which refuses it",
+        "wrap it after initialize",
+    ),
+    "apex-folder": Rule(
+        ERROR,
+        "a folder named apex, which Python finds before ampcompat's apex if the script is next to it",
+        "rename or remove it",
+    ),
+    "broken-file": Rule(
+        ERROR, "a file that uses Apex and cannot be parsed as Python 3", "correct it; Python 2 code needs 2to3 first"
+    ),
+    "level-as-enabled": Rule(
+        WARNING,
+        "a level in the place of enabled, the third argument of amp.initialize: the level is O1",
+        "write opt_level=",
+    ),
+    "clip-before-unscale": Rule(
+        WARNING,
+        "gradients clipped inside the scale_loss block, where they are still scaled",
+        "clip after the block",
+    ),
+    "clip-model-params": Rule(
+        WARNING,
+        "model.parameters() clipped where amp has master weights: at O2 and O5 the gradients are the masters'",
+        "clip amp.master_params(optimizer)",
+    ),
+    "plain-backward": Rule(
+        WARNING,
+        "backward() without amp.scale_loss: small float16 gradients of this pass become zero",
+        "put it into `with amp.scale_loss(loss, optimizer) as scaled_loss`",
+    ),
+    "half-binary-cross-entropy": Rule(
+        WARNING,
+        "binary_cross_entropy, which O1 refuses for float16 inputs",
+        "use binary_cross_entropy_with_logits, or call amp.register_float_function(torch, 'sigmoid') before initialize",
+    ),
+    "optimizer-after-initialize": Rule(
+        WARNING,
+        "an optimizer made after amp.initialize, which does not know it",
+        "make it before, or call amp.initialize again",
+    ),
+    "checkpoint-without-amp": Rule(
+        NOTE,
+        "a checkpoint with the optimizer's state but without amp.state_dict()",
+        "save and load it too; else a resumed run starts with the first loss scale and may skip a few steps",
+    ),
+    "conditional-initialize": Rule(
+        NOTE,
+        "amp.initialize is called under this condition only, and otherwise the script trains without amp",
+        "give `run` and `ab` the script's option that makes it true",
+    ),
+    "local-rank": Rule(
+        NOTE,
+        "an option --local_rank, which no launcher of torch 2 passes: torchrun sets the variable LOCAL_RANK only, and "
+        "torch.distributed.launch passes --local-rank",
+        "start the script as docs/device.md says, or add the name --local-rank and the default "
+        "int(os.environ.get('LOCAL_RANK', 0))",
+    ),
+    "web-apex": Rule(
+        WARNING,
+        "the requirement `apex`: the package of this name on PyPI is a web toolkit, not NVIDIA's",
+        "require ampcompat instead",
+    ),
+    "builds-apex": Rule(NOTE, "a line that installs NVIDIA Apex", "leave it out: ampcompat needs no build"),
+}
+
+
+def finding(rule, place, detail="", severity=None):
+    """Return the ``Problem`` of a rule at a place; ``detail`` comes first in the message."""
+    row = RULES[rule]
+    text = "{}: {}".format(detail, row.title) if detail else row.title
+    return Problem(place, rule, "{}; {}.".format(text, row.remedy), severity or row.severity)

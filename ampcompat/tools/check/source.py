@@ -1,0 +1,107 @@
+"""The Python source of a file or notebook, as a syntax tree with places."""
+
+import ast
+import re
+import warnings
+
+from . import notebooks
+from .bindings import last_name, string
+from .files import NOTEBOOK, decode
+from .report_records import Broken, SourcePlace
+
+_APEX = re.compile(r"\bapex\b", re.IGNORECASE)
+
+
+class Source:
+    """A parsed file.
+
+    Attributes:
+        path: the file.
+        tree: the syntax tree; of a notebook, of all its cells that parse.
+        nodes: every node of the tree, parents before children.
+        lines: the source, line by line.
+        shell: (place, text) of a notebook's shell lines.
+        broken: ``Broken`` records; the tree has what could be parsed.
+        torn: (place, line) of what could not be parsed.
+    """
+
+    def __init__(self, path, data, kind):
+        self.path, self.shell, self.broken, self.torn = path, [], [], []
+        self.is_notebook = kind == NOTEBOOK
+        self._cells = []
+        text = decode(data)
+        self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
+        self.tree = self._parsed("\n".join(self.lines))
+        self.nodes = list(ast.walk(self.tree))
+
+    def place(self, line):
+        """Return the ``SourcePlace`` of a line of the source."""
+        for number, first in reversed(self._cells):
+            if line >= first:
+                return SourcePlace(self.path, line - first + 1, number)
+        return SourcePlace(self.path, line)
+
+    def _notebook(self, text):
+        """Join the cells that parse, and note the shell lines."""
+        try:
+            cells = notebooks.code_cells(text)
+        except notebooks.NotANotebook as error:
+            self.broken.append(Broken(SourcePlace(self.path, 1), str(error), bool(_APEX.search(text))))
+            return ""
+        parts, line = [], 1
+        for cell in cells:
+            self._cells.append((cell.number, line))
+            self.shell += [(SourcePlace(self.path, at, cell.number), command) for at, command in cell.shell]
+            source = cell.python if self._is_valid(cell.python, line) else "\n" * cell.python.count("\n")
+            parts.append(source)
+            line += source.count("\n") + 1
+        return "\n".join(parts)
+
+    def _is_valid(self, text, first):
+        try:
+            parse(text)
+        except _FAULTS as error:
+            self._note(error, text, first)
+            return False
+        return True
+
+    def _parsed(self, text):
+        try:
+            return parse(text)
+        except _FAULTS as error:
+            self._note(error, text, 1)
+            return ast.Module(body=[], type_ignores=[])
+
+    def _note(self, error, text, first):
+        reason = "{}: {}".format(type(error).__name__, getattr(error, "msg", None) or error)
+        place = self.place(first + (getattr(error, "lineno", None) or 1) - 1)
+        self.broken.append(Broken(place, reason, bool(_APEX.search(text))))
+        self.torn += [(self.place(at), line) for at, line in enumerate(text.split("\n"), first)]
+
+
+#: What ``ast.parse`` raises for source that is not Python 3: a null byte is a ValueError, deep nesting the others.
+_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def parse(text):
+    """Return the syntax tree of Python source, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def is_script(tree):
+    """Return whether a module is started: it has ``if __name__ == "__main__"``, or trains or parses when imported."""
+    tests = (node.test for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Compare))
+    if any("__main__" in [string(each) for each in [test.left] + test.comparators] for test in tests):
+        return True
+    waiting = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call) and last_name(node.func) in ("parse_args", "initialize", "backward"):
+            return True
+        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _DEFINITIONS)]
+    return False
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)

@@ -1,0 +1,72 @@
+"""Uses of Apex in files that are not Python: requirements, set-up files, shell scripts, Dockerfiles."""
+
+import ast
+import re
+
+from .bindings import string
+from .levels import levels_in_command
+from .report_records import RequestedLevel
+from .rule_table import finding
+from .uses import use
+
+_REQUIRED = re.compile(
+    r"^\s*(?:- *)?[\"']?apex(?:\[[\w,]*\])?\s*(?:(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*])[^#]*)?[\"']?,?\s*(?:#.*)?$"
+)
+_PIP = re.compile(r"\bpip3?\s+install\b[^#;&|]*?\s[\"']?apex(?=[=<>~!\"'\s]|$)")
+_FROM_SOURCE = re.compile(r"(github\.com[/:]\w+/apex)|(--cuda_ext)|(--cpp_ext)", re.IGNORECASE)
+_CONDA = re.compile(r"\b(conda|mamba)\s+install\b.*\b(nvidia-)?apex\b")
+_MODULE = re.compile(r"-m\s+(apex(?:\.\w+)+)")
+_LAUNCHERS = re.compile(r"torch\.distributed\.(launch|run)\b|\btorchrun\b|apex\.parallel\.multiproc")
+_SCRIPT = re.compile(r"([\w./-]+\.py)\b")
+
+
+def required_in_setup(source):
+    """Return findings on the requirement ``apex`` in the strings of a ``setup.py``, given as a ``Source``."""
+    strings = (node for node in source.nodes if isinstance(node, ast.expr) and string(node))
+    names = {alias.name for node in source.nodes if isinstance(node, ast.Import) for alias in node.names}
+    found = [finding("web-apex", source.place(node.lineno)) for node in strings if _REQUIRED.match(string(node))]
+    return [] if "apex" in names else found
+
+
+class TextFile:
+    """What was found in the lines of one file, or of a notebook's shell commands.
+
+    Attributes:
+        uses: ``Use`` of modules that are run by name.
+        findings: the findings.
+        levels: the levels that commands pass.
+        launched: scripts that are started on several processes.
+    """
+
+    def __init__(self, lines, is_shell):
+        self.uses, self.findings, self.levels, self.launched = [], [], [], set()
+        for place, line in _joined(lines):
+            code = line.partition("#")[0] if not line.lstrip().startswith("#") else ""
+            if is_shell:
+                self._command(place, code)
+            if _FROM_SOURCE.search(line if not is_shell else code) or _CONDA.search(code):
+                self.findings.append(finding("builds-apex", place))
+            elif _PIP.search(code) or (not is_shell and _REQUIRED.match(line)):
+                self.findings.append(finding("web-apex", place))
+
+    def _command(self, place, line):
+        self.uses += [use(place, name) for name in _MODULE.findall(line)]
+        self.levels += [RequestedLevel(place, level, "passed in a command") for level in levels_in_command(line)]
+        launcher = _LAUNCHERS.search(line)
+        if launcher:
+            script = _SCRIPT.search(line, launcher.end())
+            self.launched |= {script.group(1)} if script else set()
+
+
+def _joined(lines):
+    """Yield (place of the first line, text), lines that end in a backslash joined with the next."""
+    first, parts = None, []
+    for place, line in lines:
+        first = place if first is None else first
+        if line.rstrip().endswith("\\"):
+            parts.append(line.rstrip()[:-1])
+            continue
+        yield first, " ".join(parts + [line])
+        first, parts = None, []
+    if parts:
+        yield first, " ".join(parts)

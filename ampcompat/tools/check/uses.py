@@ -1,0 +1,129 @@
+"""Every use of a name of Apex in a file, and what it becomes here."""
+
+import ast
+import re
+
+from .alias_names import alias_names
+from .bindings import Bindings, dotted, imported_by_call
+from .report_records import Use
+
+#: The start of a full name -> when Apex had this API. The first entry that fits counts.
+_YEARS = [
+    ("apex.amp.init", "2018: amp.init"),
+    ("apex.amp.opt", "2018: amp.init"),
+    ("apex.fp16_utils", "2018: fp16_utils"),
+    ("apex.optimizers.FP16_Optimizer", "2018: FP16_Optimizer"),
+    ("apex.optimizers.fp16_optimizer", "2018: FP16_Optimizer"),
+    ("apex.contrib.optimizers.FP16_Optimizer", "2018: FP16_Optimizer"),
+    ("apex.RNN", "2018: RNN"),
+    ("apex.reparameterization", "2018: reparameterization"),
+    ("apex.amp.register_bfloat16_function", "2021: AMD's fork"),
+    ("apex.amp.bfloat16_function", "2021: AMD's fork"),
+    ("apex.amp", "2019: amp.initialize"),
+    ("apex.transformer", "2021: transformer"),
+]
+
+
+def uses(source, bindings):
+    """Return the uses of Apex's names in a ``Source``, by line, once per name and line."""
+    fallbacks = _Fallbacks(source.nodes)
+    found = {}
+    for node, name in _names(source.nodes, bindings):
+        key = (node.lineno, name)
+        if key not in found:
+            found[key] = use(source.place(node.lineno), name, fallbacks.nodes.get(id(node), ""))
+    for place, name in _torn_names(source.torn):
+        found.setdefault((place, name), use(place, name))
+    return sorted(
+        found.values(), key=lambda each: each.place[2:] + each.place[1:2] if each.place.cell else each.place[1:2]
+    )
+
+
+def use(place, name, fallback=""):
+    """Return the ``Use`` of a full name at a place."""
+    verdict = alias_names().verdict(name)
+    return Use(place, name, verdict.becomes, verdict.advice, years(name), fallback)
+
+
+def years(name):
+    """Return when Apex had the API that a full name belongs to."""
+    for start, text in _YEARS:
+        if name == start or name.startswith(start + "."):
+            return text
+    return "all years"
+
+
+def _names(nodes, bindings):
+    """Yield (node, full name) of imports, of the longest chains of attributes, and of names in strings."""
+    inner = set()
+    for node in nodes:  # parents come before their children
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names if alias_names().is_apex(alias.name))
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            if alias_names().is_apex(node.module):
+                for alias in node.names:
+                    yield node, node.module if alias.name == "*" else node.module + "." + alias.name
+        elif isinstance(node, ast.Call) and imported_by_call(node):
+            yield node, imported_by_call(node)
+        elif isinstance(node, (ast.Attribute, ast.Name)) and id(node) not in inner:
+            inner.update(_chain(node))
+            if isinstance(node.ctx, ast.Load) and dotted(node):
+                full_name = bindings.full_name(node)
+                if full_name:
+                    yield node, full_name
+
+
+def _chain(node):
+    while isinstance(node, ast.Attribute):
+        node = node.value
+        yield id(node)
+
+
+class _Fallbacks:
+    """The nodes without which a script may go on.
+
+    Attributes:
+        nodes: id -> ``try`` or ``function``, as in ``Use.fallback``.
+    """
+
+    def __init__(self, nodes):
+        self.nodes = {}
+        for node in nodes:
+            if isinstance(node, ast.Try) and any(_handles_imports(each) for each in node.handlers):
+                self._add(node.body, "try")
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._add(node.body, "function")
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in (dotted(node.test) or ""):
+                self._add(node.body, "try")
+
+    def _add(self, body, kind):
+        for inner in (inner for statement in body for inner in ast.walk(statement)):
+            if self.nodes.get(id(inner)) != "try":
+                self.nodes[id(inner)] = kind
+
+
+def _handles_imports(handler):
+    """Return whether an ``except`` catches ImportError and does not end the script."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {"Exception" if kind is None else (dotted(kind) or "").rpartition(".")[2] for kind in kinds}
+    raises = any(isinstance(statement, ast.Raise) for statement in handler.body)
+    return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}) and not raises
+
+
+_IMPORT = re.compile(r"^\s*(?:>>> )?((?:from\s+[\w.]+\s+)?import\s+[\w.,* ()]+?(?:\s+as\s+\w+)?)\s*(?:#.*)?$")
+
+
+def _torn_names(lines):
+    """Yield (place, full name) from lines that could not be parsed together: each is read by itself."""
+    bound = {}
+    for _, line in lines:
+        match = _IMPORT.match(line)
+        if match:
+            try:
+                bound.update(Bindings(ast.parse(match.group(1)).body).apex)
+            except SyntaxError:
+                continue
+    pattern = re.compile(r"(?<![\w.])({})((?:\.\w+)*)".format("|".join(sorted(bound) or ["(?!)"])))
+    for place, line in lines:
+        for match in pattern.finditer(line.partition("#")[0]):
+            yield place, bound[match.group(1)] + match.group(2)

@@ -1,0 +1,80 @@
+"""Read and write checkpoint files. They are read with ``weights_only=True``, so that they cannot run code."""
+
+import contextlib
+import inspect
+import os
+import pickle
+import re
+
+import torch
+
+from ...errors import AmpError
+
+#: Classes of Apex, as (module, name), whose instances FP16_Optimizer saved. They are read as ``SavedObject``.
+_SCALERS = [
+    ("apex.fp16_utils.loss_scaler", "LossScaler"),
+    ("apex.fp16_utils.loss_scaler", "DynamicLossScaler"),
+    ("apex.amp.scaler", "LossScaler"),
+]
+
+
+class SavedObject:
+    """Stands in for an object of Apex in a file: it has the attributes and nothing else."""
+
+
+def read(path):
+    """Return the content of a checkpoint file, tensors on the CPU.
+
+    Raises:
+        AmpError: the file cannot be read, is damaged, or holds objects that ``weights_only=True`` does not allow.
+    """
+    if "weights_only" not in inspect.signature(torch.load).parameters:
+        raise AmpError("this needs torch.load(weights_only=True), which came with torch 1.13; upgrade torch.")
+    try:
+        file = open(path, "rb")
+    except OSError as error:
+        raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
+    with file, _known_classes():
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch.load documents no exceptions: what it raises depends on where the file ends
+            raise AmpError(_why(path, error)) from None
+
+
+def write(content, path):
+    """Write a checkpoint file, in one step: an interrupted call leaves no half of a file.
+
+    Raises:
+        AmpError: the file cannot be written.
+    """
+    partial = "{}.partial-{}".format(path, os.getpid())
+    try:
+        torch.save(content, partial)
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:
+        if os.path.exists(partial):
+            os.remove(partial)
+        raise AmpError("cannot write {}: {}.".format(path, str(error).splitlines()[0].rstrip("."))) from None
+
+
+def _known_classes():
+    """Return a context in which Apex's scalers are allowed, where this torch can name a class for them."""
+    if not hasattr(torch.serialization, "safe_globals"):
+        return contextlib.nullcontext()
+    # Classes of these names: torch 2.5 takes classes alone, without a name beside them.
+    known = [type(name, (SavedObject,), {"__module__": module}) for module, name in _SCALERS]
+    return torch.serialization.safe_globals(known)
+
+
+def _why(path, error):
+    """Return one sentence about an error of ``torch.load``."""
+    found = re.search(r"(?:GLOBAL|global|class) `?'?([\w.]+)'?`? (?:was not an allowed|is not)", str(error))
+    found = found or re.search(r"Unsupported (?:class|global)[: ]+(?:GLOBAL )?([\w.]+)", str(error))
+    if found:
+        return (
+            "{} holds an object of {}, which torch.load(weights_only=True) does not read. Load it where that class is "
+            "installed, and save its state_dict().".format(path, found.group(1))
+        )
+    first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    detail = ": {}".format(first) if first and not isinstance(error, pickle.UnpicklingError) else ""
+    return "{} is damaged, or is no file of torch.save{}.".format(path, detail)

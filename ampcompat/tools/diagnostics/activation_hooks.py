@@ -1,0 +1,175 @@
+"""Hooks that record the largest absolute value of module outputs, and of the gradients at those outputs."""
+
+import weakref
+from collections import deque
+from typing import NamedTuple
+
+import torch
+
+from ...engine.casting import compile
+from ...support.nested import floating_tensors
+from ...support.patching import PatchStack
+from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
+from ...support.uncopied_hook import ModuleHook
+from .replay import ModelCalls, replay
+from .tensor_stats import max_abs
+
+#: Entries that are kept: bounds the memory where forward passes are never followed by a backward pass.
+MAX_ENTRIES = 20000
+
+#: Prefix of the names of module inputs, which are recorded among the outputs.
+INPUT = "the input of "
+
+
+class Entry(NamedTuple):
+    """One module's output, or the gradient at it."""
+
+    name: str
+    max_abs: torch.Tensor  # of shape ()
+    dtype: torch.dtype
+
+
+class ActivationHooks:
+    """Forward hooks on the modules of models, and tensor hooks on their outputs. Nothing is changed or read.
+
+    What a checkpoint recomputes in the backward pass is not a second forward pass: only its gradients are recorded.
+    """
+
+    def __init__(self):
+        self.outputs = deque(maxlen=MAX_ENTRIES)
+        self.gradients = deque(maxlen=MAX_ENTRIES)
+        self.calls = ModelCalls(self._is_traced)  # while paused
+        self.is_in_backward = bool  # False until it is replaced
+        self._models = []  # (weak reference to a model, name_of)
+        self._is_paused = False
+        self._is_removed = False
+        self._is_stale = False
+        self._is_training_forward = False  # inside the forward of a whole model with gradients enabled
+        self._last = (bool, None)  # the tensor that was recorded last, by weak reference, and its version
+        self._hooked = weakref.WeakSet()
+        self._patches = PatchStack()
+
+    def register(self, model, name_of):
+        """Register hooks on every module of ``model``.
+
+        Args:
+            name_of: a function: a module's name in the model, "" for the model itself -> its name in the entries.
+        """
+        self._models = [each for each in self._models if each[0]() is not None] + [(weakref.ref(model), name_of)]
+        self._register(model, name_of)
+
+    def pause(self, pauses):
+        """Remove the hooks of modules, so that forward passes cost what they cost without any; or register them again.
+
+        Meanwhile ``calls`` keeps the calls of the models.
+
+        Traced hooks do nothing: torch.compile makes the same code once with hooks and once without.
+        """
+        if pauses == self._is_paused:
+            return
+        self._is_paused = pauses
+        self._patches.undo()
+        self._hooked.clear()
+        for model, name_of in self._models:
+            if model() is not None:
+                self._register(model(), name_of)
+
+    def replayed(self, calls):
+        """Repeat calls of models with hooks, whether paused or not; return the ``Entry`` objects of their outputs."""
+        was_paused = self._is_paused
+        self.pause(False)
+        self.outputs.clear()
+        replay(calls)
+        found = list(self.outputs)
+        self.clear_on_next_forward()
+        self.pause(was_paused)
+        return found
+
+    def _register(self, model, name_of):
+        if self._is_paused:
+            self._patches.defer_for(model, self.calls.register(model).remove)
+            return
+        with PatchStack() as patches:
+            for name, module in model.named_modules():
+                if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):
+                    self._hooked.add(module)
+                    record_input = self._model_input if module is model else self._input
+                    before = ModuleHook(record_input, INPUT + name_of(name))
+                    after = ModuleHook(self._output, name_of(name))
+                    patches.defer_for(module, module.register_forward_pre_hook(before).remove)
+                    patches.defer_for(module, module.register_forward_hook(after).remove)
+            self._patches.absorb(patches)
+
+    def remove(self):
+        """Remove all hooks."""
+        self._patches.undo()
+        self._is_removed = True  # for the hooks on tensors
+
+    def clear_on_next_forward(self):
+        """Drop all entries when the next forward pass begins."""
+        self._is_stale = True
+
+    # -- what the hooks call -------------------------------------------------------------------------------------------
+
+    def _is_traced(self):
+        return compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
+
+    def _model_input(self, name, module, args):
+        if not self._is_traced() and not self.is_in_backward():
+            self._is_training_forward = torch.is_grad_enabled()
+        self._input(name, module, args)
+
+    def _input(self, name, module, args):
+        if self._is_traced() or self.is_in_backward() or not self._is_training():
+            return
+        self._clear_if_stale()
+        for tensor in floating_tensors(args, []):
+            if not self._is_last(tensor):  # the last module's output is recorded already, results of functions are not
+                _append(self.outputs, name, tensor)
+                self._last = weakref.ref(tensor), _version(tensor)
+
+    def _is_training(self):
+        return self._is_training_forward or torch.is_grad_enabled()  # reentrant checkpoints disable gradients
+
+    def _output(self, name, module, args, output):
+        if self._is_traced():
+            return
+        if self.is_in_backward():
+            self._hook_gradients(name, output)
+        elif self._is_training():
+            self._clear_if_stale()
+            for tensor in floating_tensors(output, []):
+                if not self._is_last(tensor):  # a container returns what its last child returned
+                    _append(self.outputs, name, tensor)
+            self._hook_gradients(name, output)
+
+    def _clear_if_stale(self):
+        if self._is_stale:
+            self._is_stale = False
+            self.outputs.clear()
+            self.gradients.clear()
+
+    def _hook_gradients(self, name, output):
+        for tensor in floating_tensors(output, []):
+            if tensor.grad_fn is not None and not self._is_last(tensor):
+                tensor.register_hook(lambda gradient: self._gradient(name, gradient))
+            self._last = weakref.ref(tensor), _version(tensor)
+
+    def _is_last(self, tensor):
+        reference, version = self._last
+        return reference() is tensor and _version(tensor) == version
+
+    def _gradient(self, name, gradient):
+        if not self._is_removed and self.is_in_backward() and isinstance(gradient, torch.Tensor):
+            _append(self.gradients, name, gradient)
+
+
+def _version(tensor):
+    """Return the count of in-place changes of a tensor; None for an inference tensor, which has none."""
+    return None if getattr(tensor, "is_inference", bool)() else tensor._version
+
+
+def _append(entries, name, tensor):
+    value = max_abs(tensor)
+    if value is not None:
+        entries.append(Entry(name, value, tensor.dtype))

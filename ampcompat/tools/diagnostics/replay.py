@@ -1,0 +1,90 @@
+"""Keeps how models were called, to repeat a forward pass whose step was skipped: the weights are as they were."""
+
+import contextlib
+import copy
+import weakref
+
+import torch
+
+from ...support.torch_compat import features
+from ...support.torch_compat.thread_context import world_size
+from ...support.uncopied_hook import ModuleHook
+
+#: Calls of one pass that are kept: bounds the memory where forward passes are never followed by a backward pass.
+MAX_CALLS = 16
+
+
+class ModelCalls:
+    """The calls of models since the last backward pass: arguments, which are not copied, and random states.
+
+    Args:
+        is_traced: a function: whether a call is traced, by torch.compile for example; it is not kept.
+    """
+
+    def __init__(self, is_traced):
+        self._is_traced = is_traced
+        self._calls = []
+        self._is_stale = False
+
+    def register(self, model):
+        """Register a hook on a model, which keeps its calls; return the handle."""
+        options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
+        return model.register_forward_pre_hook(ModuleHook(self._called), **options)
+
+    def take(self):
+        """Return the calls of the pass whose backward pass begins; ``clear`` empties the list."""
+        self._is_stale = True
+        return self._calls
+
+    def clear(self):
+        """Drop the calls: the weights change."""
+        self._calls.clear()
+
+    def _called(self, model, args, kwargs=None):
+        if self._is_traced() or not (model.training and torch.is_grad_enabled()):
+            return
+        if self._is_stale:
+            self._calls, self._is_stale = [], False
+        if len(self._calls) < MAX_CALLS:
+            self._calls.append((weakref.ref(model), args, kwargs or {}, _random_state()))
+
+
+def replay(calls):
+    """Repeat calls, for what hooks record of them, and restore what they change. Not where processes would wait."""
+    if world_size() > 1:
+        return
+    for reference, args, kwargs, state in calls:
+        model = reference()
+        if model is not None:
+            with contextlib.suppress(Exception), _restored(model, state), torch.enable_grad():
+                model(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _restored(model, state):
+    """A block with this random state, after which buffers, attributes of modules and the random state are restored."""
+    attributes = [(module, dict(vars(module), _buffers=copy.copy(module._buffers))) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    before = _random_state()
+    _set_random_state(state)
+    try:
+        yield
+    finally:
+        _set_random_state(before)
+        for module, values in attributes:
+            vars(module).clear()
+            vars(module).update(values)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def _random_state():
+    is_on_cuda = getattr(torch.cuda, "is_initialized", torch.cuda.is_available)()  # torch 1.4
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if is_on_cuda else None
+
+
+def _set_random_state(state):
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])

@@ -1,0 +1,113 @@
+"""Report that many steps in a row were skipped: lowering the loss scale does not help."""
+
+import weakref
+
+from ...errors import GradientOverflowError
+from ...support.observer import Observer
+from .diagnosis import OverflowDiagnosis, find_diagnosis
+from .skip_messages import explain
+
+
+class SkipLimit(Observer):
+    """Prints or raises once, with the cause, when a loss of one configuration has so many skipped steps in a row.
+
+    The cause comes from the session's ``OverflowDiagnosis``. Without one, hooks are registered only for the last step
+    before the limit.
+
+    Args:
+        configuration: the ``Configuration``, held weakly.
+        limit: the number of skipped steps in a row; a scale at its minimum counts as the limit.
+        raises: whether to raise ``GradientOverflowError`` instead of printing.
+    """
+
+    def __init__(self, configuration, limit, raises):
+        self.configuration = weakref.ref(configuration)
+        self._diagnosis = OverflowDiagnosis(prints=False)
+        self._last_passes = {}  # loss_id -> (loss, scale, weak references to the records)
+        self.set(limit, raises)
+
+    def set(self, limit, raises):
+        """Set the arguments anew; the limit is reported once more."""
+        self._limit = limit
+        self._raises = raises
+        self._has_reported = False
+        self._stop()
+
+    def before_backward(self, backward):
+        """Keep what is needed if the step of this pass reaches the limit."""
+        if backward.configuration is not self.configuration():
+            return
+        records = list(map(weakref.ref, backward.records))
+        self._last_passes[backward.loss_id] = backward.loss.detach(), backward.scale, records
+        if self._scaler is not None:
+            self._diagnosis.before_backward(backward)
+
+    def after_backward(self, backward):
+        """Record the pass, or stop recording when a step was not skipped."""
+        if self._scaler is None or backward.configuration is not self.configuration():
+            return
+        self._diagnosis.after_backward(backward)
+        if backward.scaler is self._scaler and not backward.scaler.skips_in_a_row:
+            self._stop()
+
+    def step_skipped(self, session, loss_id, scaler):
+        """Start recording one step before the limit; report at the limit.
+
+        Raises:
+            GradientOverflowError: the limit is reached, and ``raises`` is set.
+        """
+        configuration = self.configuration()
+        if configuration is None or scaler not in configuration.scalers:
+            return
+        self._diagnosis.step_skipped(session, loss_id, scaler)
+        if self._has_reported:
+            return
+        skips = scaler.skips_in_a_row
+        if skips < self._limit and not scaler.is_at_floor():
+            if skips == self._limit - 1 and find_diagnosis(session) is None:
+                self._scaler = scaler
+                self._diagnosis.initialized(session, session.models, ())
+            return
+        self._has_reported = True
+        message = (
+            "ampcompat: {} steps in a row were skipped (loss scaler {}, scale {:g}), and lowering the scale does not "
+            "help. {}".format(skips, loss_id, scaler.loss_scale(), self._explanation(session, loss_id, scaler))
+        )
+        self._stop()
+        if self._raises:
+            raise GradientOverflowError(message)
+        configuration.notices.say(message)
+
+    def closed(self, session):
+        """Remove the hooks."""
+        self._stop()
+
+    def _explanation(self, session, loss_id, scaler):
+        facts = (find_diagnosis(session) or self._diagnosis).last_facts(loss_id)
+        if facts is None:  # the first skipped step is at the limit: its gradients are there, activations are not
+            loss, scale, references = self._last_passes[loss_id]
+            records = [reference() for reference in references if reference() is not None]
+            facts = self._diagnosis.facts_without_record(session, loss_id, scaler, loss, scale, records)
+        _, text, advice = explain(facts._replace(is_persistent=True))
+        return "{} What to try: {}".format(text, advice)
+
+    def _stop(self):
+        self._scaler = None  # whose skipped steps are being recorded
+        self._diagnosis.stop()
+
+
+def set_skip_limit(session, configuration, skip_limit):
+    """Give a session a ``SkipLimit`` for a configuration, or change the one that it has.
+
+    Args:
+        skip_limit: (limit, raises), see there.
+    """
+    limits = [observer for observer in session.observers if isinstance(observer, SkipLimit)]
+    for observer in limits:
+        if observer.configuration() is configuration:
+            observer.set(*skip_limit)
+            return
+        if observer.configuration() is None:
+            session.observers.remove(observer)
+    if any(scaler.checks_overflow for scaler in configuration.scalers):
+        session.observers.append(SkipLimit(configuration, *skip_limit))

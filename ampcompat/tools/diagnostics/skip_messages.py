@@ -1,0 +1,270 @@
+"""Explain a skipped step in sentences: where inf or nan came first, how large the values were before, what to try."""
+
+import math
+
+from .skip_facts import LOSS, WHOLE, module_of
+
+#: A loss scale that cannot be the cause of an overflow any more, and as many skipped steps in a row.
+LOW_SCALE, MANY_SKIPS = 16.0, 8
+
+
+def explain(facts):
+    """Return (cause, text, advice): a short name that is equal for equal causes, and sentences."""
+    first = facts.input or facts.output
+    # A forward pass precedes its backward pass: what was not finite there made the gradients inf or nan.
+    if first and (facts.loss or not (facts.param_gradient or facts.output_gradient)):
+        cause, text, advice = _in_forward(facts)
+    elif facts.loss:
+        cause, text, advice = _in_loss(facts)
+    elif facts.output_gradient or facts.param_gradient:
+        cause, text, advice = _in_backward(facts)
+    else:
+        cause, text, advice = _not_found(facts)
+    if facts.missing_outputs:
+        text += " No module's output was recorded: {}.".format(facts.missing_outputs)
+    return cause, text, advice
+
+
+# -- the forward pass --------------------------------------------------------------------------------------------------
+
+
+def _in_forward(facts):
+    loss = "The loss was {} before scaling".format(facts.loss) if facts.loss else "The loss was finite"
+    if facts.cast:
+        return _in_cast(facts, loss)
+    if facts.input:
+        value = facts.input
+        before = _if_known(value.max_before, "; its largest absolute value before was")
+        text = "{}. In the forward pass {} was there already in {}, in {}{}."
+        text = text.format(loss, value.kind, value.name, value.dtype, before)
+        return "{} in {}".format(value.kind, value.name), text, _advice_on_input(facts, value)
+    value = facts.output
+    before = _if_known(value.max_before, "; its output's largest absolute value before was")
+    module = value.name if value.name.startswith(WHOLE) else "module " + value.name
+    text = "{}. In the forward pass {} came first from {}, in {}{}."
+    text = text.format(loss, value.kind, module, value.dtype, before)
+    if facts.bad_weights:
+        return (
+            "{} in the weights of {}".format(value.kind, value.name),
+            "{} Its weights are the cause: {}.".format(text, ", ".join(facts.bad_weights)),
+            _advice_on_weights(facts, value),
+        )
+    return "{} in the output of {}".format(value.kind, value.name), text, _advice_on_output(facts, value)
+
+
+def _in_cast(facts, loss):
+    value, low = facts.cast, facts.low_dtype
+    text = "{}. In the forward pass {} had a largest absolute value of {}, in {}; the cast to {} made it inf."
+    name = value.name if value.name.startswith("the ") else "the output of " + value.name
+    advice = "scale the input, or normalize it: the largest {} is {}. Or use O4 or O5, whose bfloat16 reaches 3e38."
+    return (
+        "an overflow in the cast of {} to {}".format(name, low),
+        text.format(loss, name, number(value.max_before), value.dtype, low),
+        advice.format(low, number(facts.low_max)) if low != "bfloat16" else "check the data.",
+    )
+
+
+def _advice_on_weights(facts, value):
+    if facts.zero_eps:
+        return (
+            "{} is 0 in {}, so that a gradient of 0 becomes 0/0: use eps=1e-4, or a level with float32 weights for the "
+            "optimizer (O1, O2), and resume from an earlier checkpoint.".format(facts.zero_eps, facts.low_dtype)
+        )
+    cause = "an earlier step made the weights {} (a static scale skips no step), or a checkpoint had it: ".format(
+        value.kind
+    )
+    return "resume from an earlier checkpoint; {}lower the learning rate, or clip gradients.".format(cause)
+
+
+def _advice_on_input(facts, value):
+    if facts.casts and value.kind == "inf" and value.dtype == facts.low_dtype != "bfloat16":
+        return (
+            "the functions that compute this input exceed the largest {} ({}): compute it from x.float(), or use O4 or "
+            "O5, whose bfloat16 reaches 3e38.".format(value.dtype, number(facts.low_max))
+        )
+    return "check the data, and what computes this input: torch.isfinite(x).all() finds the bad batches."
+
+
+def _advice_on_output(facts, value):
+    keep = _keep_fp32(facts, value.name)
+    if value.kind == "nan":
+        underflow = " In {} an eps under 6e-8 is 0{}.".format(value.dtype, ", so" + keep if keep else "")
+        advice = "check {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.{}"
+        return advice.format(value.name, underflow if value.dtype == "float16" else "")
+    if keep and value.dtype == facts.low_dtype != "bfloat16":
+        return "{} exceeds the largest {} ({}):{}, or O4 or O5, whose bfloat16 reaches 3e38.".format(
+            value.name, facts.low_dtype, number(facts.low_max), keep
+        )
+    return (
+        "{} overflows in {}, so no opt level and no loss scale helps: look for a division by a number near 0 or "
+        "an exp in it, lower the learning rate, or clip gradients.".format(value.name, value.dtype)
+    )
+
+
+def _in_loss(facts):
+    outputs = "before scaling" if facts.missing_outputs else "although the outputs of all modules were finite"
+    return (
+        "{} in the loss".format(facts.loss),
+        "The loss was {} {}.".format(facts.loss, outputs),
+        "check the loss function for log(0), a division by 0, the mean of an empty tensor, a bad target, or outputs "
+        "that grew because of a high learning rate{}.{}".format(
+            "; compute it from output.float()" if facts.casts else "",
+            "" if facts.scale == 1.0 else " A lower loss scale does not help.",
+        ),
+    )
+
+
+# -- the backward pass -------------------------------------------------------------------------------------------------
+
+
+def _in_backward(facts):
+    value = facts.param_gradient if facts.output_gradient is None else facts.output_gradient
+    if facts.output_gradient is None:
+        subject = "gradient of {}".format(value.name)
+    else:
+        subject = "gradient at the output of {}".format(value.name)
+    at_scale = "" if facts.scale == 1.0 else ", at scale {}".format(number(facts.scale))
+    text = "The loss was finite. In the backward pass {} came first in the {}{}{}{}.".format(
+        value.kind, subject, at_scale, _previous_output(facts), _max_before(facts, value)
+    )
+    if facts.output:
+        text += " The output of {} held {}, which did not reach the loss.".format(facts.output.name, facts.output.kind)
+    if facts.world_size > 1 and facts.output_gradient is None:
+        text += " It may come from another rank, through the all-reduce."
+    return "{} in the {}".format(value.kind, subject), text, _advice_on_gradient(facts, value)
+
+
+def _previous_output(facts):
+    if facts.output_gradient is None:
+        return ""
+    if facts.last_finite is None:
+        return ", straight from the loss function"
+    return "; one module earlier, at the output of {}, it was finite".format(facts.last_finite)
+
+
+def _max_before(facts, value):
+    if value.max_before is None:
+        return ""
+    text = "; its largest unscaled absolute value before was {}".format(number(value.max_before))
+    if facts.scale == 1.0:
+        return text
+    scaled = value.max_before * facts.scale
+    text = "{}, which is {} scaled, {} {}'s {}".format(
+        text, number(scaled), "over" if scaled > facts.low_max else "within", facts.low_dtype, number(facts.low_max)
+    )
+    if scaled > facts.low_max or value.kind == "nan" or scaled == 0.0:
+        return text
+    return "{}: this one was over {} times as large".format(text, number(facts.low_max / scaled))
+
+
+def _advice_on_gradient(facts, value):
+    origin = _origin(facts, value)
+    if value.kind == "nan" and not _may_be_overflow(facts, value):
+        return (
+            "check the backward pass of {}: nan{} comes from the derivative of a root, norm or logarithm at 0, or from "
+            "0 * inf behind a mask. Add an eps; torch.autograd.set_detect_anomaly(True) finds the line.".format(
+                origin, ", which lower scales did not change," if facts.skips_in_a_row > 2 else ""
+            )
+        )
+    if not facts.dynamic:
+        return _advice_on_static(facts, value)
+    not_the_scale = _why_not_the_scale(facts)
+    if not_the_scale:
+        return (
+            "{}, so the unscaled gradients are too large: {}lower the learning rate, or look for a division by a "
+            "number near 0 in the backward pass of {}.".format(not_the_scale, _wider_range(facts, origin), origin)
+        )
+    if facts.good_passes == 0:
+        return (
+            "nothing. A dynamic scale starts high and is reduced until no gradient overflows, so the first steps are "
+            "often skipped; a lower init_scale skips fewer."
+        )
+    return (
+        "nothing, if it is rare: a dynamic scale grows until gradients overflow, and a batch with large gradients may "
+        "overflow earlier. If it persists, {}clip gradients.".format(_wider_range(facts, origin))
+    )
+
+
+def _why_not_the_scale(facts):
+    """Return why the loss scale is not the cause of an overflow, or None where it may be."""
+    if facts.scale <= LOW_SCALE:
+        return "the scale is low already"
+    if facts.is_persistent or facts.skips_in_a_row > MANY_SKIPS:
+        return "the scale is at its minimum" if facts.is_min_scale else "lower scales did not help"
+    return None
+
+
+def _origin(facts, value):
+    """Return the name of the module whose backward pass produced the value."""
+    if facts.output_gradient is None:
+        return module_of(value.name)
+    if facts.last_finite is None:
+        return LOSS
+    return value.name if facts.last_finite.startswith(WHOLE) else facts.last_finite
+
+
+def _may_be_overflow(facts, value):
+    """Return whether a nan may be the result of an inf: the gradient was near the limit, and skips are few."""
+    near = value.max_before is not None and value.max_before * facts.scale > facts.low_max
+    return near and facts.skips_in_a_row <= 2
+
+
+def _advice_on_static(facts, value):
+    safe = _safe_scale(facts, value)
+    if safe and safe < facts.scale:
+        advice = 'loss_scale={}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
+        return advice.format(number(safe))
+    origin = _origin(facts, value)
+    text = "the gradients are too large for {}: {}lower the learning rate, or clip gradients."
+    return text.format(facts.low_dtype, _wider_range(facts, origin))
+
+
+def _safe_scale(facts, value):
+    """Return the largest power of two at which the earlier gradients do not overflow, or None."""
+    if not value.max_before:
+        return None
+    return 2.0 ** math.floor(math.log2(facts.low_max / value.max_before))
+
+
+def _not_found(facts):
+    if facts.world_size > 1:
+        return (
+            "an overflow on another rank",
+            "Nothing on this rank was inf or nan: the gradients of another rank overflowed, and all ranks skip.",
+            "use diagnose on every rank, and check the batch of that rank.",
+        )
+    return (
+        "an overflow of unknown origin",
+        "The loss was finite, and so is every gradient that still exists.",
+        "look for a second backward pass, or for code that changes gradients between backward() and the end of the "
+        "scale_loss block.",
+    )
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _keep_fp32(facts, name):
+    """Return the argument that keeps a module in float32, or "" where none does."""
+    module = name.partition(" of ")[0]
+    if not facts.casts or module == LOSS:
+        return ""
+    whole = module.startswith(WHOLE)
+    return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else '"{}"'.format(module))
+
+
+def _wider_range(facts, name):
+    """Return the options with a wider range than float16, as the beginning of a list."""
+    if not facts.casts or facts.low_dtype == "bfloat16":
+        return ""
+    keep = _keep_fp32(facts, name)
+    return "use O4 or O5 (bfloat16 needs no loss scale){}, or ".format("," + keep if keep else "")
+
+
+def _if_known(value, text):
+    return "" if value is None else "{} {}".format(text, number(value))
+
+
+def number(value):
+    """Format a number: integers in full up to a million, others with three digits."""
+    return "{:.0f}".format(value) if abs(value) < 1e6 and value == int(value) else "{:.3g}".format(value)

@@ -1,0 +1,149 @@
+"""The largest absolute values of tensors, kept on their devices until they are read.
+
+One number per tensor is enough: in ``abs().max()`` nan wins over inf, and inf over every finite value.
+"""
+
+import math
+
+import torch
+
+from ...support.tensor_lists import as_real
+
+#: Sequences of names whose positions in a vector are cached; a model whose graph changes has more than one.
+SEQUENCES = 64
+
+
+def dense_values(tensor):
+    """Return the floating values of a tensor, detached: of a DTensor the local shard, of a sparse tensor its values.
+
+    Returns:
+        None where there are no values: for other dtypes and layouts, empty and nested tensors, and the meta device.
+    """
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if tensor.is_sparse:
+        tensor = tensor.coalesce()._values()
+    tensor = as_real(tensor)
+    if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.layout is not torch.strided:
+        return None
+    if getattr(tensor, "is_nested", False) or tensor.device.type == "meta":
+        return None
+    return tensor.detach()
+
+
+def max_abs(tensor):
+    """Return the largest absolute value of a tensor, of shape (): nan if one is nan; None without floating values."""
+    with torch.no_grad():
+        values = dense_values(tensor)
+        return None if values is None else values.abs().max()
+
+
+def named_maxima(named):
+    """Return (name, ``max_abs``) of (name, tensor) pairs, without tensors that have no floating values."""
+    maxima = [(name, max_abs(tensor)) for name, tensor in named]
+    return [(name, value) for name, value in maxima if value is not None]
+
+
+def nonfinite_kind(value):
+    """Return "nan", "inf" or None for a number."""
+    return "nan" if math.isnan(value) else "inf" if math.isinf(value) else None
+
+
+class NamedScalars:
+    """Scalars with names, in their order, on their devices until ``read``.
+
+    Args:
+        named: (name, tensor of shape ()) pairs.
+        dtype: the dtype to store them in; None keeps their own.
+        divisor: a float, or a tensor of shape (), that they are divided by.
+    """
+
+    def __init__(self, named, dtype=None, divisor=1.0):
+        self.names = [name for name, _ in named]
+        self.vectors = []  # (positions, vector) per device and dtype
+        groups = {}
+        for position, (_, value) in enumerate(named):
+            positions, values = groups.setdefault((value.device, value.dtype), ([], []))
+            positions.append(position)
+            values.append(value)
+        for positions, values in groups.values():
+            vector = torch.stack(values)
+            vector = vector if dtype is None else vector.to(dtype)
+            by = divisor.to(vector.device, vector.dtype) if isinstance(divisor, torch.Tensor) else divisor
+            self.vectors.append((positions, vector / by))
+
+    def read(self):
+        """Return (name, float) pairs in their order; waits for the devices."""
+        values = [0.0] * len(self.names)
+        for positions, vector in self.vectors:
+            for position, value in zip(positions, vector.tolist()):
+                values[position] = value
+        return list(zip(self.names, values))
+
+    def nonfinite_counts(self):
+        """Return a list of tensors of shape (), one per device: how many values are inf or nan there."""
+        return [(vector - vector != 0).to(torch.float32).sum() for _, vector in self.vectors]
+
+
+class RunningMax:
+    """The largest finite value so far by name; inf and nan leave it unchanged."""
+
+    def __init__(self):
+        self._slots = {}  # device -> {name: index into that device's vector}
+        self._vectors = {}  # device -> vector, never changed in place; -1 where there was no finite value
+        self._positions = {}  # (device, names) -> [(positions or None, slots)]
+
+    def update(self, scalars):
+        """Update the maxima with ``NamedScalars``, on the device."""
+        for positions, vector in scalars.vectors:
+            names = tuple(scalars.names[position] for position in positions)
+            rounds = self._rounds(names, vector.device)
+            maxima = self._enlarged(vector)
+            for chosen, slots in rounds:
+                values = vector if chosen is None else vector[chosen]
+                before = maxima[slots]
+                maxima = maxima.clone()
+                maxima[slots] = torch.max(before, torch.where(values - values == 0, values, before))
+            self._vectors[vector.device] = maxima
+
+    def snapshot(self):
+        """Return a function: name -> the maximum up to now as a float, or None; it waits for the devices."""
+        vectors = dict(self._vectors)
+
+        def maximum(name):
+            found = []
+            for device, vector in vectors.items():
+                slot = self._slots[device].get(name)
+                if slot is not None and slot < len(vector):
+                    found.append(vector[slot].item())
+            return max(found) if found and max(found) >= 0.0 else None
+
+        return maximum
+
+    def _rounds(self, names, device):
+        """Return the slots of names, in rounds in which no name occurs twice, since indexed writes must be unique."""
+        key = (device, names)
+        if key not in self._positions:
+            if len(self._positions) >= SEQUENCES:
+                self._positions.clear()
+            rounds, seen, device_slots = [], {}, self._slots.setdefault(device, {})
+            for position, name in enumerate(names):
+                number = seen[name] = seen.get(name, -1) + 1
+                if number == len(rounds):
+                    rounds.append(([], []))
+                rounds[number][0].append(position)
+                rounds[number][1].append(device_slots.setdefault(name, len(device_slots)))
+            self._positions[key] = [
+                (None if len(rounds) == 1 else torch.tensor(chosen, device=device), torch.tensor(slots, device=device))
+                for chosen, slots in rounds
+            ]
+        return self._positions[key]
+
+    def _enlarged(self, like):
+        """Return the vector of a device, enlarged for the names that were added."""
+        vector = self._vectors.get(like.device)
+        missing = len(self._slots[like.device]) - (0 if vector is None else len(vector))
+        if missing:
+            new = torch.full((missing,), -1.0, dtype=like.dtype, device=like.device)
+            vector = new if vector is None else torch.cat([vector, new])
+        return vector

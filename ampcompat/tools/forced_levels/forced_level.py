@@ -1,0 +1,256 @@
+"""``ForcedLevel``: prepares the models of a script that does not use Apex by ``amp.initialize``.
+
+Optimizers are known from the time they are made. The models of an optimizer are prepared when a module that holds some
+of its params is first called with gradients enabled: by then the script has loaded its checkpoint and moved the model.
+"""
+
+import atexit
+import contextlib
+import functools
+import sys
+import weakref
+
+import torch
+
+from ...engine.patched_optimizers.record import record_of
+from ...engine.patched_optimizers.step import is_stepping
+from ...engine.session import process_state
+from ...support.patching import PatchStack, run_after
+from ...support.script_frames import script_line
+from . import models, refusals
+from .autocast import AutocastRegions
+from .backward import BackwardPasses
+from .first_steps import FirstSteps
+from .grad_scaler import ScriptScalers
+
+
+class ForcedLevel:
+    """One opt level, forced on what the script trains until the script itself calls ``amp.initialize``.
+
+    Args:
+        level: "O0" to "O5".
+        tells_if_unused: say when the process ends if the script has made optimizers, and the level was not applied.
+    """
+
+    def __init__(self, level, tells_if_unused=False):
+        self.level = level
+        self._tells_if_unused = tells_if_unused
+        self.session = None  # the ``Session`` once a model is prepared
+        self.scaler = None  # the ``LossScaler`` that all optimizers share
+        self.made_at = weakref.WeakKeyDictionary()  # optimizer -> "FILE:LINE" where it was made
+        self.scalers = ScriptScalers(self)
+        self.passes = BackwardPasses(self)
+        self._waiting = weakref.WeakSet()  # optimizers whose models are not prepared
+        self._unrelated = weakref.WeakSet()  # modules without params of those
+        self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
+        self._patches = PatchStack()
+        self._calls = PatchStack()  # while optimizers wait
+        self._is_preparing = self._has_optimizers = False
+        self._steps = FirstSteps(self._waiting)
+
+    # -- begin and end -------------------------------------------------------------------------------------------------
+
+    def begin(self):
+        """Patch torch, which has been imported; with a torch that is too old only note that optimizers are made."""
+        process_state.before_initialize.append(self._before_initialize)
+        self._patches.defer(process_state.before_initialize.remove, self._before_initialize)
+        if self._tells_if_unused:
+            atexit.register(self._tell_if_unused)
+            self._patches.defer(atexit.unregister, self._tell_if_unused)
+        self._patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        if is_supported():
+            self._patch()
+
+    def _patch(self):
+        optim = sys.modules[torch.optim.Optimizer.__module__]
+        self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
+        self._patches.redirect(torch.autograd.backward, self.passes.watched)
+        for method in ("half", "bfloat16"):
+            self._patches.set(torch.nn.Module, method, self._cast(getattr(torch.nn.Module, method)))
+        if torch.distributed.is_available():
+            wrapper = torch.nn.parallel.DistributedDataParallel
+            self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
+        self.scalers.patch(self._patches)
+        AutocastRegions(self).patch(self._patches)
+
+    def end(self):
+        """Restore torch, and the models if some are prepared."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+        for optimizer in list(self.made_at):
+            self._steps.release(optimizer)
+        self._calls.undo()
+        self._patches.undo()
+
+    def _before_initialize(self):
+        if not self._is_preparing:
+            self.end()
+
+    def _tell_if_unused(self):
+        if self._has_optimizers and self.session is None:
+            reason = "no module that an optimizer trains was called with gradients enabled"
+            if not is_supported():
+                reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
+            print("ampcompat: opt level {} was not applied: {}.".format(self.level, reason), file=sys.stderr)
+
+    def rules(self):
+        """Return whether the script has made an optimizer, so that the level decides what is computed in half."""
+        return bool(self.made_at)
+
+    # -- what is called instead of torch's functions -------------------------------------------------------------------
+
+    def _made(self, make):
+        @functools.wraps(make)
+        def watched(optimizer, *args, **kwargs):
+            make(optimizer, *args, **kwargs)
+            self._has_optimizers = True
+            if not is_supported():
+                return
+            self.made_at[optimizer] = "{}:{}".format(*script_line())
+            self._steps.watch(optimizer)
+            self._waiting.add(optimizer)
+            self._unrelated.clear()
+            self._watch_calls()
+
+        return watched
+
+    def _watch_calls(self):
+        if "__call__" in vars(torch.nn.Module) and not getattr(torch.nn.Module.__call__, "is_watched", False):
+            self._calls.set(torch.nn.Module, "__call__", self._called(torch.nn.Module.__call__))
+
+    def _called(self, call):
+        @functools.wraps(call)
+        def watched(module, *args, **kwargs):
+            if self._waiting and module not in self._unrelated:
+                self._before_call(module)
+            return call(module, *args, **kwargs)
+
+        watched.is_watched = True
+        return watched
+
+    def _before_call(self, module):
+        if not torch.is_grad_enabled() or torch.jit.is_tracing() or self._is_preparing:
+            return
+        params = models.params_in(module)
+        optimizers = [each for each in self._waiting if not params.isdisjoint(models.trained_params([each]))]
+        if not optimizers:
+            self._unrelated.add(module)
+            return
+        model = models.unwrapped(module)
+        parts = [model] + models.holders(optimizers, model)
+        self._prepare(parts, sorted(optimizers, key=list(self.made_at).index))
+        for wrapper in models.wrappers(module):
+            self._wrap_again(wrapper)
+        self._steps.prepared()
+
+    def _cast(self, method):
+        @functools.wraps(method)
+        def watched(module):
+            if models.params_in(module) & self._trained():
+                raise refusals.half_by_hand(method.__name__, self.level)
+            return method(module)
+
+        return watched
+
+    def _trained(self):
+        """Return the ids of the params that optimizers train, as they are in the models."""
+        known = set(models.trained_params(self._waiting))
+        return known.union(id(param) for record in self.prepared() for param in record.leaf_params())
+
+    def _wrapped(self, make):
+        @functools.wraps(make)
+        def watched(wrapper, module, *args, **kwargs):
+            make(wrapper, module, *args, **kwargs)
+            self._wrapping[wrapper] = args, kwargs
+
+        return watched
+
+    def _wrap_again(self, wrapper):
+        """Make a wrapper anew, for gradients of the dtype that its params have now."""
+        args, kwargs = self._wrapping[wrapper]
+        was_training = wrapper.training
+        del wrapper.reducer  # its hooks of the params end with it
+        wrapper.__init__(wrapper.module, *args, **kwargs)
+        wrapper.training = was_training
+
+    def _before_step(self, optimizer, args, kwargs):
+        if self.passes.is_within() and self.session is not None and not self.scaler.is_static_one():
+            raise refusals.step_in_backward(optimizer, self.made_at[optimizer], self.level)
+        self._check_inner(optimizer)
+        if optimizer in self._waiting and any(
+            param.grad is not None for group in optimizer.param_groups for param in group["params"]
+        ):
+            raise refusals.no_module(optimizer, self.made_at[optimizer], self.level)
+
+    def _check_inner(self, optimizer):
+        """Raise if an optimizer steps on the masters of another one around it, which does not round them then."""
+        record = record_of(optimizer)
+        if record is None or not record.configuration.policy.master_weights or record.pairs():
+            return
+        params = models.trained_params([optimizer])
+        for other in self.prepared():
+            if any(id(pair.master) in params for pair in other.pairs()) and not is_stepping(other.optimizer):
+                raise refusals.inner_step(optimizer, self.made_at[optimizer], other.optimizer, self.level)
+
+    # -- prepare -------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, parts, optimizers):
+        from ... import amp  # once a model trains: a script that imports torch alone pays nothing
+
+        for optimizer in optimizers:
+            self._steps.release(optimizer)
+        self._is_preparing = True
+        try:
+            amp.initialize(
+                parts, optimizers, opt_level=self.level, allow_half_model=True, **self.scalers.initial_options()
+            )
+        finally:
+            self._is_preparing = False
+        self.session = process_state.current()
+        configuration = self.session.configuration_of(optimizers)
+        if self.scaler is None:
+            self.scaler = configuration.scalers[0]
+            self.scalers.prepared()
+        else:
+            configuration.scalers = [self.scaler]
+        for optimizer in optimizers:
+            self._waiting.discard(optimizer)
+        if not self._waiting:
+            self._calls.undo()
+
+    def prepared(self):
+        """Return the records of the optimizers whose models are prepared, in the order in which they were made."""
+        found = [record_of(each) for each in list(self.made_at)]
+        return [record for record in found if record is not None]
+
+    def owner_that_waits(self, leaves):
+        """Return an optimizer whose models are not prepared and that trains one of some tensors, or None."""
+        owners = models.trained_params(self._waiting) if self._waiting else {}
+        return next((owners[key] for key in leaves if key in owners), None)
+
+
+def is_supported():
+    """Return whether levels can be forced with this torch: 2.1 has hooks of all optimizers, and tells passes apart."""
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    return hasattr(optim, "register_optimizer_step_pre_hook") and hasattr(torch._C, "_current_graph_task_id")
+
+
+@contextlib.contextmanager
+def forced(level):
+    """Return a context manager that forces an opt level on scripts without Apex; None forces nothing.
+
+    Yields:
+        The ``ForcedLevel``, or None.
+    """
+    if level is None:
+        yield None
+        return
+    level = ForcedLevel(level)
+    level.begin()
+    try:
+        yield level
+    except BaseException as error:
+        run_after(error, level.end)
+        raise
+    level.end()

@@ -1,0 +1,43 @@
+"""Errors of scripts that no level can be forced on: each names the line of the script, and what to do."""
+
+from ...errors import AmpError
+from ...support.script_frames import script_line
+
+
+def no_module(optimizer, made_at, level):
+    """Return the error that an optimizer is about to train tensors of no module that was called."""
+    return AmpError(
+        "{} of {} trains tensors, and no module that holds them was called with gradients enabled, so opt level {} "
+        "cannot be applied to them. Make them params of a torch.nn.Module and call it (torch.func computes outside of "
+        "modules), or run the script without --opt-level.".format(type(optimizer).__name__, made_at, level)
+    )
+
+
+def half_by_hand(method, level):
+    """Return the error that the script casts a model that an optimizer trains."""
+    return AmpError(
+        "{}:{}: .{}() casts a model that an optimizer trains, whose dtypes opt level {} decides. Remove the call (for "
+        "a half copy to save or evaluate, cast a copy.deepcopy), or run the script without --opt-level.".format(
+            *script_line(), method, level
+        )
+    )
+
+
+def step_in_backward(optimizer, made_at, level):
+    """Return the error that an optimizer steps in a hook of the backward pass."""
+    return AmpError(
+        "{} of {} steps within the backward pass, before the gradients of opt level {} are unscaled and checked. Call "
+        "optimizer.step() after backward(), or use --opt-level O4 or O5, which scale nothing.".format(
+            type(optimizer).__name__, made_at, level
+        )
+    )
+
+
+def inner_step(optimizer, made_at, outer, level):
+    """Return the error that the inner optimizer of another one steps outside of that one's ``step``."""
+    return AmpError(
+        "{0} of {1} steps on the float32 weights of {2}, outside of its step(), so opt level {3} would not round them "
+        "into the model. Call {2}.step(closure), or use --opt-level O0, O1 or O4, which have no half weights.".format(
+            type(optimizer).__name__, made_at, type(outer).__name__, level
+        )
+    )

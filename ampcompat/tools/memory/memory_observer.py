@@ -1,0 +1,93 @@
+"""Measure the memory of some steps of a session."""
+
+from ...errors import AmpError
+from ...support.observer import Observer
+from . import formulas, report
+from .bytes_by_kind import MemoryUsage
+from .meter import MemoryMeter
+
+
+class MemoryObserver(Observer):
+    """An observer that measures some steps. A measured step is slow, so its time must not be reported.
+
+    It must come before the recorder in the list of observers: the recorder may raise at the end of a step.
+
+    Args:
+        first: the steps to measure at the start, from 0; without 0 itself, in which models are wrapped and optimizer
+            state appears.
+        every: also measure each step whose number is a multiple of this, since memory may grow; None for never.
+
+    Attributes:
+        usage: the ``MemoryUsage`` of the step that held the most, with the ``peak_by_kind`` of all measured steps; None
+            before the first.
+        measured: the numbers of the steps that were measured or are being measured.
+        predicted: the ``Estimate`` of what was measured, or None where there is no prediction.
+    """
+
+    def __init__(self, first=(1, 2, 3), every=200):
+        self.usage = None
+        self.measured = []
+        self.predicted = None
+        self._session = None
+        self._first = frozenset(first)
+        self._every = every
+        self._meter = MemoryMeter()
+
+    def begin_step(self, step):
+        """End the step before ``step``, and begin ``step``. Whoever counts steps calls this."""
+        self._end_step()
+        if step in self._first or (self._every and step and step % self._every == 0):
+            self.measured.append(step)
+            self._meter.start()
+
+    def _end_step(self):
+        if not self._meter.is_measuring:
+            return
+        usage, before = self._meter.stop(), self.usage or MemoryUsage()
+        usage.peak_by_kind = usage.peak_by_kind.maximum(before.peak_by_kind)
+        if before.at_peak.total > usage.at_peak.total:
+            usage.at_peak = before.at_peak
+        if before.fragmentation is not None:
+            usage.fragmentation = max(usage.fragmentation or 0.0, before.fragmentation)
+        self.usage = usage
+        if self._session is not None and self.predicted is None:
+            self._predict()
+
+    def explanations(self):
+        """Return sentences on the differences between what was measured and what was predicted."""
+        return [] if self.usage is None else report.differences(self.usage, self.predicted)
+
+    def _predict(self):
+        models, optimizers = self._meter.tracked()
+        with self._session.process_casts.paused():
+            try:
+                self.predicted = formulas.during_training(models, optimizers, self._session.policy)
+            except AmpError:  # an optimizer that cannot be made again: the report shows what was measured alone
+                self.predicted = None
+
+    def initialized(self, session, models, optimizers):
+        """Count these models and optimizers."""
+        self._session = session
+        self._meter.track(models, optimizers)
+
+    def before_backward(self, backward):
+        """Sample: all activations exist."""
+        self._meter.track((), [record.optimizer for record in backward.records])
+        self._meter.sample()
+
+    def after_backward(self, backward):
+        """Sample: all gradients exist."""
+        self._meter.sample()
+
+    def before_step(self, record):
+        """Sample: gradients and masters exist."""
+        self._meter.before_step()
+
+    def after_step(self, record):
+        """Sample: optimizer state exists."""
+        self._meter.after_step()
+
+    def closed(self, session):
+        """Keep what was measured of a step that has not ended."""
+        self._end_step()
+        self._session = None

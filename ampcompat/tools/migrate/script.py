@@ -1,0 +1,126 @@
+"""Migrate one script: from its source to new source, notes, and what is left."""
+
+import difflib
+from typing import List, NamedTuple, Tuple
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper
+
+from ...errors import AmpError
+from ..check.source import parse
+from .block_rewriting import Rewriter
+from .branches import MARK, MORE
+from .call_counterparts import BY_HAND
+from .device_variable import place_device
+from .fitting import fitted
+from .layout import AS_IS, OneStatementPerLine, add_header, import_contextlib, mark_rest, prune_imports
+from .passing import Passing
+from .script_facts import ScriptFacts
+
+
+class Migration(NamedTuple):
+    """The result.
+
+    Attributes:
+        source: the new source.
+        notes: (line in the old source or 0, what changes).
+        left: (line in the old source or 0, what could not be rewritten); marked with comments in the new source.
+    """
+
+    source: str
+    notes: List[Tuple[int, str]]
+    left: List[Tuple[int, str]]
+
+
+def migrate(source, path="script.py"):
+    """Rewrite a script for Apex into plain torch (2.3 or later).
+
+    A script that does not use Apex is returned as it is, and so is one with marks of an earlier run: they are what is
+    left.
+
+    Args:
+        source: the script's source.
+        path: its name, for messages.
+
+    Raises:
+        AmpError: it is not Python 3, or uses Apex but does not call ``amp.initialize``.
+    """
+    if "\r\n" in source:
+        result = migrate(source.replace("\r\n", "\n"), path)
+        return result._replace(source=result.source.replace("\n", "\r\n"))
+    try:
+        module = cst.parse_module(source)
+    except cst.ParserSyntaxError as error:
+        raise AmpError("{} is not Python 3: {}".format(path, _fault(source) or str(error).splitlines()[0])) from None
+    split = module.visit(OneStatementPerLine()).code
+    plan = ScriptFacts(split, path)
+    marks = list(_marks(source))
+    if marks or not plan.uses_apex:
+        return Migration(source, [], marks)
+    if not plan.initializes:
+        raise AmpError(
+            "{} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` finds "
+            "them.".format(path)
+        )
+    rewriter, module, passing = _rewritten(split, plan)
+    module, has_device = place_device(module, plan.names)
+    text = add_header(module.code, plan.names, rewriter.loads_state, has_device)
+    text, marked = mark_rest(fitted(import_contextlib(text), source, plan.width), plan.width)
+    was = _old_lines(source, split)
+    left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
+    left += [(0, _left(name, lines)) for name, lines in marked.items()]
+    notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
+    return Migration(text, sorted(notes), sorted(left))
+
+
+def _marks(source):
+    """Yield (line, text) of the comments of an earlier run that say what is left."""
+    lines = source.split("\n")
+    for at, line in enumerate(lines):
+        if line.strip().startswith(MARK):
+            text, after = line.strip()[len(MARK) :], at + 1
+            while after < len(lines) and lines[after].strip().startswith(MORE):
+                text, after = text + " " + lines[after].strip()[len(MORE) :], after + 1
+            yield at + 1, text[len(AS_IS) :] if text.startswith(AS_IS) else text
+
+
+def _rewritten(split, plan):
+    """Return (the ``Rewriter``, the new module, what was passed in it)."""
+    names = plan.names
+    variables = (names.scaler, names.autocast, names.flag, names.dtype)
+    for shared in (False, True):
+        rewriter = Rewriter(plan, shared)
+        wrapper = MetadataWrapper(cst.parse_module(split))
+        module = cst.parse_module(prune_imports(wrapper.visit(rewriter).code))
+        passing = Passing(module, variables)
+        if not passing.is_needed:
+            break
+    return rewriter, module.visit(passing.transformer()), passing
+
+
+def _old_lines(source, split):
+    """Return line in the source with one statement per line -> line in the script."""
+    old, new, lines = source.split("\n"), split.split("\n"), {}
+    for _, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        for at in range(start, end):
+            lines[at + 1] = min(first + at - start, max(last - 1, first)) + 1
+    return lines
+
+
+def _left(name, lines):
+    """Return what is said of a name of Apex that the new script still has, given its lines there."""
+    shown = " and ".join(", ".join(map(str, lines)).rsplit(", ", 1))
+    where = "{}, in line{} {} of the new script".format(name, "" if len(lines) == 1 else "s", shown)
+    return "{}: {}".format(where, BY_HAND[name]) if name in BY_HAND else where
+
+
+def _fault(source):
+    """Return what Python says of source that it cannot parse; None if it can."""
+    try:
+        parse(source)
+    except SyntaxError as error:
+        where = "line {}: ".format(error.lineno) if error.lineno else ""
+        return where + error.msg + (": " + error.text.strip() if error.text else "")
+    except ValueError as error:  # a null byte, before Python 3.11.4
+        return str(error)
+    return None

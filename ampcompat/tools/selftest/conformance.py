@@ -1,0 +1,260 @@
+"""Calls of the op table's functions on sample arguments, compared with the table's dtypes and with float64 arithmetic.
+
+A form is a row on one kind of inputs: all of the low dtype, all of the high one, or both in turn.
+"""
+
+import collections
+
+import torch
+
+from ...engine.casting import patch_targets
+from ...engine.op_table import expansion
+from ...errors import AmpNotImplementedError
+from ...support.nested import BYTES, floating_tensors, tensors_in
+from .inputs import CPU, KINDS, Inputs
+from .sample_arguments import case_of
+
+EPS = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-22, torch.float64: 2.0**-50}
+
+#: The outcomes of a form.
+AGREES, DIFFERS, NOT_A_FORM = "agrees", "differs", "not a form"
+
+Function = collections.namedtuple("Function", "owner row original")
+
+
+def functions():
+    """Return the functions of the table that this torch has, as ``Function``s. Call it before a backend is opened."""
+    placed = patch_targets.place(expansion.rows())
+    return [Function(owner, row, getattr(owner, row.name)) for owner, row in placed]
+
+
+def dtype_by_rule(row, inputs, pair):
+    """Return the dtype that the table gives to floating results."""
+    dtypes = [leaf.dtype for leaf in inputs.leaves]
+    if row.rule in (expansion.FLOAT_IN_PLACE, expansion.FOLLOW_SELF):
+        return dtypes[0]
+    if row.rule == expansion.HALF:
+        return pair.low
+    if row.rule in (expansion.FLOAT, expansion.BANNED):
+        return pair.high
+    if row.rule in (expansion.PASSTHROUGH, expansion.FLOAT32_INSIDE):
+        return dtypes[0]
+    return max(dtypes, key=BYTES.get) if dtypes else pair.high
+
+
+def called(function, row, inputs):
+    """Call the function on what the row's form needs: an in-place form gets a copy to write to."""
+    args = inputs.args
+    if row.rule in (expansion.FLOAT_IN_PLACE, expansion.FOLLOW_SELF):
+        args = (args[0].clone(),) + tuple(args[1:])
+    return inputs.device.call(function, args, inputs.kwargs)
+
+
+def compare(backend, function, case, kind, pair, device=CPU):
+    """Call one form under the casts of an open backend.
+
+    Args:
+        backend: the ``CastBackend``.
+        function: a ``Function``.
+        case: its ``sample_arguments.Case``.
+        kind: one of ``KINDS``.
+        pair: the ``DtypePair``.
+        device: a ``Device``.
+
+    Returns:
+        (``AGREES``, ""), (``DIFFERS``, what is wrong) or (``NOT_A_FORM``, ""): one tensor cannot be mixed.
+    """
+    row, wrapper = function.row, getattr(function.owner, function.row.name)
+    with backend.paused():
+        inputs = Inputs(case, kind, pair, device)
+    if kind == "mixed" and (len(inputs.leaves) < 2 or row.rule == expansion.PASSTHROUGH):
+        return NOT_A_FORM, ""
+    if row.rule == expansion.BANNED and kind != "high":
+        return _is_refused(wrapper, row, inputs)
+    exact = _rounding_points(row, inputs, pair)
+    result = called(wrapper, row, inputs)
+    with backend.paused():
+        reference = called(function.original, row, exact)
+        problem = _dtype_problem(result, reference, dtype_by_rule(row, inputs, pair))
+        if not problem and device.has_values and case.compares:
+            problem = _value_problem(inputs, exact, result, reference)
+    return (DIFFERS, problem) if problem else (AGREES, "")
+
+
+def compare_plain(function, kind, pair, device=CPU):
+    """Call torch's own function, under the autocast that is in force, and compare the dtypes of its floating results.
+
+    Args and returned value: as for ``compare``.
+    """
+    inputs = Inputs(case_of(function.row), kind, pair, device)
+    if kind == "mixed" and len(inputs.leaves) < 2:
+        return NOT_A_FORM, ""
+    expected = dtype_by_rule(function.row, inputs, pair)
+    wrong = [
+        got.dtype
+        for got in floating_tensors(called(function.original, function.row, inputs), [])
+        if got.dtype is not expected
+    ]
+    return (DIFFERS, "result {} instead of {}".format(wrong[0], expected)) if wrong else (AGREES, "")
+
+
+def _is_refused(wrapper, row, inputs):
+    try:
+        called(wrapper, row, inputs)
+    except AmpNotImplementedError:
+        return AGREES, ""
+    return DIFFERS, "a banned function was not refused"
+
+
+def _rounding_points(row, inputs, pair):
+    """Return float64 inputs with the values that the rule's casts leave."""
+    exact, to = inputs.exact(), None
+    if row.rule == expansion.HALF:
+        to = pair.low
+    elif row.rule == expansion.FOLLOW_SELF:
+        to = inputs.leaves[0].dtype
+    if to is not None:
+        with torch.no_grad():
+            for leaf in exact.leaves:
+                leaf.copy_(leaf.to(to))
+    return exact
+
+
+def _dtype_problem(result, reference, dtype):
+    results, references = list(tensors_in(result)), list(tensors_in(reference))
+    if len(results) != len(references):
+        return "{} results instead of {}".format(len(results), len(references))
+    for got, wanted in zip(results, references):
+        follows = not wanted.is_floating_point() and not wanted.is_complex()
+        expected = wanted.dtype if follows else dtype if got.is_floating_point() else got.dtype
+        if got.dtype is not expected:
+            return "result {} instead of {}".format(got.dtype, expected)
+    return None
+
+
+def _value_problem(inputs, exact, result, reference):
+    floating, expected = floating_tensors(result, []), floating_tensors(reference, [])
+    for got, wanted in zip(floating, expected):
+        # Without half kernels Apex's own rows also round inside: one epsilon for each of a few operations.
+        if got.shape != wanted.shape or not _close(got, wanted, got.dtype, 8):
+            return "values: {} instead of {}".format(got, wanted)
+    return _gradient_problem(inputs, exact, floating, expected)
+
+
+def _close(got, expected, dtype, factor):
+    scale = expected.abs().max().clamp(min=1e-3) if expected.numel() else 1.0
+    got = got.detach().cpu().double()
+    return bool(((got - expected).abs() <= factor * EPS[dtype] * (scale + expected.abs())).all())
+
+
+def _gradients(outputs, leaves, weights):
+    # Not by autograd.grad: without a derivative its error leaves torch 1.3 unable to run checkpoints again.
+    torch.autograd.backward(outputs, weights)
+    return [leaf.grad for leaf in leaves]
+
+
+def _gradient_problem(inputs, exact, floating, expected):
+    sources = [i for i, got in enumerate(floating) if got.requires_grad and expected[i].requires_grad]
+    if not sources:
+        return None
+    weights = [torch.arange(1, expected[i].numel() + 1).double().reshape(expected[i].shape).sin() for i in sources]
+    wanted = _gradients([expected[i] for i in sources], exact.leaves, weights)
+    weights = [weight.to(floating[i].dtype).to(floating[i].device) for i, weight in zip(sources, weights)]
+    got = _gradients([floating[i] for i in sources], inputs.leaves, weights)
+    narrowest = min([leaf.dtype for leaf in inputs.leaves + floating], key=BYTES.get)
+    for leaf, mine, reference in zip(inputs.leaves, got, wanted):
+        if mine is None or reference is None:
+            continue
+        if mine.dtype is not leaf.dtype or not bool(torch.isfinite(mine).all()):
+            return "gradient dtype {} or not finite".format(mine.dtype)
+        if not _close(mine, reference, narrowest, 24):
+            return "gradient: {} instead of {}".format(mine, reference)
+    return None
+
+
+class Outcomes:
+    """The outcomes of many forms.
+
+    ``counts`` are numbers of forms by outcome; ``wrong`` and ``left_out`` are {(owner, name, kind): reason}.
+    """
+
+    def __init__(self):
+        self.counts = collections.Counter()
+        self.wrong = collections.OrderedDict()
+        self.left_out = collections.OrderedDict()
+
+
+def compare_all(backend, table, pair, device, reason_to_leave_out):
+    """Compare every form of a table under the casts of an open backend.
+
+    Args:
+        backend: the ``CastBackend``.
+        table: what ``functions`` returned before the backend was opened.
+        pair: its ``DtypePair``.
+        device: a ``Device``.
+        reason_to_leave_out: exception -> why the form cannot be called here, or None. A reason counts only if torch's
+            own function raises too, in the dtypes that the casts lead to.
+
+    Returns:
+        The ``Outcomes``.
+    """
+
+    def reason(error, function, kind):
+        found = reason_to_leave_out(error)
+        if found and _works_without_casts(backend, function, kind, pair, device):
+            return None
+        return found
+
+    return _all_outcomes(
+        lambda function, kind: compare(backend, function, case_of(function.row), kind, pair, device), table, reason
+    )
+
+
+def compare_all_plain(table, pair, device, reason_to_leave_out):
+    """As ``compare_all`` by ``compare_plain``."""
+    return _all_outcomes(
+        lambda function, kind: compare_plain(function, kind, pair, device),
+        table,
+        lambda error, function, kind: reason_to_leave_out(error),
+    )
+
+
+def _works_without_casts(backend, function, kind, pair, device):
+    """Return whether torch's own function can be called forward and backward in the dtypes that its rule leads to."""
+    rule = function.row.rule
+    if rule == expansion.HALF:
+        kinds = ("low",)
+    elif rule in (expansion.FLOAT, expansion.FLOAT_IN_PLACE, expansion.BANNED):
+        kinds = ("high",)
+    else:
+        kinds = (kind,) if rule in (expansion.PASSTHROUGH, expansion.FLOAT32_INSIDE) else ("low", "high")
+    try:
+        with backend.paused():
+            for each in kinds:
+                inputs = Inputs(case_of(function.row), each, pair, device)
+                results = floating_tensors(called(function.original, function.row, inputs), [])
+                results = [result for result in results if result.requires_grad]
+                if results:
+                    torch.autograd.backward(results, [torch.ones_like(result) for result in results])
+    except Exception:  # whatever it raises, it does not work
+        return False
+    return True
+
+
+def _all_outcomes(compare_form, table, reason_to_leave_out):
+    outcomes = Outcomes()
+    for function in table:
+        for kind in KINDS if case_of(function.row) is not None else ():
+            key = (function.row.owner, function.row.name, kind)
+            try:
+                outcome, problem = compare_form(function, kind)
+            except Exception as error:  # whatever a function raises is an outcome of its form
+                reason = reason_to_leave_out(error, function, kind)
+                if reason:
+                    outcomes.left_out[key] = reason
+                    continue
+                outcome, problem = DIFFERS, "{}: {}".format(type(error).__name__, str(error).strip().split("\n")[0])
+            outcomes.counts[outcome] += 1
+            if problem:
+                outcomes.wrong[key] = problem
+    return outcomes

@@ -1,0 +1,106 @@
+"""The self-test: its checks in order, and its report as text and as JSON."""
+
+import collections
+import contextlib
+import json
+import textwrap
+import time
+
+from ...engine.session import process_state
+from ...errors import AmpError
+from .casts import check_casts
+from .environment import check_version, environment
+from .host_reads import check_host_reads
+from .results import FAILED, MEASURED, NOT_RUN, OK, CheckResult
+from .speed import check_speed
+from .training import REPORT, check_overflow, check_parity, check_resume, first_line
+
+#: (name, device and quick -> rows)
+CHECKS = (
+    ("environment", lambda device, quick: check_version()),
+    ("conformance", check_casts),
+    ("training", check_parity),
+    ("overflow", check_overflow),
+    ("resume", check_resume),
+    ("host reads", check_host_reads),
+    ("speed", check_speed),
+)
+COLUMNS = "{:11}  {:26}  {:8}  {}"
+
+
+def run(device, quick=False, write=print, width=120):
+    """Run every check on a device, write each row as it is found, and return the report as a dict.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", …
+        quick: a shorter run.
+        write: takes a line of text.
+        width: columns that a line may take.
+
+    Returns:
+        ``{"environment": {name: text}, "rows": [{…}], "counts": {status: number}, "seconds": float, …}``, for JSON.
+
+    Raises:
+        AmpError: a session is open.
+    """
+    if process_state.current() is not None:
+        raise AmpError("The self-test needs torch without casts. Call ampcompat.reset() before it.")
+    start, rows = time.time(), []
+    facts = environment(device)
+    for name, value in facts.items():
+        for index, line in enumerate(textwrap.wrap(value, max(width - 34, 30))):
+            write("{:31}{} {}".format("" if index else name, " " if index else ":", line))
+    write("")
+    write(COLUMNS.format("check", "case", "result", "found"))
+    for name, check in CHECKS:
+        for row in _rows_of(name, check, device, quick):
+            rows.append(row)
+            write_row(row, write, width)
+    seconds = time.time() - start
+    counts = collections.Counter(row.status for row in rows)
+    write("")
+    write(_summary(counts, seconds))
+    return {
+        "schema": 1,
+        "device": device,
+        "quick": quick,
+        "environment": facts,
+        "rows": [dict(row._asdict(), figures=dict(row.figures)) for row in rows],
+        "counts": dict(counts),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _rows_of(name, check, device, quick):
+    """Yield the rows of a check; an exception is a failed row, and the other checks run all the same."""
+    try:
+        for row in check(device, quick):
+            yield row
+    except Exception as error:  # whatever it is, the user wants the rest of the table, and this in it
+        if process_state.current() is not None:
+            with contextlib.suppress(Exception):
+                process_state.close_all()
+        text = "{}: {}".format(type(error).__name__, first_line(error))
+        yield CheckResult(name, "all", FAILED, text, REPORT)
+
+
+def write_row(row, write, width):
+    """Write a row of the table, and below it what to do where it failed."""
+    lines = textwrap.wrap(row.found, max(width - 51, 30)) or [""]
+    if row.status == FAILED and row.advice:
+        lines += textwrap.wrap("What to do: " + row.advice, max(width - 51, 30))
+    status = row.status.upper() if row.status == FAILED else row.status
+    write(COLUMNS.format(row.check, row.case, status, lines[0]))
+    for line in lines[1:]:
+        write(COLUMNS.format("", "", "", line))
+
+
+def _summary(counts, seconds):
+    parts = ["{} {}".format(counts[status], status) for status in (OK, FAILED, NOT_RUN, MEASURED) if counts[status]]
+    verdict = "Some checks FAILED" if counts[FAILED] else "No check failed"
+    return "{}: {} ({:.0f} s)".format(verdict, ", ".join(parts), seconds)
+
+
+def to_json(report):
+    """Return a report as JSON text."""
+    return json.dumps(report, indent=1, default=str) + "\n"
