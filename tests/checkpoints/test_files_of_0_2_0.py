@@ -22,10 +22,13 @@ pytestmark = pytest.mark.skipif(IS_STAND_IN, reason="the files hold half weights
 def maker(monkeypatch):
     """The module that wrote the files: it trains as it did then."""
     monkeypatch.setattr(sys, "path", [SITE, FOLDER] + sys.path)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    for name in [each for each in sys.modules if each.partition(".")[0] == "apex"]:
+        monkeypatch.delitem(sys.modules, name)
     import make_files
 
-    return make_files
+    yield make_files
+    for name in [each for each in sys.modules if each.partition(".")[0] in ("apex", "make_files")]:
+        del sys.modules[name]
 
 
 def read(name):

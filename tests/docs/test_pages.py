@@ -68,9 +68,10 @@ def test_links_lead_to_files(page):
 
 def test_the_files_that_the_architecture_page_names_exist():
     package, page = os.path.join(ROOT, "ampcompat"), read("docs", "architecture.md")
-    packages = re.findall(r"`(\w+)/?`", "".join(re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)))
+    cells = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)
+    packages = re.findall(r"`([\w/]+?)/?`", "".join(cells))
     files = re.findall(r"`([\w/]+\.(?:py|md))`", page)
-    assert len(packages) > 25 and len(files) > 40
+    assert len(packages) > 20 and len(files) > 40
     assert [
         name for name in packages if not any(os.path.exists(os.path.join(package, name + end)) for end in ("", ".py"))
     ] == []

@@ -1,7 +1,7 @@
 """Starts a module with the module search path of ``python script.py``. Python runs this file itself.
 
-The module is ``subprocess_child``, or the one that the task names. Its ``main`` gets the arguments, the first of which is
-the task, JSON with the script's ``command``.
+The module is ``subprocess_child``, or the one that the task names. Its ``main`` gets the arguments, the first of which
+is the task, JSON with the script's ``command``.
 
 ``python -m`` would put the current folder first, in which a file may hide a module that torch imports.
 """
