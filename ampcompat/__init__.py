@@ -40,7 +40,7 @@ if not TYPE_CHECKING:  # type checkers know all names, and report others
     def __getattr__(name: str) -> object:
         """Import the module of a public name when it is first used."""
         if name not in _MODULES:
-            raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = importlib.import_module("." + (_MODULES[name] or name), __name__)
         found = module if _MODULES[name] is None else getattr(module, name)
         globals()[name] = found

@@ -24,8 +24,8 @@ def use():
     folder = os.path.dirname(loaded or "")
     if loaded and not _nvidia_apex.is_ours(folder) and _nvidia_apex.has_submodule(folder, "amp"):
         raise AmpError(
-            "the Apex at {} is loaded in this process, with its amp, so it cannot be replaced. Restart the kernel or "
-            "interpreter, and import ampcompat.as_apex before apex.".format(folder)
+            f"the Apex at {folder} is loaded in this process, with its amp, so it cannot be replaced. Restart the "
+            "kernel or interpreter, and import ampcompat.as_apex before apex."
         )
     _install.install()
 

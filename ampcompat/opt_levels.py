@@ -134,9 +134,7 @@ def parse_dtypes(text):
         return None
     found = [getattr(torch, name.strip(), None) for name in text.split(",")]
     if len(found) != 2 or not all(isinstance(dtype, torch.dtype) for dtype in found):
-        raise AmpValueError(
-            "Expected two floating dtypes, low and high, such as float16,float32, not {!r}.".format(text)
-        )
+        raise AmpValueError(f"Expected two floating dtypes, low and high, such as float16,float32, not {text!r}.")
     return DtypePair(*found)
 
 
@@ -206,7 +204,7 @@ def _overridden(policy, name, value):
     value = parse(name, value)
     reason = _objection(policy, name, value)
     if reason:
-        raise AmpError("{}={} makes no sense with opt_level {}: {}".format(name, value, policy.opt_level, reason))
+        raise AmpError(f"{name}={value} makes no sense with opt_level {policy.opt_level}: {reason}")
     policy = policy._replace(**{name: value})
     if name in ("cast_model_type", "patch_torch_functions_type") and value not in (None, policy.dtypes.high):
         policy = policy._replace(dtypes=DtypePair(value, policy.dtypes.high))
@@ -218,9 +216,7 @@ def _objection(policy, name, value):
     by_function = policy.opt_level in ("O1", "O4")
     weights_level = "O2" if policy.opt_level == "O1" else "O5"
     if by_function and name == "cast_model_type" and value not in (None, policy.dtypes.high):
-        return "it casts around functions and leaves the weights in float32. To cast the weights, use {}.".format(
-            weights_level
-        )
+        return f"it casts around functions and leaves the weights in float32. To cast the weights, use {weights_level}."
     if by_function and name == "keep_batchnorm_fp32" and value is not None:
         return "its weights, batch norm's too, are float32 already. Leave keep_batchnorm_fp32 out."
     if by_function and name == "master_weights" and value:
@@ -236,14 +232,14 @@ def _parse_dtype(name, value):
     if value is False:
         return None
     if not isinstance(value, torch.dtype) or not torch.empty(0, dtype=value).is_floating_point():
-        raise AmpTypeError("{} must be a floating torch.dtype, not {!r}.".format(name, value))
+        raise AmpTypeError(f"{name} must be a floating torch.dtype, not {value!r}.")
     return value
 
 
 def _parse_bool(name, value):
     parsed = {"True": True, "true": True, "False": False, "false": False}.get(value, value)
     if not isinstance(parsed, bool):
-        raise AmpTypeError("{} must be True, False or None (or such a string), not {!r}.".format(name, value))
+        raise AmpTypeError(f"{name} must be True, False or None (or such a string), not {value!r}.")
     return parsed
 
 

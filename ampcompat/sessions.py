@@ -173,7 +173,7 @@ def _gradients_of(source):
         return [param.grad for group in source.param_groups for param in group["params"]]
     if not hasattr(source, "parameters"):
         raise AmpTypeError(
-            "gradient_histogram expected a model, an optimizer or a list of them, not {}.".format(type(source).__name__)
+            f"gradient_histogram expected a model, an optimizer or a list of them, not {type(source).__name__}."
         )
     masters = getattr(current(), "masters", None)
     found = []

@@ -18,7 +18,7 @@ Report._repr_html_ = to_frame  # set here, so that the data do not depend on wha
 def __getattr__(name):
     """Import ``compare``, and torch with it, when it is first used."""
     if name != "compare":
-        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .running.comparison import compare
 
     return globals().setdefault("compare", compare)

@@ -122,7 +122,7 @@ def script_file(command, folder):
         for part in command[1].split("."):
             spec = PathFinder.find_spec(part, search)
             if spec is None:
-                raise AmpError("no module named {!r}.".format(command[1]))
+                raise AmpError(f"no module named {command[1]!r}.")
             search, path = spec.submodule_search_locations, spec.origin
         path = os.path.dirname(path) if search is not None else path
     return os.path.join(path, "__main__.py") if os.path.isdir(path) else path

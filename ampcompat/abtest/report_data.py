@@ -40,7 +40,7 @@ NOTHING_TO_RECORD = (NEVER_INITIALIZED, DISABLED)
 
 def label_of(level, repeat):
     """Return the name of the ``repeat``-th run of a level."""
-    return level if repeat == 0 else "{} seed {}".format(level, repeat + 1)
+    return level if repeat == 0 else f"{level} seed {repeat + 1}"
 
 
 def planned_runs(levels, baseline, repeats=1, control=True):
@@ -157,7 +157,7 @@ class Run:
     def problem(self):
         """Return what is wrong with the values as a whole, or None."""
         if self.samples is not None and len(self.samples) != len(self.step_seconds):
-            return "has samples of {} steps and times of {}".format(len(self.samples), len(self.step_seconds))
+            return f"has samples of {len(self.samples)} steps and times of {len(self.step_seconds)}"
         return "has repeats of repeats" if any(each.repeats for each in self.repeats) else None
 
 
@@ -216,7 +216,7 @@ class Report:
         try:
             tree = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise AmpValueError("This is not JSON, but expected is a file of `ab --json`: {}.".format(error)) from None
+            raise AmpValueError(f"This is not JSON, but expected is a file of `ab --json`: {error}.") from None
         if not isinstance(tree, dict) or "schema" not in tree or not isinstance(tree.get("runs"), dict):
             raise AmpValueError('This JSON is not a report of `ampcompat ab`: it has no "schema" and "runs".')
         if tree["schema"] != SCHEMA:
@@ -246,13 +246,13 @@ class Report:
             with gzip.open(path) if str(path).endswith(".gz") else open(path, "rb") as file:
                 text = file.read().decode("utf-8")
         except UnicodeDecodeError:
-            raise AmpValueError("cannot read {}: it is not UTF-8 text.".format(path)) from None
+            raise AmpValueError(f"cannot read {path}: it is not UTF-8 text.") from None
         except (OSError, EOFError, zlib.error) as error:
             raise AmpValueError("cannot read {}: {}.".format(path, getattr(error, "strerror", None) or error)) from None
         try:
             return cls.from_json(text)
         except AmpValueError as error:
-            raise AmpValueError("{}: {}".format(path, error)) from None
+            raise AmpValueError(f"{path}: {error}") from None
 
 
 _REPORT = schema.record(Report)
@@ -268,7 +268,7 @@ def _upgrade(tree):
 
 def write_atomically(path, content):
     """Write text or bytes to a file, completely or not at all."""
-    partial = "{}.{}.part".format(path, os.getpid())
+    partial = f"{path}.{os.getpid()}.part"
     with open(partial, "wb") as file:
         file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
     os.replace(partial, path)

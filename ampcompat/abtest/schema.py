@@ -35,7 +35,7 @@ def wrong(place, tree, says):
     """Return the error about a wrong value."""
     shown = repr(tree)
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "\u2026"
-    return ValueError("{} is {}, not {}".format(place, shown, says))
+    return ValueError(f"{place} is {shown}, not {says}")
 
 
 def _scalar(says, is_right, write=lambda value: value, convert=lambda value: value):
@@ -100,7 +100,7 @@ def list_of(form):
     def read(tree, place):
         if not isinstance(tree, list):
             raise wrong(place, tree, says)
-        return [form.read(each, "{}[{}]".format(place, index)) for index, each in enumerate(tree)]
+        return [form.read(each, f"{place}[{index}]") for index, each in enumerate(tree)]
 
     return Form(says, read, lambda value: [form.write(each) for each in value])
 
@@ -124,7 +124,7 @@ def map_of(form):
     def read(tree, place):
         if not isinstance(tree, dict) or not all(map(_is_text, tree)):
             raise wrong(place, tree, says)
-        return {name: form.read(each, "{}.{}".format(place, name)) for name, each in tree.items()}
+        return {name: form.read(each, f"{place}.{name}") for name, each in tree.items()}
 
     return Form(says, read, lambda value: {name: form.write(each) for name, each in value.items()})
 
@@ -141,11 +141,11 @@ def record(cls):
         found = {}
         for name, key, form in _described(cls):
             if key in tree:
-                found[name] = form.read(tree[key], "{}.{}".format(place, key) if place else key)
+                found[name] = form.read(tree[key], f"{place}.{key}" if place else key)
         value = cls(**found)
         problem = value.problem() if hasattr(cls, "problem") else None
         if problem:
-            raise ValueError("{} {}".format(place, problem))
+            raise ValueError(f"{place} {problem}")
         return value
 
     def write(value):
@@ -181,7 +181,7 @@ def documentation(classes):
         for each in fields(cls):
             key, says = each.metadata["key"] or each.name, each.metadata["form"].says
             for name in [cls.__name__ for cls in classes]:
-                says = says.replace("a " + name, "a [{}](#{})".format(name, name.lower()))
+                says = says.replace("a " + name, f"a [{name}](#{name.lower()})")
             lines.append("| `{}` | {} | {} |".format(key, says, each.metadata["says"]))
     return "\n".join(lines) + "\n"
 
@@ -212,7 +212,7 @@ def column(says, types, limits=None):
             kinds = set(map(type, found))
         if not kinds <= types or (found and limits and not (limits[0] <= min(found) and max(found) <= limits[1])):
             index = next(index for index, value in enumerate(found) if not is_right(value))
-            raise wrong("{}[{}]".format(place, index), found[index], "a value of " + says)
+            raise wrong(f"{place}[{index}]", found[index], "a value of " + says)
         return found
 
     return Form(says, read, packed_numbers.packed)
@@ -229,7 +229,7 @@ def converted(form, read, write):
         try:
             return read(value)
         except (OverflowError, ValueError) as error:
-            raise ValueError("{} cannot be read: {}".format(place, error)) from None
+            raise ValueError(f"{place} cannot be read: {error}") from None
 
     return Form(form.says, read_both, lambda value: form.write(write(value)))
 
@@ -237,7 +237,7 @@ def converted(form, read, write):
 def _steps(gaps):
     steps = Numbers("i", packed_numbers.sums(gaps))
     if steps and min(steps) < 0:
-        raise ValueError("step {} is below 0".format(min(steps)))
+        raise ValueError(f"step {min(steps)} is below 0")
     return steps
 
 

@@ -157,7 +157,7 @@ def _load_module(spec):
     try:
         spec.loader.exec_module(module)
     except (ImportError, OSError, RuntimeError) as error:
-        raise AttributeError("{} does not load: {}".format(spec.origin, error)) from error
+        raise AttributeError(f"{spec.origin} does not load: {error}") from error
     return module
 
 

@@ -24,8 +24,8 @@ def check_cudnn_version_and_warn(global_option, required_cudnn_version):
     version = cudnn.version() if cudnn.is_available() else None
     if version is not None and version >= required_cudnn_version:
         return True
-    found = "there is no cuDNN" if version is None else "this is {}".format(version)
-    message = "{} needs cuDNN {} or later, and {}.".format(global_option, required_cudnn_version, found)
+    found = "there is no cuDNN" if version is None else f"this is {version}"
+    message = f"{global_option} needs cuDNN {required_cudnn_version} or later, and {found}."
     warnings.warn(message, stacklevel=2)
     return False
 

@@ -27,7 +27,7 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
     for each in names:
         owner, own_name = _find_owner(module, each)
         if not isinstance(getattr(owner, own_name, None), torch.Tensor):
-            raise AmpValueError("apply_weight_norm: {!r} is no param of {}.".format(each, type(module).__name__))
+            raise AmpValueError(f"apply_weight_norm: {each!r} is no param of {type(module).__name__}.")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             torch.nn.utils.weight_norm(owner, own_name, dim)
@@ -50,7 +50,7 @@ def remove_weight_norm(module, name="", remove_all=False):
         owned = [(owner, own_name) for owner in module.modules() for own_name in _weight_norm_names(owner)]
     for owner, own_name in owned:
         if own_name not in _weight_norm_names(owner):
-            raise AmpValueError("remove_weight_norm: {!r} of {} has none.".format(name, type(module).__name__))
+            raise AmpValueError(f"remove_weight_norm: {name!r} of {type(module).__name__} has none.")
         torch.nn.utils.remove_weight_norm(owner, own_name)
     return module
 

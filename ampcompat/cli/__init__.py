@@ -58,7 +58,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         if options.command == "run":  # the script's own traceback
             raise
-        print("ampcompat {}: interrupted".format(options.command), file=sys.stderr)
+        print(f"ampcompat {options.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `... | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,7 +81,7 @@ def _check_first(parser, arguments):
         command = next((each for each in rest if each in COMMANDS), None)
         arguments = [each for each in arguments if each != command]
         shown = _shown(command or ("run" if _is_option_of_run(first) else "COMMAND"), arguments)
-        parser.error("{} is no option of ampcompat itself; options of a command come after it: {}".format(first, shown))
+        parser.error(f"{first} is no option of ampcompat itself; options of a command come after it: {shown}")
     alike = difflib.get_close_matches(first, COMMANDS, 1)
     if first.endswith(".py") and os.path.isfile(first):
         hint = "did you mean: " + _shown("run", arguments)
@@ -89,7 +89,7 @@ def _check_first(parser, arguments):
         hint = "did you mean: " + _shown(alike[0], rest)
     else:
         hint = "choose from " + ", ".join(COMMANDS)
-    parser.error("{!r} is no command; {}".format(first, hint))
+    parser.error(f"{first!r} is no command; {hint}")
 
 
 def _shown(command, arguments):
@@ -105,4 +105,4 @@ def _is_option_of_run(option):
 
 
 def _command_list():
-    return "commands:\n" + "\n".join("  {:10} {}".format(name, row[1]) for name, row in COMMANDS.items())
+    return "commands:\n" + "\n".join(f"  {name:10} {row[1]}" for name, row in COMMANDS.items())

@@ -45,7 +45,7 @@ def ab(arguments):
         return _plan(parser, options.plan, report, planned)
     kept = len(planned) - len(missing)
     if kept:
-        print("{}: {} of {} runs kept".format(options.resume, kept, len(planned)), file=sys.stderr)
+        print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
     forecast = _forecast(options, command) if options.forecast else None
     runs = len(planned) + count_short_runs(options, report)
     progress = make_progress(steps=options.steps, runs=runs, kept=kept)
@@ -68,9 +68,9 @@ def ab(arguments):
         interrupted = _interruptible(print_search, report, options, planned, progress)
     try:
         for path in write_files(options, report):
-            print("wrote {}".format(path), file=sys.stderr)
+            print(f"wrote {path}", file=sys.stderr)
     except (AmpError, OSError) as error:  # the report is printed by now: hours of training are not lost
-        print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return ALL_FAILED
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)
@@ -143,7 +143,7 @@ def _add_process_options(add):
 def _numbers(text):
     found = text.split(",")
     if len(set(found)) < len(found) or not all(found):
-        raise argparse.ArgumentTypeError("{!r} is not a list of different GPUs, such as 0,1".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different GPUs, such as 0,1")
     return found
 
 
@@ -184,7 +184,7 @@ def _forecast(options, command):
     try:
         found = run_forecast(wanted, command, make_progress(steps=wanted.steps))
     except AmpError as error:  # the levels may run all the same
-        print("No forecast: {}\n".format(error), file=sys.stderr)
+        print(f"No forecast: {error}\n", file=sys.stderr)
         return None
     print_forecast(found, command, options.details)
     print()
@@ -195,23 +195,23 @@ def _plan(parser, folder, report, planned):
     try:
         write_plan(folder, report, planned)
     except OSError as error:
-        parser.error("cannot write {}: {}.".format(folder, error.strerror))
+        parser.error(f"cannot write {folder}: {error.strerror}.")
     path = os.path.join(folder, COMMANDS)
-    print("wrote {} commands to {}; afterwards: ampcompat report {}".format(len(planned), path, folder))
+    print(f"wrote {len(planned)} commands to {path}; afterwards: ampcompat report {folder}")
     return 0
 
 
 def _levels(text):
     found = [parse_level(level) for level in text.split(",")]
     if len(set(found)) < len(found):
-        raise argparse.ArgumentTypeError("{!r} names a level twice".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} names a level twice")
     return found
 
 
 def _writable_file(text):
     folder = os.path.dirname(os.path.abspath(text))
     if os.path.isdir(text) or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError("cannot write {!r}: the folder does not exist or is not writable".format(text))
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
     return text
 
 
@@ -248,7 +248,7 @@ def _checked_command(parser, options):
     if not any("python" in row for row in options.rows.values()):  # which may know other syntax
         _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
-        parser.error("{} in the script's arguments needs a process per run: leave out --in-process".format(PLACEHOLDER))
+        parser.error(f"{PLACEHOLDER} in the script's arguments needs a process per run: leave out --in-process")
     if options.in_process and options.device is not None:
         parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
     device_option.check_option(parser, options.device)
@@ -278,7 +278,7 @@ def _check_combinations(parser, options):
     given = ("launcher", "timeout", "variants", "against", "resume", "jobs", "gpus")
     if options.in_process and any(getattr(options, name) for name in given):
         named = ", ".join("--" + name for name in given).replace("variants", "variant")
-        parser.error("--in-process cannot be combined with {}: there is no other process".format(named))
+        parser.error(f"--in-process cannot be combined with {named}: there is no other process")
     outputs = (
         "resume",
         "json",
@@ -298,7 +298,7 @@ def _check_combinations(parser, options):
     options.json = options.resume or options.json
     options.jobs = options.jobs or len(options.gpus) or 1
     if options.gpus and options.jobs > len(options.gpus):
-        parser.error("--jobs {}: more than the {} of --gpus".format(options.jobs, len(options.gpus)))
+        parser.error(f"--jobs {options.jobs}: more than the {len(options.gpus)} of --gpus")
     if (options.html or options.png or options.live) and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
     if options.tensorboard and not export.has_tensorboard():

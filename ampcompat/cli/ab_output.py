@@ -37,7 +37,7 @@ def print_report(options, report, outputs):
         print("\n" + _nothing_to_record(options, width))
     shared = _shared_files(report, outputs)
     if shared:
-        files = ", ".join("{} (now of {})".format(os.path.relpath(path), label) for path, label in shared.items())
+        files = ", ".join(f"{os.path.relpath(path)} (now of {label})" for path, label in shared.items())
         told = "Several runs saved the same file: {}. To keep them apart: --output 'runs/{}' in the script's arguments."
         print("\n" + textwrap.fill(told.format(files, PLACEHOLDER), width, break_long_words=False))
 
@@ -111,4 +111,4 @@ def how_to_resume(options, arguments):
     place = next(index for index, each in enumerate(arguments) if each.partition("=")[0] in ("--json", "--resume"))
     resumed = arguments[:place] + [arguments[place].replace("--json", "--resume", 1)] + arguments[place + 1 :]
     command = " ".join(map(shlex.quote, ["ampcompat", "ab"] + resumed))
-    return "continue with: {}\n".format(command)
+    return f"continue with: {command}\n"

@@ -31,7 +31,7 @@ class CommandParser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             alike = difflib.get_close_matches(unknown[0].partition("=")[0], self._names, 1)
-            hint = "; did you mean {}?".format(alike[0]) if alike else ""
+            hint = f"; did you mean {alike[0]}?" if alike else ""
             self.error("unrecognized arguments: {}{}".format(" ".join(unknown), hint))
         return options
 
@@ -49,16 +49,16 @@ class CommandParser(argparse.ArgumentParser):
             with open(path, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
         except OSError as error:
-            self.error("cannot write {}: {}.".format(path, error.strerror))
+            self.error(f"cannot write {path}: {error.strerror}.")
 
 
 def whole_number(minimum, maximum=None):
     """Return a type for ``add_argument``: whole numbers from ``minimum`` to ``maximum``, or without upper limit."""
-    limits = "from {} up".format(minimum) if maximum is None else "from {} to {}".format(minimum, maximum)
+    limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
 
     def parse(text):
         if not text.isdigit() or int(text) < minimum or (maximum is not None and int(text) > maximum):
-            raise argparse.ArgumentTypeError("{!r} is not a whole number {}".format(text, limits))
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
         return int(text)
 
     return parse

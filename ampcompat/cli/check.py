@@ -28,7 +28,7 @@ def check(arguments):
     options = parser.parse_args(arguments)
     for path in options.paths:
         if not os.path.exists(path):
-            parser.error("no such file or folder: {!r}".format(path))
+            parser.error(f"no such file or folder: {path!r}")
     if options.json == options.sarif == "-":
         parser.error("only one of --json and --sarif can be printed; give the other a file name")
     report = check_paths(options.paths, _progress(sys.stderr))

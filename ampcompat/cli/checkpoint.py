@@ -28,7 +28,7 @@ def checkpoint(arguments):
         if options.to:
             result = convert(content, options.to)
             write(result, options.output)
-            print("\nwrote {}:".format(options.output))
+            print(f"\nwrote {options.output}:")
             print("\n".join(Contents(result).lines()))
     except AmpError as error:
         parser.error(str(error))

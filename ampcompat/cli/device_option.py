@@ -36,4 +36,4 @@ def check_option(parser, device):
 
         if device not in features.available_devices():
             available = ", ".join(features.available_devices())
-            parser.error("--device {}: not available to this torch, only {}.".format(device, available))
+            parser.error(f"--device {device}: not available to this torch, only {available}.")

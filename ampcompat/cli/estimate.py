@@ -42,18 +42,18 @@ def estimate(arguments):
     has_place = any(PLACEHOLDER in each for each in command)
     if options.batch_sizes and not has_place:
         parser.error(
-            "--batch-sizes needs the place of the batch size in the script's arguments: write {} there, as in "
-            "train.py --batch-size {}".format(PLACEHOLDER, PLACEHOLDER)
+            f"--batch-sizes needs the place of the batch size in the script's arguments: write {PLACEHOLDER} there, as "
+            f"in train.py --batch-size {PLACEHOLDER}"
         )
     if has_place and not (options.batch_sizes or options.memory):
-        parser.error("{} stands for a batch size: say which by --batch-sizes or --memory".format(PLACEHOLDER))
+        parser.error(f"{PLACEHOLDER} stands for a batch size: say which by --batch-sizes or --memory")
     try:
         if has_place:
             print(_table(options, command))
             return 0
         found = [predicted(command, level, options.device) for level in options.opt_level or [None]]
     except ScriptFailed as error:
-        print("{}: {}".format(parser.prog, error), file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return FAILED
     for each in found:
         _print_one(each, options)
@@ -73,7 +73,7 @@ def _parser():
     )
     levels = "such as O0,O1,O2; default: the script's own"
     parser.add_argument("--opt-level", type=_levels, metavar="LEVELS", help=levels)
-    sizes = "such as 8,16,32: a table; {} in the script's arguments stands for one".format(PLACEHOLDER)
+    sizes = f"such as 8,16,32: a table; {PLACEHOLDER} in the script's arguments stands for one"
     parser.add_argument("--batch-sizes", type=_batch_sizes, default=[], metavar="SIZES", help=sizes)
     parser.add_argument("--memory", type=_memory, metavar="SIZE", help="such as 16GiB: does it fit? which batch does?")
     device = "whose memory: cuda (default); cpu, with what emulated half takes on this one"
@@ -89,7 +89,7 @@ def _levels(text):
 
 def _batch_sizes(text):
     if not all(each.isdigit() and int(each) for each in text.split(",")):
-        raise argparse.ArgumentTypeError("{!r} is no list of positive whole numbers such as 8,16,32".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive whole numbers such as 8,16,32")
     return sorted({int(each) for each in text.split(",")})
 
 
@@ -141,7 +141,7 @@ def predicted(command, level, counted_as):
         task["result"] = os.path.join(folder, "result")
         process = _start(interpreter_options() + [START, json.dumps(task)], level)
         if not os.path.exists(task["result"]):
-            raise ScriptFailed("the script's process ended with exit code {}".format(process.returncode))
+            raise ScriptFailed(f"the script's process ended with exit code {process.returncode}")
         with open(task["result"], encoding="utf-8") as file:
             found = json.load(file)
     if "error" in found:

@@ -17,10 +17,10 @@ def find(report, level, run_candidate):
         run_candidate: a function: names of layers -> the ``Run`` of the level with these in float32.
     """
     if judge(report)[level].kind == ACCEPTED:
-        return "{} is accepted as it is: no layer needs float32.".format(level)
+        return f"{level} is accepted as it is: no layer needs float32."
     names = [name for name, _, _ in keep_fp32.ranking(report.runs[level])]
     if not names:
-        return "{} cannot be searched: no layer was compared in it (it needs two steps, at least).".format(level)
+        return f"{level} cannot be searched: no layer was compared in it (it needs two steps, at least)."
     tried, accepted = [], []
 
     def is_accepted(kept):
@@ -47,7 +47,7 @@ def find(report, level, run_candidate):
 def _found_so_far(level, names, runs, kept):
     told = "The search was interrupted after {} run{}: ".format(runs, "" if runs == 1 else "s")
     if kept is None:
-        return told + "no layers were found with which {} is accepted.".format(level)
+        return told + f"no layers were found with which {level} is accepted."
     sentence = "{} is accepted with {} ({} of {} layers); fewer may be enough."
     return told + sentence.format(level, keep_fp32.argument(kept), len(kept), len(names))
 
@@ -66,9 +66,9 @@ def find_in_processes(report, options, planned, progress):
 
     def run_candidate(names):
         candidate = dict(base.options, initialize={"keep_fp32": names}, layers=False, memory=False, diagnose=False)
-        name = "{}-candidate-{}".format(level, next(numbers))
+        name = f"{level}-candidate-{next(numbers)}"
         child = SubprocessRun(replace(base, options=candidate), name=name, checkpoints=report.checkpoints())
-        label = "{} with {} layers in float32".format(level, len(names))
+        label = f"{level} with {len(names)} layers in float32"
         progress.begin(label)
         try:
             child.run_to_end(lambda event: progress.update(label, event))

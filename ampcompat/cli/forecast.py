@@ -45,13 +45,13 @@ def forecast(arguments):
     except KeyboardInterrupt as error:
         return exit_code(error)
     except AmpError as error:
-        print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return FAILED
     print_forecast(found, command, options.details)
     try:
         write_files(found, options, command)
     except (AmpError, OSError) as error:  # the forecast is printed by now
-        print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return FAILED
     return 0
 
@@ -81,7 +81,7 @@ def writable_file(text):
     """Return the name of a file that can be written; otherwise raise an error for argparse."""
     folder = os.path.dirname(os.path.abspath(text))
     if os.path.isdir(text) or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError("cannot write {!r}: the folder does not exist or is not writable".format(text))
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
     return text
 
 
@@ -137,7 +137,7 @@ def agreement(found, report):
     judged = [level for level, kind in verdicts.items() if kind in (ACCEPTED, REJECTED)]
     works = {level: found["levels"][level]["prediction"] == "works" for level in judged}
     wrong = [level for level in judged if works[level] != (verdicts[level] == ACCEPTED)]
-    told = "The forecast was right at {} of {} judged levels".format(len(judged) - len(wrong), len(judged))
+    told = f"The forecast was right at {len(judged) - len(wrong)} of {len(judged)} judged levels"
     return told + ("; wrong at {}.".format(", ".join(wrong)) if wrong else ".")
 
 

@@ -53,7 +53,7 @@ def info(arguments):
 
 
 def _line(label, value):
-    return "{:22} : {}".format(label, value).rstrip()
+    return f"{label:22} : {value}".rstrip()
 
 
 def _more(text):
@@ -66,7 +66,7 @@ def _feature_lines():
     for name, value in features.read()._asdict().items():
         lines.append(_line("torch" if name == "version" else name.replace("_", " "), _readable(value)))
     for low in (torch.float16, torch.bfloat16):
-        lines.append(_line("{} on this CPU".format(_readable((low,))), half_emulation.describe(low)))
+        lines.append(_line(f"{_readable((low,))} on this CPU", half_emulation.describe(low)))
     if not features.has_function_modes():
         lines.append(_more("at O1 and O4 only: emulation at O2, O3 and O5 needs torch 2.0"))
     lines.append(_line(half_emulation.VARIABLE, half_emulation.setting()))
@@ -81,14 +81,14 @@ def _support_lines():
     if untested:
         lines.append(_more("`python -m ampcompat selftest` checks it on this machine"))
     lines.append(_line("private names missing", "" if rows else "none"))
-    return lines + [_more("{}.{}: {}".format(row.owner, row.name, row.without)) for row in rows]
+    return lines + [_more(f"{row.owner}.{row.name}: {row.without}") for row in rows]
 
 
 def _readable(value):
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return "; ".join("{}: {}".format(key, _readable(item)) for key, item in value.items()) or "none"
+        return "; ".join(f"{key}: {_readable(item)}" for key, item in value.items()) or "none"
     if isinstance(value, (tuple, list)):
         return ", ".join(str(item).replace("torch.", "") for item in value) or "none"
     return str(value)
@@ -98,14 +98,14 @@ def _backend_lines(backend):
     """Describe for each level with function casts which backend it gets, why, and why not the others."""
     lines = []
     for level in (row for row in OPT_LEVELS.values() if row.patch_torch_functions):
-        label = "{} ({})".format(level.opt_level, _readable((level.dtypes.low,)))
+        label = f"{level.opt_level} ({_readable((level.dtypes.low,))})"
         try:
             choice = casting.choose(features.read(), backend, level.dtypes)
         except AmpError as error:
             lines.append(_line(label, error))
             continue
-        lines.append(_line(label, "{}, because {}".format(choice.name, choice.reason)))
-        lines += [_more("not {}: {}".format(name, reason)) for name, reason in choice.rejected.items()]
+        lines.append(_line(label, f"{choice.name}, because {choice.reason}"))
+        lines += [_more(f"not {name}: {reason}") for name, reason in choice.rejected.items()]
     return lines
 
 
@@ -113,8 +113,8 @@ def _table():
     """Yield the lines of the op table: what the rules do, then each function of the installed torch that has one."""
     yield ""
     for rule, meaning in RULES.items():
-        yield "{:14} : {}".format(rule, meaning)
+        yield f"{rule:14} : {meaning}"
     yield ""
     yield "{:14} {:54} {}".format("rule", "function", "reason")
     for _, row in patch_targets.place(expansion.rows()):
-        yield "{:14} {:54} {}".format(row.rule, "{}.{}".format(row.owner, row.name), row.reason)
+        yield "{:14} {:54} {}".format(row.rule, f"{row.owner}.{row.name}", row.reason)

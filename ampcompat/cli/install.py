@@ -26,10 +26,10 @@ def install(arguments):
     parser.parse_args(arguments)
     other = nvidia_apex.other_apex(_site_folders())
     if other and nvidia_apex.has_submodule(other, "amp"):
-        parser.error("NVIDIA Apex with amp is installed at {}; uninstall it first, or use `run`.".format(other))
+        parser.error(f"NVIDIA Apex with amp is installed at {other}; uninstall it first, or use `run`.")
     path = _path()
     parser.write_file(path, LINE.format(ascii(nvidia_apex.SITE)))
-    print("`import apex` now imports ampcompat: wrote {}".format(path))
+    print(f"`import apex` now imports ampcompat: wrote {path}")
     if other:
         print(nvidia_apex.describe(other))
     return 0
@@ -41,13 +41,13 @@ def uninstall(arguments):
     parser.parse_args(arguments)
     path = _path()
     if not os.path.exists(path):
-        print("Nothing to undo: {} does not exist".format(path))
+        print(f"Nothing to undo: {path} does not exist")
         return 0
     try:
         os.remove(path)
     except OSError as error:
-        parser.error("cannot remove {}: {}.".format(path, error.strerror))
-    print("`import apex` no longer imports ampcompat: removed {}".format(path))
+        parser.error(f"cannot remove {path}: {error.strerror}.")
+    print(f"`import apex` no longer imports ampcompat: removed {path}")
     return 0
 
 

@@ -49,7 +49,7 @@ class LivePage:
     @property
     def address(self):
         """The page's address."""
-        return "http://127.0.0.1:{}/".format(self._server.server_port)
+        return f"http://127.0.0.1:{self._server.server_port}/"
 
     def begin(self, label):
         """Note that a run begins; short runs for times, which come after it, are not shown."""
@@ -106,7 +106,7 @@ def _handler(live):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             """Answer with the page, or with its version at ``/version``."""
-            hosts = ["{}:{}".format(name, self.server.server_port) for name in ("127.0.0.1", "localhost")]
+            hosts = [f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")]
             if self.headers.get("Host") not in hosts:  # another site's name for this address
                 return self._answer(403, "text/plain", "not this host")
             self.server.seen = time.monotonic()
@@ -136,5 +136,5 @@ def _handler(live):
 def follow(progress, report, planned):
     """Return a ``LivePage`` in place of an object that shows progress, and print its address."""
     live = LivePage(progress, report, planned)
-    print("the report so far: {}".format(live.address), file=sys.stderr, flush=True)
+    print(f"the report so far: {live.address}", file=sys.stderr, flush=True)
     return live

@@ -26,7 +26,7 @@ def migrate(arguments):
     if options.write and options.output:
         parser.error("--write changes the script itself, -o writes another file; choose one")
     if options.output and os.path.isfile(options.output) and not options.force:
-        parser.error("{} exists; give --force to replace it".format(options.output))
+        parser.error(f"{options.output} exists; give --force to replace it")
     try:
         from ..tools.migrate import migrate as rewrite
     except ImportError as error:
@@ -48,28 +48,26 @@ def migrate(arguments):
     sys.stdout.flush()
     _report(options.script, result)
     if target is not None:
-        print("wrote {}{}".format(target, _comparison(options, result)))
+        print(f"wrote {target}{_comparison(options, result)}")
     return 1 if result.left else 0
 
 
 def _unchanged(path, result):
     """Say that a script was not rewritten; return the exit code."""
     if not result.left:
-        print("nothing to migrate: {} does not use Apex".format(path))
+        print(f"nothing to migrate: {path} does not use Apex")
         return 0
     _report(path, result)
-    print(
-        "nothing to migrate by itself: {} has what an earlier run left; rewrite it and remove the comments".format(path)
-    )
+    print(f"nothing to migrate by itself: {path} has what an earlier run left; rewrite it and remove the comments")
     return 1
 
 
 def _report(path, result):
     """Print notes and what is left to stderr, so that a diff on stdout can be piped."""
     for line, note in result.notes:
-        print("{}: note: {}".format("{}:{}".format(path, line) if line else path, note), file=sys.stderr)
+        print("{}: note: {}".format(f"{path}:{line}" if line else path, note), file=sys.stderr)
     for line, reason in result.left:
-        print("{}: left: {}".format("{}:{}".format(path, line) if line else path, reason), file=sys.stderr)
+        print("{}: left: {}".format(f"{path}:{line}" if line else path, reason), file=sys.stderr)
 
 
 def _comparison(options, result):
@@ -85,9 +83,9 @@ def _read(path):
         with open(path, encoding="utf-8", newline="") as file:
             return file.read()
     except OSError as error:
-        raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
+        raise AmpError(f"cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise AmpError("cannot read {}: it is not UTF-8 text.".format(path)) from None
+        raise AmpError(f"cannot read {path}: it is not UTF-8 text.") from None
 
 
 def _diff(before, after, path):

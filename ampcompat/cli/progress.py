@@ -72,7 +72,7 @@ class LineProgress:
         """Start a run."""
         with self._lock:
             self.begun += 1
-            numbered = "{} (run {} of {})".format(label, self.begun, self.runs)
+            numbered = f"{label} (run {self.begun} of {self.runs})"
             self.running[label] = Running(numbered if self.begun <= self.runs > 1 else label)
             self._shown = time.monotonic()
 
@@ -109,15 +109,15 @@ class LineProgress:
         """Return the name of the run that goes on, or how many of several have ended."""
         if len(self.running) == 1:
             return next(iter(self.running.values())).label
-        return "{} of {} runs".format(self.begun - len(self.running), self.runs)
+        return f"{self.begun - len(self.running)} of {self.runs} runs"
 
     def status(self):
         """Return the parts of the status line, the most important first."""
         remaining = self.remaining()
         of_all = " for all runs" if self.runs > 1 else ""
-        eta = ["ETA {}{}".format(duration(remaining), of_all)] if remaining is not None else []
+        eta = [f"ETA {duration(remaining)}{of_all}"] if remaining is not None else []
         if len(self.running) > 1:
-            return eta + ["{} {}".format(label, self._steps(run)) for label, run in self.running.items()]
+            return eta + [f"{label} {self._steps(run)}" for label, run in self.running.items()]
         run = next(iter(self.running.values()))
         if not run.step:
             return ["starting"]
@@ -126,7 +126,7 @@ class LineProgress:
         return [self._steps(run)] + loss + eta + (["scale " + scale(run.scale)] if run.scale is not None else [])
 
     def _steps(self, run):
-        return "{}/{}".format(run.step, self.total) if self.total else "step {}".format(run.step)
+        return f"{run.step}/{self.total}" if self.total else f"step {run.step}"
 
     def share(self):
         """Return the share of the steps that are done, of all runs that go on."""
@@ -135,9 +135,9 @@ class LineProgress:
 
     def ending(self, run, seconds):
         """Return a description of how a run ended. Where its loss ends is said in the report, where levels compare."""
-        steps = "{} steps".format(len(run.step_seconds))
+        steps = f"{len(run.step_seconds)} steps"
         if run.error and run.status != "interrupted":
-            return "{} after {}: {}".format(run.status, steps, run.error)
+            return f"{run.status} after {steps}: {run.error}"
         return "{}{} in {}".format(
             "interrupted after " if run.status == "interrupted" else "", steps, duration(seconds)
         )
@@ -153,7 +153,7 @@ class LineProgress:
 
     def show_end(self, label, run, seconds):
         """Write the last line of a run, which took so many seconds."""
-        print("{}: {}".format(label, self.ending(run, seconds)), file=self.stream, flush=True)
+        print(f"{label}: {self.ending(run, seconds)}", file=self.stream, flush=True)
 
 
 class BarProgress(LineProgress):

@@ -73,7 +73,7 @@ def _read(paths, merges):
             report, lacking = cluster_plan.collect(path)
             if not report.runs:
                 commands = os.path.join(path, cluster_plan.COMMANDS)
-                raise AmpError("none of {} runs is there yet: run {}".format(len(lacking), commands))
+                raise AmpError(f"none of {len(lacking)} runs is there yet: run {commands}")
             missing += lacking
         else:
             report = Report.load(path)
@@ -94,7 +94,7 @@ def _print_differences(reports):
     print("The reports differ in:" if rows else "The reports have the same settings, versions and arguments.")
     for name, values in rows:
         told = "; ".join("{}: {}".format(*each) for each in zip(names, values))
-        print(textwrap.fill("{}: {}".format(name, told), width, initial_indent="  ", subsequent_indent="      "))
+        print(textwrap.fill(f"{name}: {told}", width, initial_indent="  ", subsequent_indent="      "))
     print()
 
 
@@ -122,5 +122,5 @@ def _write(path, save):
     try:
         save(path)
     except OSError as error:
-        raise AmpError("cannot write {}: {}.".format(path, error.strerror)) from None
-    print("wrote {}".format(path))
+        raise AmpError(f"cannot write {path}: {error.strerror}.") from None
+    print(f"wrote {path}")

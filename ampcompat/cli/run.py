@@ -84,7 +84,7 @@ def parse_level(text):
     """Return ``text`` if it is an opt level; otherwise raise an error for argparse."""
     if text not in LEVELS:
         meant = text.upper() if text.upper() in LEVELS else "O" + text
-        hint = "; write {}".format(meant) if meant in LEVELS else ""
+        hint = f"; write {meant}" if meant in LEVELS else ""
         if text.startswith("0"):
             hint = "; the first character is the capital letter O, not the number zero"
         raise argparse.ArgumentTypeError("{!r} is none of {}{}".format(text, ", ".join(LEVELS), hint))
@@ -95,7 +95,7 @@ def parse_dtypes(text):
     """Return ``text`` if it names a low and a wider high dtype; otherwise raise an error for argparse."""
     low, _, high = text.partition(",")
     if not 0 < BITS.get(low, 0) < BITS.get(high, 0):
-        raise argparse.ArgumentTypeError("{!r} is not LOW,HIGH, such as float32,float64".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} is not LOW,HIGH, such as float32,float64")
     return text
 
 
@@ -109,11 +109,11 @@ def script_command(parser, options):
         parser.error("no script given: expected SCRIPT or -m MODULE")
     script = command[0]
     if script.startswith("-") and script != "-":
-        parser.error("unknown option {!r} before the script".format(script))
+        parser.error(f"unknown option {script!r} before the script")
     if script != "-" and not os.path.exists(script):
-        parser.error("script not found: {!r}".format(script))
+        parser.error(f"script not found: {script!r}")
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-        parser.error("{!r} is a directory without a __main__.py, not a script".format(script))
+        parser.error(f"{script!r} is a directory without a __main__.py, not a script")
     _warn_of_other_apex(parser, os.path.dirname(os.path.abspath(script)))
     return command
 
@@ -130,7 +130,7 @@ def _checked_module(parser, command):
     finally:
         del sys.path[: len(first)]
     if not found:
-        parser.error("no module named {!r}".format(command[0]))
+        parser.error(f"no module named {command[0]!r}")
     return command
 
 
@@ -141,9 +141,9 @@ def _warn_of_other_apex(parser, folder):
     """
     other, installed = nvidia_apex.other_apex([folder]), nvidia_apex.other_apex(sys.path[1:])
     if other:
-        print("{}: warning: {} hides ampcompat's apex from this script".format(parser.prog, other), file=sys.stderr)
+        print(f"{parser.prog}: warning: {other} hides ampcompat's apex from this script", file=sys.stderr)
     elif installed and not nvidia_apex.is_nvidia_apex(installed):
-        print("{}: note: {}".format(parser.prog, nvidia_apex.describe(installed)), file=sys.stderr)
+        print(f"{parser.prog}: note: {nvidia_apex.describe(installed)}", file=sys.stderr)
 
 
 def _exec(command):

@@ -19,7 +19,7 @@ def selftest(arguments):
     device = stated.device or features.available_devices()[-1]
     if device.partition(":")[0] not in features.available_devices():
         available = ", ".join(features.available_devices())
-        parser.error("--device {}: not available to this torch, only {}.".format(device, available))
+        parser.error(f"--device {device}: not available to this torch, only {available}.")
     if stated.json:
         parser.write_file(stated.json, "")  # before the minutes that the checks take
     try:
@@ -29,5 +29,5 @@ def selftest(arguments):
         parser.error(str(error))
     if stated.json:
         parser.write_file(stated.json, runner.to_json(report))
-        print("wrote {}".format(stated.json))
+        print(f"wrote {stated.json}")
     return 1 if report["counts"].get("failed") else 0

@@ -156,7 +156,7 @@ def _time_in_turn(options, report, progress, runner):
 
     for number in rounds:
         turn = [_short(each, steps) for each in (planned if number % 2 == 0 else planned[::-1])]
-        runner.run(turn, 1, on_end, " timing {}".format(number + 1))
+        runner.run(turn, 1, on_end, f" timing {number + 1}")
 
 
 def _short(planned, steps):

@@ -70,7 +70,7 @@ def parse_variant(text):
     name = name.strip()
     if not colon or not re.match(r"[\w+][\w .+-]*$", name):
         raise argparse.ArgumentTypeError(
-            "{!r} is not NAME: OPTIONS, where the name has letters, digits, spaces and . _ + - only".format(text)
+            f"{text!r} is not NAME: OPTIONS, where the name has letters, digits, spaces and . _ + - only"
         )
     parser = CommandParser(prog="ampcompat ab", add_help=False)
     add_training_options(parser)
@@ -113,7 +113,7 @@ def _value(variant, name, text):
 
 def _checked_script(path):
     if not os.path.exists(path):
-        raise argparse.ArgumentTypeError("script not found: {!r}".format(path))
+        raise argparse.ArgumentTypeError(f"script not found: {path!r}")
     return path
 
 
@@ -135,7 +135,7 @@ def choose_rows(levels, variants, baseline, command=None):
     names = levels + [name for name, _ in variants]
     twice = [name for name in names if names.count(name) > 1 or name == UNCHANGED]
     if twice:
-        raise ValueError("two rows of the report have the name {!r}".format(twice[0]))
+        raise ValueError(f"two rows of the report have the name {twice[0]!r}")
     if baseline not in names + [UNCHANGED]:
         parse_level(baseline)
     rows = [(level, {"opt_level": level}) for level in levels] + variants

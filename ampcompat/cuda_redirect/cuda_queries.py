@@ -57,7 +57,7 @@ class CudaQueries:
 
     def get_device_name(self, device=None):
         """Return a name that shows the target."""
-        return "{} in place of CUDA (ampcompat)".format(self._target.type.upper())
+        return f"{self._target.type.upper()} in place of CUDA (ampcompat)"
 
     def get_device_properties(self, device=None):
         """Return ``DeviceProperties`` of this machine."""
@@ -139,10 +139,9 @@ class CudaQueries:
         """Set the state of the device's generator."""
         if new_state.numel() != self.get_rng_state().numel():
             raise AmpValueError(
-                "torch.cuda.set_rng_state got a state of {} bytes, and that of a generator of {} has {}: a state saved "
-                "on another device does not fit. Leave it out when you resume here.".format(
-                    new_state.numel(), self._target.type, self.get_rng_state().numel()
-                )
+                f"torch.cuda.set_rng_state got a state of {new_state.numel()} bytes, and that of a generator of "
+                f"{self._target.type} has {self.get_rng_state().numel()}: a state saved on another device does not "
+                "fit. Leave it out when you resume here."
             )
         module = self._target.module
         torch.default_generator.set_state(new_state) if module is None else module.set_rng_state(new_state)

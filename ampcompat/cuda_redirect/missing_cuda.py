@@ -60,7 +60,7 @@ def _is_of_cuda(error):
     """Return whether an error was raised in ``torch.cuda``, or says that there is no CUDA."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     module = frames[-1].f_globals.get("__name__") if frames else None
-    return "{}.".format(module).startswith("torch.cuda.") or bool(_MESSAGES.search(str(error)))
+    return f"{module}.".startswith("torch.cuda.") or bool(_MESSAGES.search(str(error)))
 
 
 def advise_at_exit():

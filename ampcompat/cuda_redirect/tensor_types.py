@@ -48,7 +48,7 @@ def _dtype_of(tensor_type):
 
 def tensor_type(target, original):
     """Replace ``Tensor.type``."""
-    own = "torch." if target.type == "cpu" else "torch.{}.".format(target.type)
+    own = "torch." if target.type == "cpu" else f"torch.{target.type}."
 
     @functools.wraps(original)
     def type(self, dtype=None, *args, **kwargs):

@@ -12,8 +12,8 @@ _CUDA_SOURCES = (".cu", ".cuh")
 def unsupported_error(name, target, why):
     """Return the error for something that needs a GPU."""
     return AmpNotImplementedError(
-        "{} cannot be redirected to {}: {}. `--device {}` redirects what has a counterpart there; leave this part of "
-        "the script out, or run it on a machine with CUDA.".format(name, target.type, why, target.type)
+        f"{name} cannot be redirected to {target.type}: {why}. `--device {target.type}` redirects what has a "
+        "counterpart there; leave this part of the script out, or run it on a machine with CUDA."
     )
 
 

@@ -31,7 +31,7 @@ __all__ = sorted(_MODULES)
 def __getattr__(name):
     """Import the module of a name when it is first used: the hooks import an installed mmcv, which is slow."""
     if name not in _MODULES:
-        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module("." + _MODULES[name], __name__), name)
     return globals().setdefault(name, found)
 

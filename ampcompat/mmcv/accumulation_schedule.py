@@ -29,7 +29,7 @@ class AccumulationSchedule:
 
     def __init__(self, length):
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise AmpValueError("cumulative_iters must be a whole number from 1 up, not {!r}.".format(length))
+            raise AmpValueError(f"cumulative_iters must be a whole number from 1 up, not {length!r}.")
         self.length = length
         self._run_start = 0
         self._next_iteration = None
@@ -46,8 +46,8 @@ class AccumulationSchedule:
         """
         if total is not None and iteration >= total:
             raise AmpValueError(
-                "Iteration {} (counted from 0) came in a run of {} in all: the runner's iter and max_iters do not fit "
-                "together.".format(iteration, total)
+                f"Iteration {iteration} (counted from 0) came in a run of {total} in all: the runner's iter and "
+                "max_iters do not fit together."
             )
         starts_run = iteration != self._next_iteration
         if starts_run:

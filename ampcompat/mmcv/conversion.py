@@ -102,4 +102,4 @@ def _needs_casts(norm, pair):
 
 def _check_module(caller, module):
     if not isinstance(module, torch.nn.Module):
-        raise AmpTypeError("{} expected a torch.nn.Module, not {}.".format(caller, type(module).__name__))
+        raise AmpTypeError(f"{caller} expected a torch.nn.Module, not {type(module).__name__}.")

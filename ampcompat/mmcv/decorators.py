@@ -67,7 +67,7 @@ def _decorated(decorator, method, types, apply_to, region, cast, cast_back):
                     decorator,
                     " and ".join(each.__name__ for each in types),
                     method.__qualname__,
-                    "a {}".format(type(args[0]).__name__) if args else "nothing",
+                    f"a {type(args[0]).__name__}" if args else "nothing",
                 )
             )
         session = session_access.session() if getattr(args[0], "fp16_enabled", False) else None
@@ -94,14 +94,14 @@ def _decorated(decorator, method, types, apply_to, region, cast, cast_back):
 def _names(apply_to):
     names = [apply_to] if isinstance(apply_to, str) else list(apply_to)
     if not all(isinstance(name, str) for name in names):
-        raise AmpTypeError("apply_to takes names of arguments, such as ('img',), not {!r}.".format(apply_to))
+        raise AmpTypeError(f"apply_to takes names of arguments, such as ('img',), not {apply_to!r}.")
     return names
 
 
 def _types(supported):
     types = supported if isinstance(supported, (tuple, list)) else (supported,)
     if not all(isinstance(each, type) for each in types):
-        raise AmpTypeError("supported_types takes classes, not {!r}.".format(supported))
+        raise AmpTypeError(f"supported_types takes classes, not {supported!r}.")
     return tuple(types)
 
 

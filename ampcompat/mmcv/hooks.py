@@ -34,9 +34,7 @@ class OptimizerHook(Hook):
     def __init__(self, grad_clip=None, detect_anomalous_params=False):
         super().__init__()
         if grad_clip is not None and not isinstance(grad_clip, dict):
-            raise AmpTypeError(
-                "grad_clip must be a dict such as dict(max_norm=35), or None, not {!r}.".format(grad_clip)
-            )
+            raise AmpTypeError(f"grad_clip must be a dict such as dict(max_norm=35), or None, not {grad_clip!r}.")
         self.grad_clip = grad_clip
         self.detect_anomalous_params = detect_anomalous_params
 
@@ -178,10 +176,9 @@ class Fp16OptimizerHook(OptimizerHook):
         inner = unwrap(model)
         if policy.casts_model and averages_gradients(model):
             raise AmpError(
-                "The model is wrapped in {}, whose gradient buffers are float32, and {} casts the weights. Call "
-                "amp.initialize(model, optimizer, opt_level={!r}) before wrapping it.".format(
-                    type(model).__name__, policy.opt_level, policy.opt_level
-                )
+                f"The model is wrapped in {type(model).__name__}, whose gradient buffers are float32, and "
+                f"{policy.opt_level} casts the weights. Call amp.initialize(model, optimizer, "
+                f"opt_level={policy.opt_level!r}) before wrapping it."
             )
         verbosity, session.verbosity = session.verbosity, 0  # MMCV prints no properties of a level
         try:
@@ -200,8 +197,8 @@ class Fp16OptimizerHook(OptimizerHook):
             return contextlib.nullcontext(_divide_loss(loss, position))
         if session is None or record_of(optimizer) is None:
             raise AmpError(
-                "{} has not prepared this optimizer. Call its before_run(runner) before the first iteration, and after "
-                "ampcompat.reset().".format(type(self).__name__)
+                f"{type(self).__name__} has not prepared this optimizer. Call its before_run(runner) before the first "
+                "iteration, and after ampcompat.reset()."
             )
         scaler = self.loss_scaler.scaler
         scalers = record_of(optimizer).configuration.scalers
@@ -241,8 +238,8 @@ def _optimizer_of(runner):
     optimizer = runner.optimizer
     if isinstance(optimizer, (dict, list, tuple)) or optimizer is None:
         raise AmpTypeError(
-            "An optimizer hook steps one optimizer, and runner.optimizer is a {}. For several optimizers write a hook "
-            "with amp.initialize and amp.scale_loss.".format(type(optimizer).__name__)
+            f"An optimizer hook steps one optimizer, and runner.optimizer is a {type(optimizer).__name__}. For several "
+            "optimizers write a hook with amp.initialize and amp.scale_loss."
         )
     return optimizer
 
@@ -252,8 +249,9 @@ def _loss_of(runner):
     loss = outputs.get("loss") if isinstance(outputs, dict) else None
     if not isinstance(loss, torch.Tensor):
         raise AmpTypeError(
-            "runner.outputs must be a dict with the loss, a tensor, under 'loss', not {}. The model's train_step "
-            "returns it.".format(sorted(outputs) if isinstance(outputs, dict) else type(outputs).__name__)
+            "runner.outputs must be a dict with the loss, a tensor, under 'loss', not "
+            f"{sorted(outputs) if isinstance(outputs, dict) else type(outputs).__name__}. The model's train_step "
+            "returns it."
         )
     return loss
 

@@ -48,9 +48,9 @@ class LossScaler:
         self, init_scale=2**32, mode=DYNAMIC, scale_factor=2.0, scale_window=1000, backoff_factor=None, min_scale=1.0
     ):
         if mode not in (DYNAMIC, STATIC):
-            raise AmpValueError('mode must be "dynamic" or "static", not {!r}.'.format(mode))
+            raise AmpValueError(f'mode must be "dynamic" or "static", not {mode!r}.')
         if not isinstance(scale_window, int) or scale_window < 1:
-            raise AmpValueError("scale_window must be a whole number from 1 up, not {!r}.".format(scale_window))
+            raise AmpValueError(f"scale_window must be a whole number from 1 up, not {scale_window!r}.")
         self.mode = mode
         self.scale_factor = parse_scale("scale_factor", scale_factor)
         self.scale_window = scale_window
@@ -58,9 +58,8 @@ class LossScaler:
         self.min_scale = min_scale
         if self.scale_factor <= 1.0 or self.backoff_factor >= 1.0:
             raise AmpValueError(
-                "A loss scale grows by more than 1 and backs off by less than 1, not by {:g} and {:g}.".format(
-                    self.scale_factor, self.backoff_factor
-                )
+                f"A loss scale grows by more than 1 and backs off by less than 1, not by {self.scale_factor:g} and "
+                f"{self.backoff_factor:g}."
             )
         scale = parse_scale("init_scale", init_scale)
         self.scaler = _CountingScaler(
@@ -150,7 +149,7 @@ class LossScaler:
         else:
             raise AmpError(
                 "A loss scaler's state has the keys of MMCV's LossScaler (cur_scale, cur_iter, …) or of torch's "
-                "GradScaler (scale, _growth_tracker, …), and this one has {}.".format(sorted(state_dict, key=str))
+                f"GradScaler (scale, _growth_tracker, …), and this one has {sorted(state_dict, key=str)}."
             )
         loaded = LossScaler(scale, min_scale=self.min_scale, **options)
         vars(self).update(vars(loaded))
@@ -173,7 +172,7 @@ def parse_loss_scale(loss_scale):
         return parse_loss_scale({})
     if not isinstance(loss_scale, dict):
         if isinstance(loss_scale, (bool, list, tuple)) or loss_scale is None:
-            raise AmpTypeError('loss_scale must be a number, "dynamic" or a dict, not {!r}.'.format(loss_scale))
+            raise AmpTypeError(f'loss_scale must be a number, "dynamic" or a dict, not {loss_scale!r}.')
         return LossScaler(parse_scale("loss_scale", loss_scale), mode=STATIC)
     unknown = set(loss_scale) - _MMCV_KEYS - set(_TORCH_KEYS) - {"init_scale", "enabled"}
     if unknown:

@@ -33,7 +33,7 @@ class Notices:
 
     def selected(self, defaults, policy):
         """Print the selected level: its description, its defaults, the options after the overrides."""
-        self.say("Selected optimization level {}: {}".format(policy.opt_level, policy.description))
+        self.say(f"Selected optimization level {policy.opt_level}: {policy.description}")
         self.say("Defaults of this level:")
         self._options(defaults)
         self.say("Options after overrides:")
@@ -41,73 +41,71 @@ class Notices:
 
     def _options(self, policy):
         for name, value in policy.options.items():
-            self.say("{:22} : {}".format(name, value))
+            self.say(f"{name:22} : {value}")
 
     def level_given_as_enabled(self, value, policy):
         """Print that a level was given by position, as ``enabled``, which any string turns on."""
         self.say(
-            "ampcompat: {0!r} was given as enabled, the third argument of amp.initialize, and the level is {1}. Write "
-            "opt_level={0!r}.".format(value, policy.opt_level)
+            f"ampcompat: {value!r} was given as enabled, the third argument of amp.initialize, and the level is "
+            f"{policy.opt_level}. Write opt_level={value!r}."
         )
 
     def overflow(self, loss_id, scaler):
         """Print that a step is skipped, in Apex's words, which scripts and log scrapers search for."""
         outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"
         outcome = outcome.format(scaler.loss_scale())
-        self.say("Gradient overflow.  Skipping step, loss scaler {} {}".format(loss_id, outcome))
+        self.say(f"Gradient overflow.  Skipping step, loss scaler {loss_id} {outcome}")
 
     def scaled_gradients_used(self, optimizer, scale):
         """Print that an optimizer steps on scaled gradients of a pass whose ``scale_loss`` did not get it."""
         self.say_once(
             ("scaled gradients", id(optimizer)),
-            "ampcompat: {}.step() uses gradients that are scaled by {:g}: they are from a backward pass whose "
-            "amp.scale_loss did not get this optimizer. Pass it there too, or call its zero_grad() before its own "
-            "backward pass.".format(type(optimizer).__name__, float(scale)),
+            f"ampcompat: {type(optimizer).__name__}.step() uses gradients that are scaled by {float(scale):g}: they "
+            "are from a backward pass whose amp.scale_loss did not get this optimizer. Pass it there too, or call its "
+            "zero_grad() before its own backward pass.",
         )
 
     def stepped_within_block(self, optimizer):
         """Print that an optimizer steps before its ``scale_loss`` block has unscaled the gradients."""
         self.say_once(
             "stepped within block",
-            "ampcompat: {}.step() was called within its amp.scale_loss block, where gradients are still scaled. Call "
-            "it after the block.".format(type(optimizer).__name__),
+            f"ampcompat: {type(optimizer).__name__}.step() was called within its amp.scale_loss block, where gradients "
+            "are still scaled. Call it after the block.",
         )
 
     def unscaled_gradients_used(self, optimizer):
         """Print that an optimizer steps on half gradients that were never scaled."""
         self.say_once(
             "unscaled gradients",
-            "ampcompat: {}.step() uses half gradients of a backward pass outside of amp.scale_loss. They are not "
-            "scaled, so small ones may have become 0. Write: with amp.scale_loss(loss, optimizer) as scaled_loss: "
-            "scaled_loss.backward()".format(type(optimizer).__name__),
+            f"ampcompat: {type(optimizer).__name__}.step() uses half gradients of a backward pass outside of "
+            "amp.scale_loss. They are not scaled, so small ones may have become 0. Write: with amp.scale_loss(loss, "
+            "optimizer) as scaled_loss: scaled_loss.backward()",
         )
 
     def optimizer_added(self, optimizer):
         """Print that an optimizer was passed to ``scale_loss`` but not to ``initialize``."""
         self.say(
-            "ampcompat: {} was not passed to amp.initialize and is initialized now. Pass it to amp.initialize, so that "
-            "its masters start from the float32 weights.".format(type(optimizer).__name__)
+            f"ampcompat: {type(optimizer).__name__} was not passed to amp.initialize and is initialized now. Pass it "
+            "to amp.initialize, so that its masters start from the float32 weights."
         )
 
     def policy_changed(self, policy, before):
         """Print that a later ``initialize`` has other options."""
         self.say(
-            "ampcompat: initialize was called with {} after {}. Each model computes at its own level. Outside of "
-            "models functions are cast if any of the levels is O1 or O4.".format(policy.opt_level, before.opt_level)
+            f"ampcompat: initialize was called with {policy.opt_level} after {before.opt_level}. Each model computes "
+            "at its own level. Outside of models functions are cast if any of the levels is O1 or O4."
         )
 
     def half_model(self, dtype, policy):
         """Print what precision the first weights of a half model have."""
         name = str(dtype).replace("torch.", "")
         if policy.casts_model and not policy.master_weights:
-            kept = "{} has no float32 weights".format(policy.opt_level)
+            kept = f"{policy.opt_level} has no float32 weights"
         else:
             kind = "master weights" if policy.master_weights else "weights"
-            kept = "its float32 {} start from these values, with the precision of {}".format(kind, name)
+            kept = f"its float32 {kind} start from these values, with the precision of {name}"
         self.say(
-            "ampcompat: a model has {} weights: {}. Load the checkpoint in float32 to start from exact ones.".format(
-                name, kept
-            )
+            f"ampcompat: a model has {name} weights: {kept}. Load the checkpoint in float32 to start from exact ones."
         )
 
     def options_ignored(self, names):
@@ -120,4 +118,4 @@ class Notices:
     def scaler_counts(self, found, used):
         """Print that a checkpoint has more or fewer loss scalers than are in use."""
         rest = "the others in the checkpoint are ignored" if found > used else "the others keep their initial state"
-        self.say("Warning: the amp state dict has {} loss scalers, and {} are in use: {}.".format(found, used, rest))
+        self.say(f"Warning: the amp state dict has {found} loss scalers, and {used} are in use: {rest}.")

@@ -62,7 +62,7 @@ class MemoryReport:
         if self.predicted is not None:
             columns.append(("predicted", self.predicted.by_kind, True))
             columns.append(("formula", self.predicted.formula_by_kind, True))
-        head = "Memory of one step at {}, {:,} params".format(self.level, self.num_params)
+        head = f"Memory of one step at {self.level}, {self.num_params:,} params"
         return "\n".join([head, report.table(columns, self.num_params)] + self.explanations)
 
     __str__ = table
@@ -94,7 +94,7 @@ def memory_report(
     models = checked_list(model, "memory_report", "model", "a torch.nn.Module or a list of them", is_module)
     optimizers = checked_list(optimizer, "memory_report", "optimizer", "an optimizer or a list of them", is_optimizer)
     if not callable(step):
-        raise AmpTypeError("memory_report expected step to be a function, not {}.".format(type(step).__name__))
+        raise AmpTypeError(f"memory_report expected step to be a function, not {type(step).__name__}.")
     session = process_state.current()
     if session is not None and not any(map(record_of, optimizers)):
         session = None
@@ -114,7 +114,7 @@ def _predicted(models, optimizers, policy):
     try:
         return during_training(models, optimizers, policy), []
     except AmpError as error:
-        return None, ["No prediction: {}".format(error)]
+        return None, [f"No prediction: {error}"]
 
 
 @hide_internal_frames
@@ -167,7 +167,7 @@ def estimate(
     _, policy = opt_levels.resolve(level, options, None, dtypes)
     sharding, ranks = _spread(model, checked_count("world_size must be", world_size), shard)
     if device not in ("cpu", "cuda"):
-        raise AmpValueError('device must be "cpu" or "cuda", not {!r}.'.format(device))
+        raise AmpValueError(f'device must be "cpu" or "cuda", not {device!r}.')
     if loss is not None:
         _check_function(loss, "loss to be a function: model -> loss")
         accumulate = checked_count("accumulate must be", accumulate)
@@ -191,7 +191,7 @@ def estimate(
 
 def _check_function(given, expected):
     if not callable(given):
-        raise AmpTypeError("estimate expected {}, not {}.".format(expected, type(given).__name__))
+        raise AmpTypeError(f"estimate expected {expected}, not {type(given).__name__}.")
 
 
 def _spread(model, world_size, shard):
@@ -203,8 +203,8 @@ def _spread(model, world_size, shard):
         return divided, Ranks(world_size, shard, divided.fullest)
     if isinstance(shard, str):
         if shard not in WAYS:
-            ways = ", ".join('"{}"'.format(way) for way in WAYS)
-            raise AmpValueError("shard must be {}, a list of modules or None, not {!r}.".format(ways, shard))
+            ways = ", ".join(f'"{way}"' for way in WAYS)
+            raise AmpValueError(f"shard must be {ways}, a list of modules or None, not {shard!r}.")
         return Sharding(model, world_size, "full", shard != "zero2"), Ranks(world_size, shard)
     blocks = checked_list(shard, "estimate", "shard", "a string, a list of modules or None", is_module)
     return Sharding(model, world_size, blocks), Ranks(world_size, blocks)

@@ -36,7 +36,7 @@ def advise(report):
     equivalences = equivalence.find(report, rows)
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
-        report.runs[level].verdict = text if kind == BASELINE else "{}: {}".format(kind, text)
+        report.runs[level].verdict = text if kind == BASELINE else f"{kind}: {text}"
         report.runs[level].equivalence = equivalences.get(level)
         report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
     told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
@@ -87,7 +87,7 @@ def _target_seconds(row):
 def _advice(report, rows):
     baseline = rows.get(report.baseline)
     if baseline is None or not baseline.steps:
-        return "No advice: the baseline {} recorded no steps to compare with.".format(report.baseline)
+        return f"No advice: the baseline {report.baseline} recorded no steps to compare with."
     others = [row for row in rows.values() if row is not baseline]
     if not others:
         return "No advice: only the baseline was run."
@@ -95,14 +95,14 @@ def _advice(report, rows):
         sentence = "No advice: the baseline {} is no measure: {}. Fix that first: another level cannot help."
         return sentence.format(report.baseline, baseline.verdict.text)
     if all(row.verdict.kind == NOT_JUDGED for row in others):
-        return "No advice: no level was judged ({}: {}).".format(others[0].level, others[0].verdict.text)
+        return f"No advice: no level was judged ({others[0].level}: {others[0].verdict.text})."
     best = best_level(rows)
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     if emulates_half(report) and accepted:
         return _without_speed(accepted, baseline)
     if best is None or (accepted and not any(row.speed for row in accepted)):
         told = ", ".join(row.level for row in accepted) or "none"
-        return "No advice: no times were taken that could be compared. Accepted: {}.".format(told)
+        return f"No advice: no times were taken that could be compared. Accepted: {told}."
     return _recommended(best, baseline, rows, time_to_target.describe(report))
 
 
@@ -110,7 +110,7 @@ def _of_scripts(report, rows):
     """Return whether each script trains as the baseline's does, one sentence each, and how long their steps take."""
     name, baseline = name_of(report, report.baseline), rows[report.baseline]
     if baseline.verdict.kind != BASELINE:
-        return ["{} is no measure: {}.".format(name, baseline.verdict.text)]
+        return [f"{name} is no measure: {baseline.verdict.text}."]
     found = []
     for row in rows.values():
         verdict, ends = row.verdict, list(row.verdict.ends.values())
@@ -118,15 +118,15 @@ def _of_scripts(report, rows):
             values = "{} within {}".format("losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends))))
             variation = max(each.variation for each in ends)
             seeds = percent(variation) if variation else "no more than the losses scatter"
-            found.append("{} trains like {}: {}, seeds differ by {}.".format(row.level, name, values, seeds))
+            found.append(f"{row.level} trains like {name}: {values}, seeds differ by {seeds}.")
         elif verdict.kind == REJECTED:
-            found.append("{} does not train like {}: {}.".format(row.level, name, verdict.text))
+            found.append(f"{row.level} does not train like {name}: {verdict.text}.")
         elif verdict.kind == NOT_JUDGED:
             sentence = "Whether {} trains like {} was not judged: {}."
             found.append(sentence.format(row.level, name, verdict.text))
         if row.seconds and baseline.seconds and row is not baseline:
             times = milliseconds(row.seconds), milliseconds(baseline.seconds)
-            found.append("A step takes {} ms, that of {} {} ms.".format(times[0], name, times[1]))
+            found.append(f"A step takes {times[0]} ms, that of {name} {times[1]} ms.")
     return found + ([EMULATED_SCRIPTS] if emulates_half(report) and any(row.seconds for row in rows.values()) else [])
 
 
@@ -139,36 +139,36 @@ def _without_speed(accepted, baseline):
     told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline))
     if _saved(least, baseline) > 0:
-        told += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+        told += f" Short of memory: {least.level}{_memory(least, baseline)}."
     return told + " Which is fastest is seen on a GPU only: this CPU emulates half precision."
 
 
 def _recommended(best, baseline, rows, goal):
     own, reference = _target_seconds(best), _target_seconds(baseline)
     if best is not baseline:
-        timed = "" if reference is None else "; {}: {}".format(baseline.level, seconds(reference))
+        timed = "" if reference is None else f"; {baseline.level}: {seconds(reference)}"
         if _is_in_scatter(best, baseline):
-            reason = "as fast as {} within the scatter of step times".format(baseline.level)
-            return "Take {}: {}{}.".format(best.level, reason, _memory(best, baseline))
+            reason = f"as fast as {baseline.level} within the scatter of step times"
+            return f"Take {best.level}: {reason}{_memory(best, baseline)}."
         if own is None:
             reason = "the fastest of those accepted"
         else:
             accepted = [_target_seconds(row) for row in rows.values() if row.verdict.kind == ACCEPTED and row.speed]
             is_first = own == min(each for each in accepted if each is not None)
-            place = "the first" if is_first else "within {} of the first".format(percent(EQUAL_TIME))
-            reason = "{} to reach {} ({}{})".format(place, goal, seconds(own), timed)
+            place = "the first" if is_first else f"within {percent(EQUAL_TIME)} of the first"
+            reason = f"{place} to reach {goal} ({seconds(own)}{timed})"
         text = "Take {}: {}, {:.2f} times the speed{}."
         return text.format(best.level, reason, best.speed, _memory(best, baseline))
-    reason = "is faster here" if reference is None else "reaches {} earlier".format(goal)
+    reason = "is faster here" if reference is None else f"reaches {goal} earlier"
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     if any(_is_in_scatter(row, baseline) for row in accepted if row.seconds):
         reason += " beyond the scatter of step times"
-    text = "Take {}: no accepted level {}.".format(baseline.level, reason)
+    text = f"Take {baseline.level}: no accepted level {reason}."
     if accepted:
         text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
     if _saved(least, baseline) > 0:
-        text += " Short of memory: {}{}.".format(least.level, _memory(least, baseline))
+        text += f" Short of memory: {least.level}{_memory(least, baseline)}."
     return text
 
 
@@ -224,7 +224,7 @@ def _remarks(report, rows):
     remarks = []
     measured = [row.to_target for row in rows.values() if row.to_target is not None]
     if report.environment.get("target") and measured and not any(each.is_reached for each in measured):
-        remarks.append("No level reached the target, {}.".format(time_to_target.describe(report)))
+        remarks.append(f"No level reached the target, {time_to_target.describe(report)}.")
     if report.environment.get("jobs", 1) != 1:
         remarks.append(SIDE_BY_SIDE)
     once = [row.level for row in rows.values() if row.speed and row.interval is None]

@@ -41,7 +41,7 @@ def describe(name, run):
     """Return the name of a series for people."""
     kind, own = name
     several = len(run.loss_ids()) > 1
-    return own if kind == "metric" else "loss {}".format(own) if several else "loss"
+    return own if kind == "metric" else f"loss {own}" if several else "loss"
 
 
 def points(run, name):

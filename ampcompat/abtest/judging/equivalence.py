@@ -39,7 +39,7 @@ def parse(text):
     except (TypeError, ValueError):
         value = math.nan
     if not 0.0 < value < 1.0:
-        raise AmpValueError("The tolerance {!r} is no share between 0 and 1, such as 0.01 for 1 %.".format(text))
+        raise AmpValueError(f"The tolerance {text!r} is no share between 0 and 1, such as 0.01 for 1 %.")
     return value
 
 
@@ -106,12 +106,12 @@ def _seeds_needed(seeds, deviation, room):
 def tell(name, found, tolerance):
     """Return a result in one sentence. ``name``: of the row; ``tolerance``: as a share."""
     seeds = "{} seed{}".format(found.seeds, "" if found.seeds == 1 else "s")
-    told = "{}: equivalence within {} is {}".format(name, percent(tolerance), found.result)
-    told += " with {}".format(seeds) if found.result == NOT_SHOWN else ""
+    told = f"{name}: equivalence within {percent(tolerance)} is {found.result}"
+    told += f" with {seeds}" if found.result == NOT_SHOWN else ""
     if found.interval is not None:
         values = [signed_percent(each) for each in (found.difference,) + tuple(found.interval)]
         told += ": the difference is {} ({} to {})".format(*values)
     if found.result == NOT_SHOWN and found.seeds_needed is not None:
         most = "" if found.seeds >= 3 else "at most "
-        return told + "; {}{} seeds would do, if it stays what it is".format(most, found.seeds_needed)
+        return told + f"; {most}{found.seeds_needed} seeds would do, if it stays what it is"
     return told + ("; no number of seeds would show it" if found.result == NOT_SHOWN and found.interval else "")

@@ -16,7 +16,7 @@ def failure(run):
     for index, each in enumerate([run] + run.repeats):
         found = _failure_of_one(each)
         if found:
-            return found + (" (repeat {})".format(index + 1) if index else "")
+            return found + (f" (repeat {index + 1})" if index else "")
     return None
 
 
@@ -28,10 +28,10 @@ def _failure_of_one(run):
         return "its {} {} from step {} on".format(*_nonfinite_losses(run, starts), min(starts.values()))
     steps, skipped = len(run.step_seconds), len(run.skipped)
     if steps and skipped == steps:
-        return "every one of its {} steps was skipped".format(skipped)
+        return f"every one of its {skipped} steps was skipped"
     late = [step for step in run.skipped if step >= SCALE_WARM_UP]
     if late and skipped > MAX_SKIPPED_SHARE * steps:
-        return "{} of its {} steps were skipped, the last at step {}".format(skipped, steps, late[-1])
+        return f"{skipped} of its {steps} steps were skipped, the last at step {late[-1]}"
     return None
 
 

@@ -51,4 +51,4 @@ def search(names, is_accepted):
 
 def argument(names):
     """Return the argument to paste into ``amp.initialize``."""
-    return "keep_fp32=[{}]".format(", ".join('"{}"'.format(name) for name in names))
+    return "keep_fp32=[{}]".format(", ".join(f'"{name}"' for name in names))

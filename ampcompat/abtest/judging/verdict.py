@@ -114,7 +114,7 @@ def _broken(baseline):
     for name in curves.series_names(baseline):
         first, last = curves.begin_and_end(baseline, name) or (0.0, 0.0)
         if name[0] == "loss" and is_alone(baseline) and last > DIVERGED * max(first, 0.0) > 0:
-            return "its own loss diverges, from {} to {}".format(number(first), number(last))
+            return f"its own loss diverges, from {number(first)} to {number(last)}"
     return None
 
 
@@ -132,14 +132,14 @@ def _of_level(run, baseline, broken, data_agree):
     if baseline is None:
         return Verdict(NOT_JUDGED, "there is no baseline")
     if broken is not None:
-        return Verdict(NOT_JUDGED, "the baseline is no measure: {}".format(broken))
+        return Verdict(NOT_JUDGED, f"the baseline is no measure: {broken}")
     if baseline.status == "interrupted":
-        return Verdict(NOT_JUDGED, "the baseline was interrupted after {} steps".format(len(baseline.step_seconds)))
+        return Verdict(NOT_JUDGED, f"the baseline was interrupted after {len(baseline.step_seconds)} steps")
     updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
     if run.status == "interrupted":
-        return Verdict(NOT_JUDGED, "interrupted after {} steps".format(len(run.step_seconds)))
+        return Verdict(NOT_JUDGED, f"interrupted after {len(run.step_seconds)} steps")
     if updates < curves.MIN_UPDATES:
-        return Verdict(NOT_JUDGED, "{} updates are too few, {} are needed".format(updates, curves.MIN_UPDATES))
+        return Verdict(NOT_JUDGED, f"{updates} updates are too few, {curves.MIN_UPDATES} are needed")
     differing = None if data_agree else _different_data(run, baseline)
     if differing:
         return Verdict(NOT_JUDGED, differing)
@@ -170,14 +170,12 @@ def _told_apart(run, baseline, gap):
     step = 0 if gap > FIRST_LOSS else max(finite, key=lambda each: _relative_gap(pairs[each]))
     skipped = min(set(run.skipped) ^ set(baseline.skipped), default=step)
     if gap <= SIMILAR_FIRST_LOSS and skipped < step:
-        told, cure = "runs part after step {}, which was skipped".format(skipped), "train more evenly, or seed"
+        told, cure = f"runs part after step {skipped}, which was skipped", "train more evenly, or seed"
     else:
         told, cure = "runs saw different data", "seed"
-    loss = "first loss" if step == 0 else "loss of step {}".format(step)
+    loss = "first loss" if step == 0 else f"loss of step {step}"
     own, reference = map(number, pairs[step])
-    return "{}: with equal seeds the {} is {}, the baseline's {}; {} every generator".format(
-        told, loss, own, reference, cure
-    )
+    return f"{told}: with equal seeds the {loss} is {own}, the baseline's {reference}; {cure} every generator"
 
 
 def _are_unrelated(run, baseline, gap):
@@ -198,7 +196,7 @@ def _compared(differences, progress):
     if not differences:
         return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
     kind, text = _kind_and_text(differences)
-    return Verdict(kind, text if progress else "{}; {}".format(text, ALIKE), tuple(differences), progress)
+    return Verdict(kind, text if progress else f"{text}; {ALIKE}", tuple(differences), progress)
 
 
 def _kind_and_text(differences):
@@ -206,17 +204,17 @@ def _kind_and_text(differences):
     rejected = [each for each in differences if each.is_rejected]
     worst = max(differences, key=lambda each: each.excess)
     if worst.variation is None:
-        return NOT_JUDGED, "{}; without a control there is no measure".format(_told(worst))
+        return NOT_JUDGED, f"{_told(worst)}; without a control there is no measure"
     if worst.variation > MAX_VARIATION:
         text = "the baseline's own seeds are {} apart: train longer, or more evenly"
         return NOT_JUDGED, text.format(percent(worst.variation))
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
-        return REJECTED, "{}, {}".format(_told(worst), _seeds(worst))
+        return REJECTED, f"{_told(worst)}, {_seeds(worst)}"
     if all(each.is_accepted for each in differences):
         return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
     worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
-    return NOT_JUDGED, "{}, {}: {}".format(_told(worst), _seeds(worst), _missing(worst))
+    return NOT_JUDGED, f"{_told(worst)}, {_seeds(worst)}: {_missing(worst)}"
 
 
 def _missing(difference):
@@ -231,23 +229,21 @@ def _missing(difference):
 
 def _accepted_text(end):
     if end.value < -end.allowed:
-        return "{}: lower, not worse".format(_told(end))
+        return f"{_told(end)}: lower, not worse"
     if end.value <= end.variation:
-        return "within seed-to-seed variation: {}, {}".format(_told(end), _seeds(end))
+        return f"within seed-to-seed variation: {_told(end)}, {_seeds(end)}"
     if end.value <= end.allowed:
-        return "{}, within the {} that are allowed".format(_told(end), percent(end.allowed))
-    return "{}, no more than the losses of a window scatter: \u00b1 {}".format(
-        _told(end), percent(NOISE_ERRORS * end.noise)
-    )
+        return f"{_told(end)}, within the {percent(end.allowed)} that are allowed"
+    return f"{_told(end)}, no more than the losses of a window scatter: \u00b1 {percent(NOISE_ERRORS * end.noise)}"
 
 
 def _seeds(difference):
     variation = difference.variation
-    return "seeds differ by {}".format(percent(variation)) if variation else "seeds by no more than the losses scatter"
+    return f"seeds differ by {percent(variation)}" if variation else "seeds by no more than the losses scatter"
 
 
 def _told(difference):
     """Return a difference for people: "loss ends 3 % over the baseline's"."""
     share, where = abs(difference.signed), "over" if difference.signed > 0 else "under"
-    told = "far over" if math.isinf(share) else "{} {}".format(percent(share), where) if share else "at"
-    return "{} {} {} the baseline's".format(difference.series, difference.what, told)
+    told = "far over" if math.isinf(share) else f"{percent(share)} {where}" if share else "at"
+    return f"{difference.series} {difference.what} {told} the baseline's"

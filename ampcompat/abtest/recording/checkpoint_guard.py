@@ -72,7 +72,7 @@ def _path_of(file):
 
 def _refusal(path, other):
     return (
-        "this run would go on from {}, the checkpoint of the run {}, and could not be compared. Give each run files of "
-        "its own: {} in the script's arguments is replaced by the run's name, as in --output runs/{}; or let the "
-        "script not resume".format(path, other, PLACEHOLDER, PLACEHOLDER)
+        f"this run would go on from {path}, the checkpoint of the run {other}, and could not be compared. Give each "
+        f"run files of its own: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
+        f"runs/{PLACEHOLDER}; or let the script not resume"
     )

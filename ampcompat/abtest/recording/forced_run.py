@@ -141,7 +141,7 @@ def run_to_end(recorder, function, hidden_files):
 
 
 def _describe_exit(code):
-    return "it left with exit code {}".format(code) if isinstance(code, int) else str(code).strip() or "it left"
+    return f"it left with exit code {code}" if isinstance(code, int) else str(code).strip() or "it left"
 
 
 def _failure(error, hidden_files):
@@ -153,8 +153,8 @@ def _failure(error, hidden_files):
     message = (str(error).strip().splitlines() or [""])[0]
     name = type(error).__name__
     if isinstance(error, FileExistsError):
-        message += "; {} in the script's arguments is replaced by the run's name".format(PLACEHOLDER)
-    return {"end": "failed", "error": "{}: {}".format(name, message) if message else name, "traceback": "".join(lines)}
+        message += f"; {PLACEHOLDER} in the script's arguments is replaced by the run's name"
+    return {"end": "failed", "error": f"{name}: {message}" if message else name, "traceback": "".join(lines)}
 
 
 def _missing(recorder):
@@ -164,7 +164,7 @@ def _missing(recorder):
     if recorder.run.step_seconds:
         return None
     loaded = " and ".join(os.path.relpath(path) for path in recorder.loaded)
-    return NO_STEP + (", after it had loaded {}: is that a training that has ended?".format(loaded) if loaded else "")
+    return NO_STEP + (f", after it had loaded {loaded}: is that a training that has ended?" if loaded else "")
 
 
 def environment():
@@ -185,7 +185,7 @@ def machine():
             name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
-    return "{}, {} cores".format(name, os.cpu_count())
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def device_name(device):
@@ -193,10 +193,10 @@ def device_name(device):
     if device is None:
         return None
     if device.type == "cuda":
-        return "cuda ({})".format(torch.cuda.get_device_name(device))
+        return f"cuda ({torch.cuda.get_device_name(device)})"
     if device.type != "cpu":
         return device.type
     halves = (("float16", torch.float16), ("bfloat16", torch.bfloat16))
     emulated = " and ".join(name for name, dtype in halves if half_emulation.is_wanted(dtype))
-    told = ", {} emulated in float32".format(emulated) if emulated else ""
-    return "cpu (threads: {}{})".format(torch.get_num_threads(), told)
+    told = f", {emulated} emulated in float32" if emulated else ""
+    return f"cpu (threads: {torch.get_num_threads()}{told})"

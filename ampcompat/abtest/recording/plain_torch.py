@@ -196,7 +196,7 @@ def limit_steps(recorder, patches):
         if not recorder.is_initialized and not _is_amp_in_use():
             counts[optimizer] = counts.get(optimizer, 0) + 1
             if counts[optimizer] == recorder.limit:
-                raise StepLimitReached("{} steps were made without amp".format(recorder.limit))
+                raise StepLimitReached(f"{recorder.limit} steps were made without amp")
 
     patches.defer(optim.register_optimizer_step_post_hook(after_step).remove)
 

@@ -111,7 +111,7 @@ class Recorder(Observer):
             self._record_step()
             self.is_full = self._count == self.limit
         if self.is_full:
-            raise StepLimitReached("{} steps were requested".format(self.limit))
+            raise StepLimitReached(f"{self.limit} steps were requested")
 
     def _record_step(self):
         losses = [[loss_id, _mean(loss)] for loss_id, loss, _ in self._passes]

@@ -122,7 +122,7 @@ def _runs(named):
     """Yield (level, fields of its rows, run) of every level of every report."""
     for name, report in named:
         for level, run in report.runs.items():
-            yield level, {"run": "{} {}".format(level, name).strip(), "report": name}, run
+            yield level, {"run": f"{level} {name}".strip(), "report": name}, run
 
 
 def _palette(named):
@@ -175,13 +175,13 @@ def _values(named, name, names):
     rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
     kind, own = name
     losses = [each for each in names if each[0] == "loss"]
-    title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else "Loss {}".format(own)
+    title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else f"Loss {own}"
     caption = "By optimizer step; pale lines are further seeds, wide ones lie under others. Gaps are inf or nan."
     spec = _filled("loss", rows, named)
     spec["layer"][0]["encoding"]["y"]["axis"]["title"] = title.lower()
     sizes = [row["value"] for row in rows if (row["value"] or 0.0) > 0]
     spec["params"][1]["value"] = bool(sizes) and max(sizes) > LOGARITHMIC * min(sizes)
-    return Chart("{}-{}".format(kind, own), title, caption, spec)
+    return Chart(f"{kind}-{own}", title, caption, spec)
 
 
 def _rows(points, **fields):
@@ -195,7 +195,7 @@ def _rows(points, **fields):
 
 
 def _rounded(value):
-    return float("{:.5g}".format(value)) if math.isfinite(value) else None
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _differences(named):
@@ -266,7 +266,7 @@ def _memory(named):
     if any("formula" in row for row in rows):
         spec["layer"].append(_read("formula"))
         caption += " The line across a bar is where its other kinds end by the formula."
-    spec["encoding"]["x"]["title"] = "{} at the peak".format(unit)
+    spec["encoding"]["x"]["title"] = f"{unit} at the peak"
     return Chart("memory", "Memory", caption, spec)
 
 

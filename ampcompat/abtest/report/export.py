@@ -18,7 +18,7 @@ def rows(report):
                 for step, value in curves.points(each, name):
                     yield level, repeat, "/".join(map(str, name)), step, value
             for step, loss_id, value in each.scale:
-                yield level, repeat, "scale/{}".format(loss_id), step, value
+                yield level, repeat, f"scale/{loss_id}", step, value
 
 
 def to_csv(report):
@@ -42,7 +42,7 @@ def to_tensorboard(report, folder):
     writers = {}
     for level, repeat, series, step, value in rows(report):
         if (level, repeat) not in writers:
-            writers[level, repeat] = SummaryWriter(os.path.join(folder, "{}-{}".format(level, repeat)))
+            writers[level, repeat] = SummaryWriter(os.path.join(folder, f"{level}-{repeat}"))
         writers[level, repeat].add_scalar(series, value, step)
     for writer in writers.values():
         writer.close()

@@ -42,7 +42,7 @@ def to_html(reports, summaries=None, drawn=None, live=None):
     legend = charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
-        title=row_names.title(reports[0][1]) if len(reports) == 1 else "{} runs".format(len(reports)),
+        title=row_names.title(reports[0][1]) if len(reports) == 1 else f"{len(reports)} runs",
         parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
         command=_command,
         tables=tables,
@@ -72,14 +72,14 @@ def _command(report, summary):
     """Return the command that trains at the recommended level, or None; variants are no levels."""
     script, best = report.environment.get("script"), best_level(summary)
     if script and report.advice.startswith("Take ") and best is not None and best.level in charts.COLOURS:
-        return "python -m ampcompat run --opt-level {} {}".format(shlex.quote(best.level), script)
+        return f"python -m ampcompat run --opt-level {shlex.quote(best.level)} {script}"
     return None
 
 
 def _figure(chart, has_picture):
     picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
-    label = html.escape(_allowed("{}. {}".format(chart.title, chart.caption)))
-    picture = picture.replace("<svg ", '<svg role="img" aria-label="{}" '.format(label), 1)
+    label = html.escape(_allowed(f"{chart.title}. {chart.caption}"))
+    picture = picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
     return dict(chart._asdict(), picture=picture, spec=packed(charts.interactive(chart.spec)))
 
 

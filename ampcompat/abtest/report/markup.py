@@ -50,7 +50,7 @@ def _table(report, summary):
     tolerance = report.environment.get("tolerance")
     if tolerance is not None and any(run.equivalence for run in report.runs.values()):
         found = {name_of(report, level): run.equivalence for level, run in report.runs.items()}
-        columns.append("within {}".format(percent(equivalence.parse(tolerance))))
+        columns.append(f"within {percent(equivalence.parse(tolerance))}")
         rows = [row + [found[row[0]].result if found.get(row[0]) else ""] for row in rows]
     return columns, rows, table.left
 
@@ -59,8 +59,8 @@ def _notes(report):
     """Return what was measured, where, and what the columns mean, one sentence each."""
     values, runs = report.environment, report.runs.values()
     seeds = sorted({1 + len(run.repeats) for run in runs})
-    told = "{} to {}".format(seeds[0], seeds[-1]) if len(seeds) > 1 else "".join(map(str, seeds)) or "no"
-    versions = ["{} {}".format(name, values[name]) for name in ("torch", "ampcompat", "python") if values.get(name)]
+    told = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds)) or "no"
+    versions = [f"{name} {values[name]}" for name in ("torch", "ampcompat", "python") if values.get(name)]
     words = [values.get("machine"), values.get("device")] + versions
     words += ["{} seeds from {}".format(told, values.get("seed"))]
     words += ["commit {}".format(values["commit"])] if values.get("commit") else []
@@ -68,8 +68,8 @@ def _notes(report):
     if values.get("script"):
         notes.insert(0, "{}.".format(values["script"]))
     rounds = max([len(run.timings or []) for run in runs], default=0)
-    of_speed = ", with 95 % intervals of {} rounds".format(rounds) if rounds > 1 else ""
-    notes.append("Losses: medians of the last tenth, \u00b1 half the range over seeds; speeds{}.".format(of_speed))
+    of_speed = f", with 95 % intervals of {rounds} rounds" if rounds > 1 else ""
+    notes.append(f"Losses: medians of the last tenth, \u00b1 half the range over seeds; speeds{of_speed}.")
     return notes + ([tables.EMULATED] if emulates_half(report) else [])
 
 

@@ -20,9 +20,9 @@ def number(value, digits=4):
     if not math.isfinite(value):
         return repr(value)
     if value != 0 and not 1e-4 <= abs(value) < 1e7:
-        return "{:.2e}".format(value)
+        return f"{value:.2e}"
     told = "{:.{}g}".format(value, digits)
-    return told if "e" not in told else "{:.0f}".format(value)
+    return told if "e" not in told else f"{value:.0f}"
 
 
 @_of_known
@@ -33,7 +33,7 @@ def percent(share):
     hundredths = 100.0 * min(share, LARGEST_SHARE)
     if hundredths == 0:
         return "0 %"
-    told = "{:.0f} %".format(hundredths) if abs(hundredths) >= 10 else "{:.2g} %".format(hundredths)
+    told = f"{hundredths:.0f} %" if abs(hundredths) >= 10 else f"{hundredths:.2g} %"
     return ">" + told if share > LARGEST_SHARE else told
 
 
@@ -52,13 +52,13 @@ def size(count):
         if abs(value) < 1000:
             break
         value, unit = value / 1024, "GiB"
-    return "{:.0f} {}".format(value, unit) if abs(value) >= 100 or unit == "B" else "{:.3g} {}".format(value, unit)
+    return f"{value:.0f} {unit}" if abs(value) >= 100 or unit == "B" else f"{value:.3g} {unit}"
 
 
 @_of_known
 def scale(value):
     """Return a loss scale: without decimals where it is whole."""
-    return "{:g}".format(value) if value < 1e6 else "2^{:g}".format(math.log2(value))
+    return f"{value:g}" if value < 1e6 else f"2^{math.log2(value):g}"
 
 
 @_of_known
@@ -69,11 +69,11 @@ def milliseconds(seconds):
 
 def seconds(value):
     """Return seconds with three digits, from 100 on as 12:30 or 1:02:03."""
-    return "{} s".format(number(value, 3)) if value < 100 else duration(value)
+    return f"{number(value, 3)} s" if value < 100 else duration(value)
 
 
 def duration(seconds):
     """Return seconds as 0:07, 12:30 or 1:02:03."""
     minutes, seconds = divmod(int(round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return "{}:{:02d}:{:02d}".format(hours, minutes, seconds) if hours else "{}:{:02d}".format(minutes, seconds)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

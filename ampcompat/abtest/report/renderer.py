@@ -47,7 +47,7 @@ def format_of(path):
     kind = os.path.splitext(str(path))[1].lower().lstrip(".")
     if kind not in FORMATS:
         formats = ", ".join("." + name for name in FORMATS)
-        raise AmpError("Cannot draw {}: its ending must be one of {}.".format(path, formats))
+        raise AmpError(f"Cannot draw {path}: its ending must be one of {formats}.")
     return kind
 
 

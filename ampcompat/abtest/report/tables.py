@@ -58,9 +58,9 @@ def _level(name, row, run, fastest, several):
         milliseconds(row.seconds),
         speed,
         _to_target(row.to_target),
-        "{:.0f}".format(row.rate) if row.rate else UNKNOWN,
+        f"{row.rate:.0f}" if row.rate else UNKNOWN,
         size(row.peak),
-        "{}/{}".format(row.skipped, row.steps) if row.steps else UNKNOWN,
+        f"{row.skipped}/{row.steps}" if row.steps else UNKNOWN,
     ]
     losses = row.losses or {0: LossEnd()}
     found = [([str(loss_id)] if several else []) + _ends_at(each) for loss_id, each in losses.items()]
@@ -74,11 +74,11 @@ def _speed(row):
         return "\u00d7 1.00"
     low, high = row.interval or (0.0, 2.0)
     told = "{} {:.2f}".format("~" if low <= 1.0 <= high else "\u00d7", row.speed)
-    return told if row.interval is None else "{} \u00b1 {}".format(told, percent(math.sqrt(high / low) - 1))
+    return told if row.interval is None else f"{told} \u00b1 {percent(math.sqrt(high / low) - 1)}"
 
 
 def _ends_at(loss):
-    spread = " \u00b1 {}".format(number(loss.spread, 2)) if loss.spread is not None else ""
+    spread = f" \u00b1 {number(loss.spread, 2)}" if loss.spread is not None else ""
     return [number(loss.end) + spread, signed_percent(loss.difference)]
 
 
@@ -87,7 +87,7 @@ def _to_target(found):
         return UNKNOWN
     if not found.is_reached:
         return "not reached"
-    return "{:g} steps".format(median(found.steps)) if found.median_seconds is None else seconds(found.median_seconds)
+    return f"{median(found.steps):g} steps" if found.median_seconds is None else seconds(found.median_seconds)
 
 
 def equivalences(report):
@@ -113,7 +113,7 @@ def _equivalence_table(report):
             rows.append([name_of(report, level), found.result, *values, str(found.seeds), needed])
     if not rows or _tolerance(report) is None:
         return []
-    title = "Equivalence within {}".format(percent(_tolerance(report)))
+    title = f"Equivalence within {percent(_tolerance(report))}"
     columns = [noun(report), "result", "difference", "from", "to", "seeds", "seeds needed"]
     return [Table(title, columns, rows, 2, [])]
 
@@ -123,10 +123,10 @@ def targets(report, summary):
     rows = []
     for level, row in summary.items():
         if row.to_target is not None:
-            reached = "{} of {} seeds".format(len(row.to_target.steps), row.to_target.seeds)
+            reached = f"{len(row.to_target.steps)} of {row.to_target.seeds} seeds"
             values = [row.to_target.steps, row.to_target.samples, row.to_target.seconds]
             rows.append([level, reached] + [_median_and_range(each) for each in values])
-    title = "Time to target: {}, smoothed".format(time_to_target.describe(report))
+    title = f"Time to target: {time_to_target.describe(report)}, smoothed"
     return [Table(title, ["level", "reached by", "steps", "samples", "seconds"], rows, 2, [])] if rows else []
 
 
@@ -223,4 +223,4 @@ def heading_parts(report):
     values = report.environment
     words = [str(values[name]) for name in ("script", "device") if values.get(name)]
     named = [name for name in ("torch", "dtypes", "seed") if values.get(name) is not None]
-    return words + ["{} {}".format(name, values[name]) for name in named]
+    return words + [f"{name} {values[name]}" for name in named]

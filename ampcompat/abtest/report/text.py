@@ -34,7 +34,7 @@ def to_text(report, width=100, details=False, summary=None):
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
         blocks.append(_sentences(_overflows(report), width))
-        told = ["{}: {}".format(level, run.verdict) for level, run in report.runs.items() if run.verdict]
+        told = [f"{level}: {run.verdict}" for level, run in report.runs.items() if run.verdict]
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
         told += _reasons(report, summary)
@@ -61,7 +61,7 @@ def _reasons(report, summary):
     for level, row in summary.items():
         is_plain = row.kind == ACCEPTED and row.verdict.progress and len(row.losses) < 2
         if level not in explained and row.kind != "interrupted" and not is_plain and not are_scripts(report):
-            found.setdefault("{}: {}".format(row.kind, row.verdict.text), []).append(level)
+            found.setdefault(f"{row.kind}: {row.verdict.text}", []).append(level)
     return ["{}: {}".format(", ".join(levels), text) for text, levels in found.items()]
 
 
@@ -71,7 +71,7 @@ def _faults(report):
     for level, run in report.runs.items():
         fault = failure(run)
         if fault is None and run.error not in (None, run.status):
-            fault = "{}: {}".format(run.status, run.error)
+            fault = f"{run.status}: {run.error}"
         if fault is not None:
             found.setdefault(fault, []).append(level)
     return found
@@ -80,7 +80,7 @@ def _faults(report):
 def _overflows(report):
     causes = [": ".join(each) for each in tables.overflows(report) if not each[1].startswith(SAME_CAUSE)]
     rest = len(causes) - MAX_CAUSES
-    return causes[:MAX_CAUSES] + (["{} more causes of skipped steps".format(rest)] if rest > 0 else [])
+    return causes[:MAX_CAUSES] + ([f"{rest} more causes of skipped steps"] if rest > 0 else [])
 
 
 def _sentences(lines, width):

@@ -49,9 +49,9 @@ def _read_plan(folder):
         runs = [(PlannedRun(**each["run"]), each["identity"]) for each in tree["runs"]]
         return Report(environment=dict(tree["environment"]), baseline=str(tree["baseline"])), runs
     except OSError as error:
-        raise AmpError("{}: {}. Expected a folder of `ampcompat ab --plan`.".format(path, error.strerror)) from None
+        raise AmpError(f"{path}: {error.strerror}. Expected a folder of `ampcompat ab --plan`.") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise AmpError("{} is damaged ({!r}): write it again with `ampcompat ab --plan`.".format(path, error)) from None
+        raise AmpError(f"{path} is damaged ({error!r}): write it again with `ampcompat ab --plan`.") from None
 
 
 def run_planned(folder, name):
@@ -59,7 +59,7 @@ def run_planned(folder, name):
     report, runs = _read_plan(folder)
     found = [planned for planned, _ in runs if planned.file_name == name + ".json"]
     if not found:
-        raise AmpError("{} plans no run {!r}.".format(os.path.join(folder, PLAN), name))
+        raise AmpError(f"{os.path.join(folder, PLAN)} plans no run {name!r}.")
     add_recorded(report, [], found[0], run_process(found[0]))
     report.save(os.path.join(folder, found[0].file_name))
     return report.run_of(found[0].level, found[0].repeat)
@@ -99,7 +99,7 @@ def merge(reports, order=()):
                 values = first, key, base.environment.get(key), name, report.environment.get(key)
                 raise AmpError("These reports are not of one series: {} has {} {!r}, {} has {!r}.".format(*values))
         if report.baseline != base.baseline:
-            raise AmpError("{} has the baseline {}, {} has {}.".format(first, base.baseline, name, report.baseline))
+            raise AmpError(f"{first} has the baseline {base.baseline}, {name} has {report.baseline}.")
         if report.baseline in report.runs or not whole.environment:
             whole.environment.update(report.environment)
         for level, run in report.runs.items():
@@ -109,7 +109,7 @@ def merge(reports, order=()):
                 planned = PlannedRun(level, [], repeat)
                 other = owners.setdefault(planned.label, name)
                 if other != name:
-                    raise AmpError("{} and {} both have the run {}.".format(other, name, planned.label))
+                    raise AmpError(f"{other} and {name} both have the run {planned.label}.")
                 each.repeats = []
                 whole.add(level, repeat, each)
     rows = sorted(whole.runs, key=lambda level: list(order).index(level) if level in order else len(order))
@@ -133,10 +133,10 @@ def main(arguments):
         with sigterm_as_interrupt():
             run = run_planned(*arguments)
     except KeyboardInterrupt as error:
-        print("{}: interrupted; nothing was written".format(arguments[1]))
+        print(f"{arguments[1]}: interrupted; nothing was written")
         return exit_code(error)
     except AmpError as error:
-        print("ampcompat.abtest.running.cluster_plan: error: {}".format(error), file=sys.stderr)
+        print(f"ampcompat.abtest.running.cluster_plan: error: {error}", file=sys.stderr)
         return 2
     print("{}: {}{}".format(arguments[1], run.status, ": " + run.error if run.error else ""))
     return 0 if run.status in ("ok", "stopped") else 1

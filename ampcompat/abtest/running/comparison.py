@@ -143,14 +143,14 @@ def _check(train, steps):
     if process_state.current() is not None:
         raise AmpError("A session is open already. Call compare outside its block, or call ampcompat.reset() before.")
     if not callable(train):
-        raise AmpTypeError("compare expected a function train(level), not {}.".format(type(train).__name__))
+        raise AmpTypeError(f"compare expected a function train(level), not {type(train).__name__}.")
     if steps is not None:
         _check_count("steps", steps)
 
 
 def _check_count(name, value):
     if not (isinstance(value, int) and value >= 1):
-        raise AmpValueError("{} must be a whole number from 1 up, not {!r}.".format(name, value))
+        raise AmpValueError(f"{name} must be a whole number from 1 up, not {value!r}.")
 
 
 def _bound(on_event, level, repeat):

@@ -64,7 +64,7 @@ def _end_process(recorder, error):
     """End this process after the error of a rank that the script spawned, for which its other threads may wait."""
     told, index = str(error).strip(), getattr(error, "error_index", None)  # none before torch 1.6 or so
     # torch numbers the processes that it started, of which the first is rank 1.
-    shown = "{}: {}".format("a rank" if index is None else "rank {}".format(index + 1), told.splitlines()[-1])
+    shown = "{}: {}".format("a rank" if index is None else f"rank {index + 1}", told.splitlines()[-1])
     recorder.record({"end": "failed", "error": shown, "traceback": told})
     print(told, file=sys.stderr, flush=True)
     os._exit(EXIT_CODES["failed"])

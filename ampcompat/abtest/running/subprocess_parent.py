@@ -89,7 +89,7 @@ class SubprocessRun:
                 try:
                     self._process = self._open(folder, None if self._shows_output else output)
                 except OSError as error:
-                    self._fail("it cannot be started: {}".format(error))
+                    self._fail(f"it cannot be started: {error}")
                     return
                 try:
                     self._follow(self._process, reader, on_event)
@@ -152,7 +152,7 @@ class SubprocessRun:
             elif ended is None and timeout is not None and now - begin > timeout:
                 _end(process)
                 self._read_events(reader, on_event)
-                self._fail("it had not ended after {:g} seconds (--timeout)".format(timeout))
+                self._fail(f"it had not ended after {timeout:g} seconds (--timeout)")
         self._read_events(reader, on_event)
         if process.returncode == 0 and self.run.step_seconds:  # by ``os._exit``, after the training
             self._apply_end({"end": "ok"})
@@ -195,10 +195,10 @@ def _describe_exit(code, printed):
     """Return how a child ended that wrote no event of its end: by its error, where it printed a traceback last."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}
-        return "its process was killed by {}".format(names.get(-code, "signal {}".format(-code)))
+        return "its process was killed by {}".format(names.get(-code, f"signal {-code}"))
     if code and "Traceback (most recent call last):" in printed:
         return printed.splitlines()[-1]
-    return "its process ended with exit code {} and without an error message".format(code)
+    return f"its process ended with exit code {code} and without an error message"
 
 
 def _tail(output):

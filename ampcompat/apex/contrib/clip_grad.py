@@ -34,8 +34,8 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
         total = foreach_ops.total_norm(groups, float(norm_type))
         if error_if_nonfinite and not tensor_lists.all_finite(total):
             raise AmpError(
-                "clip_grad_norm_: the {}-norm of the gradients is {}, so they cannot be clipped. With "
-                "error_if_nonfinite=False they are scaled all the same.".format(norm_type, total.item())
+                f"clip_grad_norm_: the {norm_type}-norm of the gradients is {total.item()}, so they cannot be clipped. "
+                "With error_if_nonfinite=False they are scaled all the same."
             )
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for group in groups:

@@ -146,7 +146,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         else:
             groups = saved[LISTS]
         if [[param.shape for param in group] for group in groups] != shapes:
-            raise AmpError("The checkpoint has masters of other shapes than this optimizer, {}.".format(shapes))
+            raise AmpError(f"The checkpoint has masters of other shapes than this optimizer, {shapes}.")
         # The old layout also has masters for params that stayed float32. Here these params are loaded directly.
         with torch.no_grad():
             for params, values in zip(self.fp32_groups, groups):
@@ -193,7 +193,7 @@ def _split(flat, shapes):
     """Split a flat tensor into tensors of the given shapes."""
     sizes = [shape.numel() for shape in shapes]
     if flat.numel() != sum(sizes):
-        raise AmpError("The checkpoint has {} numbers where this optimizer has {}.".format(flat.numel(), sum(sizes)))
+        raise AmpError(f"The checkpoint has {flat.numel()} numbers where this optimizer has {sum(sizes)}.")
     return [part.reshape(shape) for part, shape in zip(flat.detach().reshape(-1).split(sizes), shapes)]
 
 

@@ -146,7 +146,7 @@ class FP16_Optimizer:
         if closure is not None:
             result = self._step_with_closure(closure)
         elif self.overflow:
-            self._notices.say("Gradient overflow.  Skipping step, reducing loss scale to {}".format(self.loss_scale))
+            self._notices.say(f"Gradient overflow.  Skipping step, reducing loss scale to {self.loss_scale}")
             result = None
         else:
             result = self.optimizer.step()
@@ -165,13 +165,11 @@ class FP16_Optimizer:
                 if not self.overflow:
                     return loss
                 self._notices.say(
-                    "Gradient overflow within the closure.  Running it again, reducing loss scale to {}".format(
-                        self.loss_scale
-                    )
+                    f"Gradient overflow within the closure.  Running it again, reducing loss scale to {self.loss_scale}"
                 )
             raise GradientOverflowError(
-                "The gradients of a closure overflowed {} times in a row, down to a loss scale of {:g}: the loss or "
-                "the weights are inf or nan, which no loss scale can correct.".format(MAX_RETRIES, self.loss_scale)
+                f"The gradients of a closure overflowed {MAX_RETRIES} times in a row, down to a loss scale of "
+                f"{self.loss_scale:g}: the loss or the weights are inf or nan, which no loss scale can correct."
             )
 
         try:
@@ -253,7 +251,7 @@ class FP16_Optimizer:
         if missing:
             names = " and no ".join(map(repr, missing))
             raise AmpError(
-                "FP16_Optimizer.load_state_dict expects what its state_dict() returned; there is no {}.".format(names)
+                f"FP16_Optimizer.load_state_dict expects what its state_dict() returned; there is no {names}."
             )
         saved, masters = state_dict[_MASTERS], self.fp32_from_fp16_groups
         shapes = _shapes(saved), _shapes(masters)

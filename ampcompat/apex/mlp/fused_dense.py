@@ -61,6 +61,7 @@ class FusedDenseGeluDense(torch.nn.Module):
 
     def extra_repr(self):
         """Return what stands between the brackets."""
-        return "in_features={}, intermediate_features={}, out_features={}".format(
-            self.in_features, self.intermediate_features, self.out_features
+        return (
+            f"in_features={self.in_features}, intermediate_features={self.intermediate_features}, "
+            f"out_features={self.out_features}"
         )

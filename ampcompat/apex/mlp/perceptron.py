@@ -55,28 +55,28 @@ class MLP(torch.nn.Module):
         if activation not in _ACTIVATIONS:
             raise AmpTypeError("activation must be one of {}, not {!r}.".format(", ".join(_ACTIVATIONS), activation))
         if len(mlp_sizes) < 2:
-            raise AmpValueError("mlp_sizes needs the sizes of the input and of a layer, not {!r}.".format(mlp_sizes))
+            raise AmpValueError(f"mlp_sizes needs the sizes of the input and of a layer, not {mlp_sizes!r}.")
         self.mlp_sizes = list(mlp_sizes)
         self.num_layers = len(mlp_sizes) - 1
         self.bias = int(bool(bias))
         self.activation = _ACTIVATIONS.index(activation)
         for index in range(self.num_layers):
             weight = torch.empty(mlp_sizes[index + 1], mlp_sizes[index])
-            self.register_parameter("weight_{}".format(index), torch.nn.Parameter(weight))
+            self.register_parameter(f"weight_{index}", torch.nn.Parameter(weight))
             if bias:
                 vector = torch.empty(mlp_sizes[index + 1])
-                self.register_parameter("bias_{}".format(index), torch.nn.Parameter(vector))
+                self.register_parameter(f"bias_{index}", torch.nn.Parameter(vector))
         self.reset_parameters()
 
     @property
     def weights(self):
         """The weights of the layers."""
-        return [getattr(self, "weight_{}".format(index)) for index in range(self.num_layers)]
+        return [getattr(self, f"weight_{index}") for index in range(self.num_layers)]
 
     @property
     def biases(self):
         """The biases of the layers; empty without."""
-        return [getattr(self, "bias_{}".format(index)) for index in range(self.num_layers * self.bias)]
+        return [getattr(self, f"bias_{index}") for index in range(self.num_layers * self.bias)]
 
     def reset_parameters(self):
         """Initialize the params: weights by both their sizes (Glorot and Bengio 2010), biases by their own."""
@@ -91,4 +91,4 @@ class MLP(torch.nn.Module):
 
     def extra_repr(self):
         """Return what stands between the brackets."""
-        return "MLP sizes: {}, Bias={}, activation={}".format(self.mlp_sizes, self.bias, self.activation)
+        return f"MLP sizes: {self.mlp_sizes}, Bias={self.bias}, activation={self.activation}"

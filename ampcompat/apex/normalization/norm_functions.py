@@ -137,7 +137,7 @@ def _check_shape(input, shape, weight):
             )
         )
     if weight is not None and tuple(weight.shape) != shape:
-        raise RuntimeError("RMS norm over {}: the weight is of shape {}.".format(list(shape), list(weight.shape)))
+        raise RuntimeError(f"RMS norm over {list(shape)}: the weight is of shape {list(weight.shape)}.")
 
 
 def _function_class(name, function):

@@ -36,9 +36,7 @@ class _FusedNorm(torch.nn.Module):
 
     def extra_repr(self):
         """Return what stands between the brackets."""
-        return "{}, eps={}, elementwise_affine={}".format(
-            tuple(self.normalized_shape), self.eps, self.elementwise_affine
-        )
+        return f"{tuple(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
 class FusedLayerNorm(_FusedNorm):
@@ -104,11 +102,11 @@ def _check_affine(name, keywords):
     """
     affine = keywords.pop("elementwise_affine", None)
     if keywords:
-        raise TypeError("{} got an unexpected keyword argument {!r}".format(name, sorted(keywords)[0]))
+        raise TypeError(f"{name} got an unexpected keyword argument {sorted(keywords)[0]!r}")
     if affine is None:
         return
     if not affine:
         raise AmpValueError(
-            "{} takes the dtype of its result from its weight, so elementwise_affine must be True.".format(name)
+            f"{name} takes the dtype of its result from its weight, so elementwise_affine must be True."
         )
-    warnings.warn("{} always has a weight: leave elementwise_affine out.".format(name), stacklevel=3)
+    warnings.warn(f"{name} always has a weight: leave elementwise_affine out.", stacklevel=3)

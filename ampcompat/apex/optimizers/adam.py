@@ -31,8 +31,8 @@ def accept_legacy_keywords(init):
             return init(self, *args, **kwargs)
         if type(self) is not FusedAdam:
             raise AmpTypeError(
-                "{} is a keyword of the FusedAdam of before October 2019, which is apex.contrib.optimizers.FusedAdam: "
-                "derive {} from that.".format(legacy[0], type(self).__name__)
+                f"{legacy[0]} is a keyword of the FusedAdam of before October 2019, which is "
+                f"apex.contrib.optimizers.FusedAdam: derive {type(self).__name__} from that."
             )
         self.__class__ = LegacyFusedAdam
         return LegacyFusedAdam.__init__(self, *args, **kwargs)

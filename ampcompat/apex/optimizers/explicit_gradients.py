@@ -54,9 +54,8 @@ class ExplicitGradientOptimizer(FusedOptimizer):
         lists = lists or [[] for _ in expected]
         if [len(each) for each in lists if each] != [length for each, length in zip(lists, expected) if each]:
             raise AmpTypeError(
-                "step({}=...) expected lists as long as the param groups, {}, and got {}.".format(
-                    name, expected, [len(each) for each in lists]
-                )
+                f"step({name}=...) expected lists as long as the param groups, {expected}, and got "
+                f"{[len(each) for each in lists]}."
             )
         return lists
 

@@ -142,9 +142,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         pairs = [(param, self._grad(param)) for param in params]
         pairs = [(param, grad) for param, grad in pairs if grad is not None]
         if any([grad.is_sparse for _, grad in pairs]):
-            raise AmpError(
-                "{} does not take sparse gradients; torch.optim.SparseAdam and SGD do.".format(type(self).__name__)
-            )
+            raise AmpError(f"{type(self).__name__} does not take sparse gradients; torch.optim.SparseAdam and SGD do.")
         lists = list(zip(*pairs)) or [(), ()]
         return [self._batch(*split, names) for _, split in batches.split_by_dtype(lists)]
 
@@ -241,7 +239,7 @@ def check_amsgrad(optimizer, amsgrad):
     """Raise if the AMSGrad variant is requested, which Apex never had."""
     if amsgrad:
         name = type(optimizer).__name__
-        raise AmpError("{} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.".format(name))
+        raise AmpError(f"{name} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.")
 
 
 def checked_options(**options):
@@ -249,7 +247,7 @@ def checked_options(**options):
     for name in ("lr", "eps", "weight_decay", "momentum"):
         value = options.get(name, 0.0)
         if not isinstance(value, torch.Tensor) and value < 0.0:
-            raise ValueError("{} must not be negative: {}".format(name, value))
+            raise ValueError(f"{name} must not be negative: {value}")
     return options
 
 

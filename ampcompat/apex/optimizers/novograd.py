@@ -50,7 +50,7 @@ class FusedNovoGrad(FusedOptimizer):
     ):
         check_amsgrad(self, amsgrad)
         if norm_type not in ORDERS:
-            raise AmpValueError("norm_type must be 2, or 0 for the largest absolute value, not {!r}".format(norm_type))
+            raise AmpValueError(f"norm_type must be 2, or 0 for the largest absolute value, not {norm_type!r}")
         group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
         group.update(grad_averaging=grad_averaging, norm_type=norm_type, init_zero=init_zero)
         super().__init__(params, group, set_grad_none, moment_mode=0 if reg_inside_moment else 1)

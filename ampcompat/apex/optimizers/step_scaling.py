@@ -87,5 +87,5 @@ def pop_grad_scaler(kwargs):
     """
     grad_scaler = kwargs.pop("grad_scaler", None)
     if kwargs:
-        raise TypeError("step() got an unexpected keyword argument {!r}".format(sorted(kwargs)[0]))
+        raise TypeError(f"step() got an unexpected keyword argument {sorted(kwargs)[0]!r}")
     return grad_scaler

@@ -35,7 +35,7 @@ class DataParallelModel(torch.nn.DataParallel):
 
     def __init__(self, module, device_ids=None, dim=0):
         if not isinstance(module, torch.nn.Module):
-            raise AmpTypeError("DataParallelModel expected a torch.nn.Module, not {}.".format(type(module).__name__))
+            raise AmpTypeError(f"DataParallelModel expected a torch.nn.Module, not {type(module).__name__}.")
         devices = _devices(device_ids)
         if _on_cpu(devices):
             torch.nn.Module.__init__(self)
@@ -73,7 +73,7 @@ class DataParallelCriterion(torch.nn.Module):
         self.reduction = reduction or getattr(criterion, "reduction", MEAN)
         if self.reduction not in (MEAN, SUM, NONE):
             raise AmpValueError(
-                "DataParallelCriterion reduces by {!r}, {!r} or {!r}, not {!r}.".format(MEAN, SUM, NONE, self.reduction)
+                f"DataParallelCriterion reduces by {MEAN!r}, {SUM!r} or {NONE!r}, not {self.reduction!r}."
             )
 
     def forward(self, outputs, *targets, **kwargs):
@@ -87,7 +87,7 @@ class DataParallelCriterion(torch.nn.Module):
         if not isinstance(outputs, (tuple, list)):
             raise AmpTypeError(
                 "DataParallelCriterion expected the tuple of a DataParallelModel, one output per device, "
-                "not {}.".format(type(outputs).__name__)
+                f"not {type(outputs).__name__}."
             )
         if not targets and not kwargs:
             parts = [((), {}) for _ in outputs]
@@ -95,8 +95,8 @@ class DataParallelCriterion(torch.nn.Module):
             parts = _scatter(targets, kwargs, self.devices, self.dim)
         if len(parts) != len(outputs):
             raise AmpValueError(
-                "DataParallelCriterion got {} outputs and targets for {} devices: model and criterion need the same "
-                "batch and the same device_ids.".format(len(outputs), len(parts))
+                f"DataParallelCriterion got {len(outputs)} outputs and targets for {len(parts)} devices: model and "
+                "criterion need the same batch and the same device_ids."
             )
         calls = [(((output,) + tuple(args)), options) for output, (args, options) in zip(outputs, parts)]
         losses = _apply(_replicas(self.module, self.devices[: len(calls)]), calls)
@@ -137,7 +137,7 @@ def _devices(device_ids):
     if not devices:
         raise AmpValueError("There is no GPU here. Name CPU devices to try it without: device_ids=['cpu', 'cpu'].")
     if len({device.type for device in devices}) > 1:
-        raise AmpValueError("device_ids must be all GPUs or all CPU devices, not {}.".format(list(device_ids)))
+        raise AmpValueError(f"device_ids must be all GPUs or all CPU devices, not {list(device_ids)}.")
     return devices
 
 
@@ -223,7 +223,7 @@ def _concatenated(parts, device, dim):
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     if first is None:
         return None
-    raise AmpTypeError("gather can join tensors and containers of them, not {}.".format(type(first).__name__))
+    raise AmpTypeError(f"gather can join tensors and containers of them, not {type(first).__name__}.")
 
 
 def _size(call, dim):

@@ -155,7 +155,7 @@ class Reducer:
             self.grads = list(module_or_grads_list)
         else:
             raise AmpTypeError(
-                "Reducer takes a module or a list of gradients, not {}.".format(type(module_or_grads_list).__name__)
+                f"Reducer takes a module or a list of gradients, not {type(module_or_grads_list).__name__}."
             )
 
     def reduce(self):
@@ -172,9 +172,9 @@ def _check_subclass(kind):
     for name in REDUCTION_METHODS:
         if hasattr(kind, name):
             raise AmpError(
-                "{}.{} would never be called: ampcompat's DistributedDataParallel has no such method. Leave out the "
-                "subclass; for other process groups give allreduce_communicators=([group], [None]), or call "
-                "disable_allreduce() and reduce the gradients in the scale_loss block.".format(kind.__name__, name)
+                f"{kind.__name__}.{name} would never be called: ampcompat's DistributedDataParallel has no such "
+                "method. Leave out the subclass; for other process groups give allreduce_communicators=([group], "
+                "[None]), or call disable_allreduce() and reduce the gradients in the scale_loss block."
             )
 
 
@@ -185,9 +185,7 @@ def _check(shared_param, delay_allreduce, triggers, streams, communicators):
         raise AmpValueError("allreduce_trigger_params say when to send, delay_allreduce=True at the end: give one.")
     if communicators is not None and len(communicators[0]) != streams:
         raise AmpValueError(
-            "allreduce_communicators has {} process groups, num_allreduce_streams is {}.".format(
-                len(communicators[0]), streams
-            )
+            f"allreduce_communicators has {len(communicators[0])} process groups, num_allreduce_streams is {streams}."
         )
 
 

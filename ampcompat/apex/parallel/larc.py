@@ -38,7 +38,7 @@ class LARC(torch.optim.Optimizer):
     def __getattr__(self, name):
         if name in _OPTIMIZER_ATTRIBUTES or name.startswith("_optimizer_"):
             return getattr(self.optim, name)
-        raise AttributeError("LARC has no attribute {!r}; that of the optimizer it wraps is .optim".format(name))
+        raise AttributeError(f"LARC has no attribute {name!r}; that of the optimizer it wraps is .optim")
 
     def __getstate__(self):
         return {name: self.__dict__[name] for name in ("optim", "trust_coefficient", "eps", "clip")}
@@ -47,9 +47,7 @@ class LARC(torch.optim.Optimizer):
         self.__dict__.update(state)
 
     def __repr__(self):
-        return "LARC({!r}, trust_coefficient={}, clip={}, eps={})".format(
-            self.optim, self.trust_coefficient, self.clip, self.eps
-        )
+        return f"LARC({self.optim!r}, trust_coefficient={self.trust_coefficient}, clip={self.clip}, eps={self.eps})"
 
     @property
     def param_groups(self):

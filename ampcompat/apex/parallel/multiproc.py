@@ -24,7 +24,7 @@ def main(arguments=None):
     try:
         for rank in range(world_size):
             if rank:
-                logs.append(open("GPU_{}.log".format(rank), "w"))
+                logs.append(open(f"GPU_{rank}.log", "w"))
             command = [sys.executable] + script + ["--world-size", str(world_size), "--rank", str(rank)]
             output = logs[-1] if rank else None
             workers.append(subprocess.Popen(command, stdout=output, env=_environment(rank, world_size)))

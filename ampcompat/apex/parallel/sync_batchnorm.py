@@ -218,9 +218,7 @@ def create_syncbn_process_group(group_size):
     world_size = dist.get_world_size()
     if not 0 < group_size <= world_size or world_size % group_size:
         raise AmpValueError(
-            "create_syncbn_process_group({}) must divide the {} processes into equal groups.".format(
-                group_size, world_size
-            )
+            f"create_syncbn_process_group({group_size}) must divide the {world_size} processes into equal groups."
         )
     starts = range(0, world_size, group_size)
     groups = [dist.new_group(list(range(start, start + group_size))) for start in starts]

@@ -50,9 +50,7 @@ class stackedRNN(_RecurrentNetwork):
         elif isinstance(inputRNN, (list, tuple)) and len(inputRNN) == num_layers:
             layers = inputRNN
         else:
-            raise AmpTypeError(
-                "stackedRNN expected a layer, or a list of {} layers, and got {!r}.".format(num_layers, inputRNN)
-            )
+            raise AmpTypeError(f"stackedRNN expected a layer, or a list of {num_layers} layers, and got {inputRNN!r}.")
         self.nLayers = len(layers)
         self.rnns = torch.nn.ModuleList(layers)
 

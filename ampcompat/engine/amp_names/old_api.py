@@ -115,7 +115,7 @@ class Handle:
             return UnscaledOptimizer(optimizer, self)
         raise AmpError(
             "handle.wrap_optimizer is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer, "
-            "num_losses={}).".format(num_loss)
+            f"num_losses={num_loss})."
         )
 
 

@@ -16,7 +16,7 @@ class Properties:
         options = self.__dict__.get("options", {})
         if name in options:
             return options[name]
-        raise AttributeError("Properties has no option {!r}".format(name))
+        raise AttributeError(f"Properties has no option {name!r}")
 
     def __setattr__(self, name, value):
         if name in self.options and name not in ("enabled", "opt_level") and value is not None:
@@ -30,7 +30,7 @@ class LevelObject:
 
     def __init__(self, row):
         self._defaults = row
-        self.brief = "{}:  {}".format(row.opt_level, row.description)
+        self.brief = f"{row.opt_level}:  {row.description}"
         self.more = row.description
 
     def __call__(self, properties):

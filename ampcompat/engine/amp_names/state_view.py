@@ -31,8 +31,8 @@ class OptionsView(Properties):
 
     def __setattr__(self, name, value):
         raise AmpError(
-            "opt_properties says what initialize decided; it cannot be changed afterwards. Give {}={!r} to "
-            "amp.initialize instead.".format(name, value)
+            f"opt_properties says what initialize decided; it cannot be changed afterwards. Give {name}={value!r} to "
+            "amp.initialize instead."
         )
 
 
@@ -59,7 +59,7 @@ def _session_variable(name, show, assign, doc, exists=_is_initialized):
         if exists(session):
             return show(session)
         if name not in vars(self):
-            raise AttributeError("_amp_state has no {!r} before amp.initialize".format(name))
+            raise AttributeError(f"_amp_state has no {name!r} before amp.initialize")
         return vars(self)[name]
 
     def set(self, value):
@@ -78,7 +78,7 @@ def _assign_scalers(session, scalers):
 
 def _refuse(name):
     def assign(session, value):
-        raise AmpError("_amp_state.{} says what amp.initialize decided; it cannot be changed afterwards.".format(name))
+        raise AmpError(f"_amp_state.{name} says what amp.initialize decided; it cannot be changed afterwards.")
 
     return assign
 
@@ -141,7 +141,7 @@ class OpListModule(types.ModuleType):
 
     def __getattr__(self, name):
         if name not in _LIST_NAMES:
-            raise AttributeError("module {!r} has no attribute {!r}".format(self.__name__, name))
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(self._op_lists(), name)
 
     def __setattr__(self, name, value):

@@ -41,10 +41,10 @@ def choose(facts, wanted=AUTO, dtypes=None):
         AmpValueError: no such backend, or the wanted one cannot work here; the message gives the reason.
     """
     if wanted not in (AUTO, "native", "patched"):
-        raise AmpValueError("Unknown backend {!r}: expected auto, native or patched.".format(wanted))
+        raise AmpValueError(f"Unknown backend {wanted!r}: expected auto, native or patched.")
     objection = _objection_to_native(facts, dtypes)
     if wanted == "native" and objection:
-        raise AmpValueError("The native backend cannot be used here: {}. Use auto or patched.".format(objection))
+        raise AmpValueError(f"The native backend cannot be used here: {objection}. Use auto or patched.")
     if wanted != "patched" and not objection:
         reason = "torch {} supports autocast to {} on {}".format(facts.version, dtypes.low, " and ".join(facts.devices))
         rejected = {"patched": "it casts only functions called from Python; native also casts those called from C++"}
@@ -56,10 +56,10 @@ def choose(facts, wanted=AUTO, dtypes=None):
 def _objection_to_native(facts, dtypes):
     """Return the reason why torch's autocast cannot be used for these dtypes on these devices, or None."""
     if dtypes.high is not torch.float32:
-        return "autocast computes in float32 outside of its half functions, not in {}".format(dtypes.high)
+        return f"autocast computes in float32 outside of its half functions, not in {dtypes.high}"
     if not facts.autocast_devices:
-        return "torch {} has no torch.autocast".format(facts.version)
+        return f"torch {facts.version} has no torch.autocast"
     for device in facts.devices:
         if dtypes.low not in facts.autocast_devices.get(device, ()):
-            return "autocast of torch {} does not support {} on {}".format(facts.version, dtypes.low, device)
+            return f"autocast of torch {facts.version} does not support {dtypes.low} on {device}"
     return None

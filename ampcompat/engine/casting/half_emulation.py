@@ -41,7 +41,7 @@ def choice(low):
     """Return (whether arithmetic in the dtype ``low`` on the CPU is emulated here, the reason in words)."""
     stated = setting()
     if stated != "auto":
-        return stated == "on", "{}={}".format(VARIABLE, stated)
+        return stated == "on", f"{VARIABLE}={stated}"
     return cpu.emulation(low)
 
 
@@ -53,7 +53,7 @@ def is_wanted(low):
 def describe(low):
     """Return the choice for the dtype ``low`` and its reason as text to print."""
     emulated, reason = choice(low)
-    return "{}, because {}".format(EMULATED if emulated else NOT_EMULATED, reason)
+    return f"{EMULATED if emulated else NOT_EMULATED}, because {reason}"
 
 
 def difference(low, emulates):
@@ -239,8 +239,8 @@ class _SavedInputs:
         size, stride, version = form
         if self.outer is None and source._version != version:
             raise AmpError(
-                "A tensor that is needed for its gradient was modified in place after it was used: {} of shape {} is "
-                "at version {}, expected {}.".format(source.dtype, tuple(source.size()), source._version, version)
+                f"A tensor that is needed for its gradient was modified in place after it was used: {source.dtype} of "
+                f"shape {tuple(source.size())} is at version {source._version}, expected {version}."
             )
         wide = METHODS[self.high](source)
         return wide if (wide.size(), wide.stride()) == (size, stride) else wide.as_strided(size, stride)

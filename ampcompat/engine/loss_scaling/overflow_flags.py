@@ -36,7 +36,7 @@ class OverflowFlags:
     @buffer.setter
     def buffer(self, buffer):
         if not isinstance(buffer, torch.Tensor) or buffer.numel() != 1:
-            raise AmpTypeError("_overflow_buf must be a tensor of one element, not {!r}.".format(buffer))
+            raise AmpTypeError(f"_overflow_buf must be a tensor of one element, not {buffer!r}.")
         self._flags, self._buffer, self._is_taken = {}, buffer, False
 
     def begin_check(self):

@@ -18,7 +18,7 @@ def checked_group(group):
         return None
     if isinstance(group, (str, int, float, list, tuple)) and group is not True:
         raise AmpTypeError(
-            "process_group must be True (all ranks), a torch.distributed process group or None, not {!r}.".format(group)
+            f"process_group must be True (all ranks), a torch.distributed process group or None, not {group!r}."
         )
     if not in_process_group():
         raise AmpError("process_group needs torch.distributed.init_process_group(...) before amp.initialize.")

@@ -22,9 +22,9 @@ class PickledStep:
     def __call__(self, *args, **kwargs):
         """Raise an ``AmpError`` that says how to go on."""
         raise AmpError(
-            "This {} was pickled with float32 master weights, and amp has not seen it since. Pickle it together with "
-            "its model, and call amp.initialize (for any model, at the same opt_level) and amp.scale_loss; or save and "
-            "load model.state_dict(), optimizer.state_dict() and amp.state_dict().".format(self._name)
+            f"This {self._name} was pickled with float32 master weights, and amp has not seen it since. Pickle it "
+            "together with its model, and call amp.initialize (for any model, at the same opt_level) and "
+            "amp.scale_loss; or save and load model.state_dict(), optimizer.state_dict() and amp.state_dict()."
         )
 
     @property

@@ -25,8 +25,8 @@ def check(optimizer):
     ):
         if is_set:
             raise AmpError(
-                "ZeroRedundancyOptimizer({}=True) shares buckets of half weights among the ranks, not the master "
-                "weights. Leave this option out, or use fully_shard.".format(option)
+                f"ZeroRedundancyOptimizer({option}=True) shares buckets of half weights among the ranks, not the "
+                "master weights. Leave this option out, or use fully_shard."
             )
 
 

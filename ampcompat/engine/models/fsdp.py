@@ -42,16 +42,15 @@ def check(model, policy):
             given = param.mp_policy.param_dtype
             if given not in (None, policy.cast_model_type, policy.dtypes.high):
                 raise AmpError(
-                    "fully_shard got param_dtype={} for {}, and {} computes in {}. Leave mp_policy out, or pass "
-                    'ampcompat.fsdp_policy("{}").'.format(
-                        given, _quoted(name), policy.opt_level, policy.cast_model_type, policy.opt_level
-                    )
+                    f"fully_shard got param_dtype={given} for {_quoted(name)}, and {policy.opt_level} computes in "
+                    f"{policy.cast_model_type}. Leave mp_policy out, or pass "
+                    f'ampcompat.fsdp_policy("{policy.opt_level}").'
                 )
     for name, param in model.named_parameters():
         if is_shard(param) and id(param) not in gathered:
             raise AmpError(
-                "param {} is a DTensor that fully_shard does not gather, so {} cannot cast it. Use opt_level {}, which "
-                "leaves the weights alone.".format(name, policy.opt_level, _level_of_functions(policy))
+                f"param {name} is a DTensor that fully_shard does not gather, so {policy.opt_level} cannot cast it. "
+                f"Use opt_level {_level_of_functions(policy)}, which leaves the weights alone."
             )
 
 
@@ -78,10 +77,8 @@ def gather_in(policy, model, kept, patches):
         is_mixed = 0 < len(kept_here) < len(before[1])
         if is_mixed and not hasattr(before[0], "param_dtype_override_fn"):  # torch 2.15
             raise AmpError(
-                "{} stays float32 at {}, and torch gathers it together with weights in {}. Shard its module by itself: "
-                "call fully_shard with it before the modules around it.".format(
-                    names[id(kept_here[0])], policy.opt_level, low
-                )
+                f"{names[id(kept_here[0])]} stays float32 at {policy.opt_level}, and torch gathers it together with "
+                f"weights in {low}. Shard its module by itself: call fully_shard with it before the modules around it."
             )
         dtypes = [None if id(param.sharded_param) in protected else low for param in _params(state)]
         of_inputs = None if kept_here and not is_mixed else low
@@ -153,9 +150,9 @@ def check_shards(model, policy):
     for name, _, state in _sharded(model) if policy.casts_model else ():
         if any(is_narrower(param.sharded_param, policy.dtypes.high) for param in _params(state)):
             raise AmpError(
-                "fully_shard has sharded {} after amp.initialize had cast its weights to {}. Call fully_shard first, "
-                "make the optimizer from the sharded model, then call amp.initialize: the float32 shards are the "
-                "master weights.".format(_quoted(name), policy.cast_model_type)
+                f"fully_shard has sharded {_quoted(name)} after amp.initialize had cast its weights to "
+                f"{policy.cast_model_type}. Call fully_shard first, make the optimizer from the sharded model, then "
+                "call amp.initialize: the float32 shards are the master weights."
             )
 
 
@@ -165,10 +162,8 @@ def check_optimizers(model, optimizers, notices):
     trainable = [param for param in model.parameters() if param.requires_grad]
     if any(map(is_shard, trainable)) and not any(map(is_shard, owned)):
         notices.say(
-            "ampcompat: {} is sharded, and no optimizer that amp knows has shards: the model does not train. Call "
-            "fully_shard first, make the optimizer from the sharded model, then call amp.initialize.".format(
-                type(model).__name__
-            )
+            f"ampcompat: {type(model).__name__} is sharded, and no optimizer that amp knows has shards: the model does "
+            "not train. Call fully_shard first, make the optimizer from the sharded model, then call amp.initialize."
         )
 
 

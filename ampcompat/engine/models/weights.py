@@ -32,19 +32,19 @@ def check_model(model, allow_half):
     for wrapper in _WRAPPERS:
         if wrapper in names:
             raise AmpError(
-                "The model is wrapped in {} already. Pass the plain model to amp.initialize and wrap what it "
-                "returns.".format(wrapper)
+                f"The model is wrapped in {wrapper} already. Pass the plain model to amp.initialize and wrap what it "
+                "returns."
             )
     if allow_half:
         return
     for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in named:
             if getattr(torch.nn.parameter, "is_lazy", lambda _: False)(tensor):
-                raise AmpError("{} {} has no shape yet: run one batch through the model first.".format(kind, name))
+                raise AmpError(f"{kind} {name} has no shape yet: run one batch through the model first.")
             if tensor_lists.is_narrower(tensor, torch.float32):
                 raise AmpError(
-                    "Found {} {} with dtype {}, expected float32: you don't need to call .half() (or .bfloat16()) on a "
-                    "model before amp.initialize, whatever the opt_level.".format(kind, name, tensor.dtype)
+                    f"Found {kind} {name} with dtype {tensor.dtype}, expected float32: you don't need to call .half() "
+                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level."
                 )
 
 
@@ -171,7 +171,7 @@ def matching(model, wanted):
         matches = _predicate(entry)
         hits = {name: module for name, module in model.named_modules() if matches(name, module)}
         if not hits:
-            raise AmpError("keep_fp32: {!r} matches no module of the model.".format(entry))
+            raise AmpError(f"keep_fp32: {entry!r} matches no module of the model.")
         found.update(hits)
     inner = {id(child) for module in found.values() for child in module.modules() if child is not module}
     return [module for module in found.values() if id(module) not in inner]
@@ -187,5 +187,5 @@ def _predicate(entry):
     if callable(entry) and not isinstance(entry, type):
         return entry
     raise AmpTypeError(
-        "keep_fp32 takes module types, modules, name patterns and predicates f(name, module), not {!r}.".format(entry)
+        f"keep_fp32 takes module types, modules, name patterns and predicates f(name, module), not {entry!r}."
     )

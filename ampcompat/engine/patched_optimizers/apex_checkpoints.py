@@ -25,8 +25,8 @@ def targets(record, state_dict):
     """
     if isinstance(state_dict, dict) and FLAT in state_dict:
         raise AmpError(
-            "The checkpoint has {!r}: an FP16_Optimizer of before 2019 saved it, which kept all params of a group as "
-            "one vector. Load the model's weights from it, and do not load the optimizer's state.".format(FLAT)
+            f"The checkpoint has {FLAT!r}: an FP16_Optimizer of before 2019 saved it, which kept all params of a group "
+            "as one vector. Load the model's weights from it, and do not load the optimizer's state."
         )
     found = []
     groups = state_dict.get(MASTERS, ()) if inner_state(state_dict) is not state_dict else ()

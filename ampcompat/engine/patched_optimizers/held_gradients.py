@@ -310,9 +310,9 @@ class HeldGradients:
         notices, optimizer = self._record.configuration.notices, self._record.optimizer
         if self.are_delayed():
             raise AmpError(
-                "optimizer.step() would use gradients that are still scaled by {:g}: the last amp.scale_loss had "
-                "delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, and let them be "
-                "reduced, in the last backward pass before step().".format(self.state.scale)
+                f"optimizer.step() would use gradients that are still scaled by {self.state.scale:g}: the last "
+                "amp.scale_loss had delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, "
+                "and let them be reduced, in the last backward pass before step()."
             )
         if self._is_in_scaled_block():
             notices.stepped_within_block(optimizer)

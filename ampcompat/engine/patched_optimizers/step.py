@@ -181,11 +181,10 @@ def _watched(record, closure):
         if record.skips.take():
             if moved:
                 raise GradientOverflowError(
-                    "the gradients overflowed when {} evaluated its closure again, after it had moved the weights: "
-                    "this step can neither be finished nor skipped. Optimizers of this kind need a loss scale that "
-                    "does not overflow: initialize with a static loss_scale, or use O0, O4 or O5.".format(
-                        type(record.optimizer).__name__
-                    )
+                    f"the gradients overflowed when {type(record.optimizer).__name__} evaluated its closure again, "
+                    "after it had moved the weights: this step can neither be finished nor skipped. Optimizers of "
+                    "this kind need a loss scale that does not overflow: initialize with a static loss_scale, or use "
+                    "O0, O4 or O5."
                 )
             raise _Skip(loss)
         return loss

@@ -70,10 +70,10 @@ class Accumulation:
         for optimizer in self.optimizers:
             if not is_optimizer(optimizer):
                 raise AmpTypeError(
-                    "amp.accumulate expected an optimizer or a list of them, not {}.".format(type(optimizer).__name__)
+                    f"amp.accumulate expected an optimizer or a list of them, not {type(optimizer).__name__}."
                 )
         if self.total is not None and self.iteration > self.total:
-            raise AmpValueError("amp.accumulate got start={} beyond total={}.".format(self.iteration, self.total))
+            raise AmpValueError(f"amp.accumulate got start={self.iteration} beyond total={self.total}.")
         if self.iteration == self.total:
             self.iteration = 0
         self._first = self.iteration  # of the current group
@@ -81,7 +81,7 @@ class Accumulation:
         self._is_local = False  # gradients of this group have not been all-reduced (no_sync)
 
     def __repr__(self):
-        return "Accumulation(steps={}, total={}, iteration={})".format(self.steps, self.total, self.iteration)
+        return f"Accumulation(steps={self.steps}, total={self.total}, iteration={self.iteration})"
 
     # -- the current iteration within its group ------------------------------------------------------------------------
 

@@ -132,9 +132,9 @@ class BackwardPass:
         for block in around:
             if block.scaler is not self.scaler and not (is_one(block.scale) and is_one(scale)):
                 raise AmpError(
-                    "amp.scale_loss(loss_id={}) was entered inside of amp.scale_loss(loss_id={}) with the same "
-                    "optimizer: gradients of two loss scales would add up. Close the first block before, or use one "
-                    "block for the sum of the losses.".format(self.loss_id, block.loss_id)
+                    f"amp.scale_loss(loss_id={self.loss_id}) was entered inside of "
+                    f"amp.scale_loss(loss_id={block.loss_id}) with the same optimizer: gradients of two loss scales "
+                    "would add up. Close the first block before, or use one block for the sum of the losses."
                 )
         scales = [block.scale for block in around if block.scaler is self.scaler]
         scales += self._sharded_models.scales(self.records)
@@ -230,9 +230,9 @@ def _have_gradients(records):
 def _warn_of_unrelated(optimizer):
     """Warn of an optimizer that ``initialize`` did not get and that has no gradients: Apex refuses such a one."""
     warnings.warn(
-        "{} was passed to amp.scale_loss and not to amp.initialize, and the backward pass gave none of its params a "
-        "gradient: it trains nothing. Make the optimizer of the params that the model has now, and pass it to "
-        "amp.initialize with the model.".format(type(optimizer).__name__),
+        f"{type(optimizer).__name__} was passed to amp.scale_loss and not to amp.initialize, and the backward pass "
+        "gave none of its params a gradient: it trains nothing. Make the optimizer of the params that the model has "
+        "now, and pass it to amp.initialize with the model.",
         stacklevel=3,
     )
 

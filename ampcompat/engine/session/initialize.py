@@ -76,18 +76,17 @@ def _check_models(models, session, policy, allow_half):
         before = session.policy_of(model)
         if before is not None and before.casts_model:  # only the masters are float32 now
             raise AmpError(
-                "A model went through amp.initialize before, at {} with other options (now {}). Close that session "
-                "with ampcompat.reset() first: it gives the model float32 weights again.".format(
-                    before.opt_level, policy.opt_level
-                )
+                f"A model went through amp.initialize before, at {before.opt_level} with other options (now "
+                f"{policy.opt_level}). Close that session with ampcompat.reset() first: it gives the model float32 "
+                "weights again."
             )
     for model in models:
         fsdp.check(model, policy)
         weights.check_model(model, allow_half)
         if policy.casts_model and any(isinstance(module, _SCRIPTED) for module in model.modules()):
             raise AmpError(
-                "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at {}. Use "
-                "O1 or O4, or compile the model with torch.jit.trace after amp.initialize.".format(policy.opt_level)
+                "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at "
+                f"{policy.opt_level}. Use O1 or O4, or compile the model with torch.jit.trace after amp.initialize."
             )
 
 

@@ -113,7 +113,7 @@ def checked_list(given, caller, name, expected, accepts):
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for index, item in enumerate(items):
         if not accepts(item):
-            place = "{}[{}]".format(name, index) if isinstance(given, (list, tuple)) else name
+            place = f"{name}[{index}]" if isinstance(given, (list, tuple)) else name
             is_swapped = (is_optimizer if accepts is is_module else is_module)(item)
             raise AmpTypeError(
                 "{} expected {} to be {}, and {} is of type {}.{}".format(
@@ -125,13 +125,13 @@ def checked_list(given, caller, name, expected, accepts):
 
 def _checked_switch(name, value):
     if not isinstance(value, bool):
-        raise AmpTypeError("{} must be True or False, not {!r}.".format(name, value))
+        raise AmpTypeError(f"{name} must be True or False, not {value!r}.")
     return value
 
 
 def _output_dtype(dtype):
     if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise AmpTypeError("cast_model_outputs must be a torch.dtype or None, not {!r}.".format(dtype))
+        raise AmpTypeError(f"cast_model_outputs must be a torch.dtype or None, not {dtype!r}.")
     return dtype
 
 
@@ -145,7 +145,7 @@ def listed_layers(keep_fp32):
 def checked_count(subject, number, least=1):
     """Return a whole number; raise ``AmpValueError`` for anything else. ``subject`` begins the error's message."""
     if not isinstance(number, int) or isinstance(number, bool) or number < least:
-        raise AmpValueError("{} a whole number from {} up, not {!r}.".format(subject, least, number))
+        raise AmpValueError(f"{subject} a whole number from {least} up, not {number!r}.")
     return number
 
 
@@ -172,7 +172,7 @@ def _scaler_options(stated):
 def _check_order(options):
     smallest, largest = options.get("min_loss_scale", 0.0), options["max_loss_scale"]
     if smallest > largest:
-        raise AmpValueError("min_loss_scale ({:g}) is greater than max_loss_scale ({:g}).".format(smallest, largest))
+        raise AmpValueError(f"min_loss_scale ({smallest:g}) is greater than max_loss_scale ({largest:g}).")
     if options.get("growth_factor", 2.0) <= 1.0:
         raise AmpValueError("growth_factor must be greater than 1, not {:g}.".format(options["growth_factor"]))
     if options.get("backoff_factor", 0.5) >= 1.0:
@@ -182,4 +182,4 @@ def _check_order(options):
 def check_loss(loss):
     """Raise unless ``loss`` is a tensor."""
     if not isinstance(loss, torch.Tensor):
-        raise AmpTypeError("amp.scale_loss expected the loss to be a tensor, not {}.".format(type(loss).__name__))
+        raise AmpTypeError(f"amp.scale_loss expected the loss to be a tensor, not {type(loss).__name__}.")

@@ -37,7 +37,7 @@ def _explaining(context, low, others):
         if not _MISSING_KERNEL.search(str(error)):
             raise
         raise AmpError(
-            _advice("cannot compute this in", low, ": {}.".format(error), others + "a newer torch, a GPU")
+            _advice("cannot compute this in", low, f": {error}.", others + "a newer torch, a GPU")
         ) from error
 
 

@@ -42,7 +42,7 @@ _VARIABLES = {
 def __getattr__(name):
     """Make ``lists``, the editable op lists, on first access: they import torch, the command line does not."""
     if name != "lists":
-        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ..op_table.overrides import OverrideLists
 
     return globals().setdefault("lists", OverrideLists())
@@ -71,8 +71,8 @@ def initialized_session(caller):
 def not_initialized(caller):
     """Return the ``AmpError`` that the public function ``caller`` was called before ``amp.initialize``."""
     return AmpError(
-        "{} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
-        "opt_level=...) first.".format(caller)
+        f"{caller} was called before amp.initialize. Call model, optimizer = amp.initialize(model, optimizer, "
+        "opt_level=...) first."
     )
 
 

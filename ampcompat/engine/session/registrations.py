@@ -43,9 +43,9 @@ def register(owner, name, rule):
     """
     place = getattr(owner, "__name__", owner)
     if not hasattr(owner, name):
-        raise AmpValueError("{} has no function {!r} to register.".format(place, name))
+        raise AmpValueError(f"{place} has no function {name!r} to register.")
     if not callable(getattr(owner, name)):
-        raise AmpTypeError("{}.{} is not a function.".format(place, name))
+        raise AmpTypeError(f"{place}.{name} is not a function.")
     _check_replaceable(owner, name, place)
     process_state.registrations.append((owner, name, rule))
     session = process_state.current()
@@ -62,7 +62,7 @@ def _check_replaceable(owner, name, place):
         with PatchStack() as patches:
             replace(patches, owner, name, lambda function: function)
     except (AttributeError, TypeError) as error:
-        message = "{}.{} cannot be replaced by a function that casts: {}.".format(place, name, error)
+        message = f"{place}.{name} cannot be replaced by a function that casts: {error}."
         raise AmpTypeError(message) from None
 
 

@@ -284,9 +284,8 @@ class Session:
         """Return the record of an optimizer that ``initialize`` did not get: its params decide whose it is."""
         if not is_optimizer(optimizer):
             raise AmpTypeError(
-                "amp.scale_loss expected an optimizer or a list of them as its second argument, not {}.".format(
-                    type(optimizer).__name__
-                )
+                "amp.scale_loss expected an optimizer or a list of them as its second argument, not "
+                f"{type(optimizer).__name__}."
             )
         configuration = self._configuration_by_params(optimizer)
         if configuration is None:
@@ -310,7 +309,7 @@ class Session:
     def state_dict(self):
         """Return the state of every loss scaler by its key."""
         scalers = self._scalers_in_use()
-        return {"loss_scaler{}".format(index): scaler.state_dict() for index, scaler in enumerate(scalers)}
+        return {f"loss_scaler{index}": scaler.state_dict() for index, scaler in enumerate(scalers)}
 
     def load_state_dict(self, state_dict):
         """Load the states of the loss scalers that are both in ``state_dict`` and in this session."""
@@ -335,8 +334,8 @@ def _scaler(configuration, loss_id):
     try:
         return scalers[loss_id]
     except (IndexError, TypeError):
-        there = "there is 1 loss scaler" if len(scalers) == 1 else "there are {} loss scalers".format(len(scalers))
-        needed = "num_losses={}".format(loss_id + 1) if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
+        there = "there is 1 loss scaler" if len(scalers) == 1 else f"there are {len(scalers)} loss scalers"
+        needed = f"num_losses={loss_id + 1}" if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
         raise AmpError(
-            "amp.scale_loss got loss_id={!r}, and {}: pass {} to amp.initialize.".format(loss_id, there, needed)
+            f"amp.scale_loss got loss_id={loss_id!r}, and {there}: pass {needed} to amp.initialize."
         ) from None

@@ -44,7 +44,7 @@ def _lacking_for_bfloat16():
         return "this torch was built without oneDNN, which is what uses the AMX units of this CPU"
     name, limit = _isa_limit()
     if limit.upper() not in ("", "ALL", "DEFAULT") and "AMX" not in limit.upper():
-        return "{}={} prevents oneDNN from using the AMX units of this CPU".format(name, limit)
+        return f"{name}={limit} prevents oneDNN from using the AMX units of this CPU"
     return None
 
 

@@ -38,8 +38,8 @@ def require():
     """
     if not features.is_version_within(oldest=OLDEST):
         raise AmpError(
-            "Activations are predicted on torch's fake tensors, which need torch {} or later; this is torch {}. "
-            "Without `loss` and `step`, estimate predicts the other kinds.".format(OLDEST, features.version())
+            f"Activations are predicted on torch's fake tensors, which need torch {OLDEST} or later; this is torch "
+            f"{features.version()}. Without `loss` and `step`, estimate predicts the other kinds."
         )
 
 

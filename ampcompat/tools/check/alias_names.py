@@ -83,7 +83,7 @@ class AliasNames:
         """Return what a full name of Apex becomes here, as a ``NameSupport``."""
         if dotted.partition(".")[0] in EXTENSIONS:
             home = EXTENSIONS[dotted.partition(".")[0]]
-            there = "use {}".format(home) if home in self.modules else self.advice(home)
+            there = f"use {home}" if home in self.modules else self.advice(home)
             return NameSupport(REFUSED, "a compiled module of Apex; " + there)
         module = dotted
         while module not in self.modules:

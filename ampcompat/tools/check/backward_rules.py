@@ -63,7 +63,7 @@ def _in_block(source, step, scaled):
         if last_name(call.func) in CLIPS:
             yield finding("clip-before-unscale", source.place(call.lineno))
         elif _is_backward(call) and dotted(call.func.value) and dotted(call.func.value) not in scaled:
-            yield finding("plain-backward", source.place(call.lineno), "{}.backward()".format(dotted(call.func.value)))
+            yield finding("plain-backward", source.place(call.lineno), f"{dotted(call.func.value)}.backward()")
 
 
 def _plain_backward(source, step):

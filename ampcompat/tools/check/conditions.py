@@ -52,4 +52,4 @@ def _told(source, node, is_else):
     line = source.lines[node.lineno - 1].strip()
     line = line[2:] if line.startswith("elif") else line
     head = line.partition(" #")[0].rstrip().rstrip(":").rstrip()
-    return "else of `{}`".format(head) if is_else else "`{}`".format(head)
+    return f"else of `{head}`" if is_else else f"`{head}`"

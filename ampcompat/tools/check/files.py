@@ -76,7 +76,7 @@ def read(path):
     """
     try:
         if os.path.getsize(path) > LARGEST:
-            raise Unreadable("larger than {} MiB".format(LARGEST >> 20))
+            raise Unreadable(f"larger than {LARGEST >> 20} MiB")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

@@ -80,7 +80,7 @@ def _steps(body, conditions, blocks, loops):
             elif _ends(node.orelse):
                 conditions = yes
         elif isinstance(node, ast.Try):
-            subject = "try {}".format(node.lineno)
+            subject = f"try {node.lineno}"
             yield from _steps(node.body + node.orelse, conditions + ((subject, None, True),), blocks, loops)
             for handler in node.handlers:
                 yield from _steps(handler.body, conditions + ((subject, None, False),), blocks, loops)

@@ -51,7 +51,7 @@ def asked_levels(source, bindings, defaults):
             name = _subject(value)
             own = {level for each, level in own_defaults if each == name}
             known = sorted(own or defaults.get(name, ()))
-            found += [RequestedLevel(place, level, "{}, {}".format(words, origin)) for level, origin in known]
+            found += [RequestedLevel(place, level, f"{words}, {origin}") for level, origin in known]
             found += [] if known else [RequestedLevel(place, UNKNOWN, words)]
     return found
 
@@ -87,9 +87,7 @@ def _option(call):
     name = string(named[0].value) if named else (long[0].lstrip("-").replace("-", "_") if long else None)
     for each in call.keywords:
         if each.arg == "default" and name:
-            yield from (
-                (name, (level, "default of {}".format(long[0] if long else name))) for level in _literal(each.value)
-            )
+            yield from ((name, (level, f"default of {long[0] if long else name}")) for level in _literal(each.value))
 
 
 def _subject(node):

@@ -33,7 +33,7 @@ def code_cells(text):
         cells = content["cells"] if "cells" in content else content["worksheets"][0]["cells"]
         sources = [(number, _source(cell)) for number, cell in enumerate(cells, 1) if cell.get("cell_type") == "code"]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise NotANotebook("not a notebook: {}: {}".format(type(error).__name__, error)) from None
+        raise NotANotebook(f"not a notebook: {type(error).__name__}: {error}") from None
     return [_cell(number, source) for number, source in sources]
 
 

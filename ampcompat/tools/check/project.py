@@ -200,7 +200,7 @@ def _not_carried(found):
     rule = RULES["not-carried"]
     return [
         finding("not-carried", use.place, severity=_SEVERITIES[use.fallback])._replace(
-            message="{}: {}; {}.".format(use.name, rule.title, use.advice)
+            message=f"{use.name}: {rule.title}; {use.advice}."
         )
         for use in first.values()
     ]

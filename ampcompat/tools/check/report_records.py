@@ -14,8 +14,8 @@ class SourcePlace(NamedTuple):
     cell: Optional[int] = None
 
     def __str__(self):
-        cell = "" if self.cell is None else " cell {}".format(self.cell)
-        return "{}{}:{}".format(self.path, cell, self.line)
+        cell = "" if self.cell is None else f" cell {self.cell}"
+        return f"{self.path}{cell}:{self.line}"
 
 
 class Use(NamedTuple):

@@ -100,5 +100,5 @@ RULES = {
 def finding(rule, place, detail="", severity=None):
     """Return the ``Problem`` of a rule at a place; ``detail`` comes first in the message."""
     row = RULES[rule]
-    text = "{}: {}".format(detail, row.title) if detail else row.title
-    return Problem(place, rule, "{}; {}.".format(text, row.remedy), severity or row.severity)
+    text = f"{detail}: {row.title}" if detail else row.title
+    return Problem(place, rule, f"{text}; {row.remedy}.", severity or row.severity)

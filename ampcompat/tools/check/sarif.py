@@ -32,7 +32,7 @@ def _result(finding):
         }
     }
     if place.cell is not None:
-        location["logicalLocations"] = [{"name": "cell {}".format(place.cell)}]
+        location["logicalLocations"] = [{"name": f"cell {place.cell}"}]
     return {
         "ruleId": finding.rule,
         "level": finding.severity,

@@ -59,7 +59,7 @@ def _is_launched(path, launched):
 
 def _script(path, project, imports):
     if path.endswith(".ipynb"):
-        return Script(path, "import ampcompat.as_apex  # in the first cell of {}".format(path), "")
+        return Script(path, f"import ampcompat.as_apex  # in the first cell of {path}", "")
     launcher = "torchrun --nproc_per_node N -m" if _is_launched(path, project.launched) else "python -m"
     command = launcher + " ampcompat run {}{} ARGS"
     commands = [command.format(option, shlex.quote(path)) for option in ("", "--device cpu ")]

@@ -26,13 +26,13 @@ def to_text(report, with_uses=True):
 
 def _commands(script):
     told = "  " + script.command
-    return "{}\n  without a GPU: {}".format(told, script.without_gpu) if script.without_gpu else told
+    return f"{told}\n  without a GPU: {script.without_gpu}" if script.without_gpu else told
 
 
 def _summary(report):
     counts = collections.Counter(each.becomes for each in report.uses)
     paths = len({each.place.path for each in report.uses})
-    uses = ", ".join("{} {}".format(counts[key], key) for key in (SUPPORTED, IN_PART, REFUSED) if counts[key])
+    uses = ", ".join(f"{counts[key]} {key}" for key in (SUPPORTED, IN_PART, REFUSED) if counts[key])
     lines = [
         "",
         "Uses of Apex: {} in {} of {} files ({})".format(len(report.uses), paths, report.files, uses or "none"),
@@ -50,14 +50,14 @@ def _findings(report):
         return []
     lines = ["", "Found:"]
     rows = [each for severity in SEVERITIES for each in report.of(severity)]
-    texts = ["  {} {}: {} [{}]".format(each.place, each.severity, each.message, each.rule) for each in rows]
+    texts = [f"  {each.place} {each.severity}: {each.message} [{each.rule}]" for each in rows]
     return lines + _shortened(texts, _FINDINGS, "findings; --json has all")
 
 
 def _broken(report):
     if not report.broken:
         return []
-    texts = ["  {}: {}".format(each.place, each.reason) for each in report.broken]
+    texts = [f"  {each.place}: {each.reason}" for each in report.broken]
     return ["", "Could not be read or parsed:"] + _shortened(texts, _BROKEN, "files; --json has all")
 
 
@@ -67,12 +67,12 @@ def _uses(report):
     lines = ["", "Every use:"]
     for use in report.uses:
         advice = "; " + use.advice if use.advice else ""
-        lines.append("  {} {}: {}{} ({})".format(use.place, use.name, use.becomes, advice, use.years))
+        lines.append(f"  {use.place} {use.name}: {use.becomes}{advice} ({use.years})")
     for level in report.levels:
-        lines.append("  {} level {}: {}".format(level.place, level.level, level.source))
+        lines.append(f"  {level.place} level {level.level}: {level.source}")
     return lines
 
 
 def _shortened(lines, most, noun):
     more = len(lines) - most
-    return lines if more <= 0 else lines[:most] + ["  … and {} more {}".format(more, noun)]
+    return lines if more <= 0 else lines[:most] + [f"  … and {more} more {noun}"]

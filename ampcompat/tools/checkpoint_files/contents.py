@@ -55,8 +55,8 @@ class Contents:
             low = "float16" if dtypes[torch.float16] else "bfloat16"
             with_masters = "O2" if low == "float16" else "O5"
             if self.of(FP16_OPTIMIZER, MASTER_PARAMS):
-                return "as {}: {} weights, and float32 master weights".format(with_masters, low)
-            return "O3, or a model cast by hand: {} weights without master weights".format(low)
+                return f"as {with_masters}: {low} weights, and float32 master weights"
+            return f"O3, or a model cast by hand: {low} weights without master weights"
         if self.of(AMP):
             scales = {state["loss_scale"] for _, amp in self.of(AMP) for state in amp.values()}
             return "O0, O3, O4 or O5: the loss scale is 1" if scales == {1.0} else "O1 or O2, which save alike"
@@ -67,7 +67,7 @@ class Contents:
         rows = [("written by", self.origin()), ("opt level", self.level())]
         for key, kind, value in self.parts:
             count = 0 if kind == OTHER else sum(map(_not_finite, floating_tensors(value, [])))
-            text = _describe(kind, value) + ("; {} are nan or inf".format(count) if count else "")
+            text = _describe(kind, value) + (f"; {count} are nan or inf" if count else "")
             rows.append((str(key) if key is not None else "the file", text))
         return ["{:22} : {}".format(*row) for row in rows]
 
@@ -113,11 +113,11 @@ def _describe(kind, value):
     if kind == MODEL:
         dtypes = Counter(str(each.dtype).replace("torch.", "") for each in value.values())
         numbers = sum(each.numel() for each in value.values())
-        counts = ", ".join("{} {}".format(count, name) for name, count in sorted(dtypes.items()))
-        return "model: {} tensors ({}), {} numbers".format(len(value), counts, numbers)
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
+        return f"model: {len(value)} tensors ({counts}), {numbers} numbers"
     if kind == FP16_OPTIMIZER:
         masters = next(name for name in (MASTERS, FLAT, _LISTS) if name in value)
-        return "FP16_Optimizer: masters in {!r}; {}".format(masters, _describe(OPTIMIZER, value[INNER]))
+        return f"FP16_Optimizer: masters in {masters!r}; {_describe(OPTIMIZER, value[INNER])}"
     if kind == OPTIMIZER:
         params = sum(len(group["params"]) for group in value["param_groups"])
         groups = len(value["param_groups"])
@@ -130,8 +130,8 @@ def _describe(kind, value):
     if kind == GRAD_SCALER:
         return "GradScaler: loss scale {}, {} good steps".format(value["scale"], value["_growth_tracker"])
     if kind == MASTER_PARAMS:
-        return "{} tensors: master weights".format(len(value))
+        return f"{len(value)} tensors: master weights"
     if isinstance(value, Mapping) and not value:
-        return "{}, empty".format(type(value).__name__)
+        return f"{type(value).__name__}, empty"
     text = repr(value) if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
     return text if len(text) < 60 else text[:57] + "..."

@@ -85,8 +85,8 @@ def _masters(found):
     for _, value in found.of(kinds.FP16_OPTIMIZER):
         if FLAT in value:
             raise AmpError(
-                "the file has {!r}: an FP16_Optimizer of 2018 saved each param group as one vector. Load it with "
-                "apex.optimizers.FP16_Optimizer under `ampcompat run`, and save from there.".format(FLAT)
+                f"the file has {FLAT!r}: an FP16_Optimizer of 2018 saved each param group as one vector. Load it with "
+                "apex.optimizers.FP16_Optimizer under `ampcompat run`, and save from there."
             )
         masters += [each for group in value.get(MASTERS, value.get("fp32_groups", ())) for each in group]
     return [master.detach().float() for master in masters]
@@ -105,8 +105,8 @@ def _with_masters(model, masters, models):
                 result[name] = waiting.pop(index).clone()
     if waiting and models == 1:
         raise AmpError(
-            "{} of {} master weights do not round to any weight of the model, so they are not its own. Convert a file "
-            "in which both were saved at the same step.".format(len(waiting), len(masters))
+            f"{len(waiting)} of {len(masters)} master weights do not round to any weight of the model, so they are not "
+            "its own. Convert a file in which both were saved at the same step."
         )
     return result
 
@@ -137,7 +137,7 @@ def _scale_entries(scales, layout):
     """Return the entry of the loss scale: ``amp``, or for torch ``scaler``, ``scaler1``, …, one per loss scaler."""
     if layout != "torch":
         states = [{"loss_scale": scale, "unskipped": good} for scale, good in scales]
-        return {"amp": {"loss_scaler{}".format(at): state for at, state in enumerate(states)}} if states else {}
+        return {"amp": {f"loss_scaler{at}": state for at, state in enumerate(states)}} if states else {}
     entries = {}
     for at, (scale, good) in enumerate(scales):
         numbers = (scale, 2.0, 0.5, 2000, good % 2000)  # the factors and the interval of Apex's dynamic scale

@@ -33,7 +33,7 @@ def read(path):
     try:
         file = open(path, "rb")
     except OSError as error:
-        raise AmpError("cannot read {}: {}.".format(path, error.strerror)) from None
+        raise AmpError(f"cannot read {path}: {error.strerror}.") from None
     with file, _known_classes():
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
@@ -47,7 +47,7 @@ def write(content, path):
     Raises:
         AmpError: the file cannot be written.
     """
-    partial = "{}.partial-{}".format(path, os.getpid())
+    partial = f"{path}.partial-{os.getpid()}"
     try:
         torch.save(content, partial)
         os.replace(partial, path)
@@ -72,9 +72,9 @@ def _why(path, error):
     found = found or re.search(r"Unsupported (?:class|global)[: ]+(?:GLOBAL )?([\w.]+)", str(error))
     if found:
         return (
-            "{} holds an object of {}, which torch.load(weights_only=True) does not read. Load it where that class is "
-            "installed, and save its state_dict().".format(path, found.group(1))
+            f"{path} holds an object of {found.group(1)}, which torch.load(weights_only=True) does not read. Load it "
+            "where that class is installed, and save its state_dict()."
         )
     first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
-    detail = ": {}".format(first) if first and not isinstance(error, pickle.UnpicklingError) else ""
-    return "{} is damaged, or is no file of torch.save{}.".format(path, detail)
+    detail = f": {first}" if first and not isinstance(error, pickle.UnpicklingError) else ""
+    return f"{path} is damaged, or is no file of torch.save{detail}."

@@ -249,7 +249,7 @@ class OverflowDiagnosis(Observer):
         lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "went through with inf or nan: a static loss scale skips nothing"
         if self._prints:
-            head = "ampcompat: step {} (loss scaler {}) {}. ".format(record.step, record.loss_id, verb)
+            head = f"ampcompat: step {record.step} (loss scaler {record.loss_id}) {verb}. "
             session.notices.say(head + "\n    ".join(lines), self._verbosity)
 
     def _read_never_skipped(self):
@@ -275,7 +275,7 @@ class OverflowDiagnosis(Observer):
             scaler.sync()
         if self._prints_summary and self._passes and self._is_first_rank:
             table = self.histogram().table("Unscaled gradients by magnitude, a sample")
-            session().notices.say("{} {}".format(self._findings.summary(self._passes), table), self._verbosity)
+            session().notices.say(f"{self._findings.summary(self._passes)} {table}", self._verbosity)
             self._prints_summary = False
 
 

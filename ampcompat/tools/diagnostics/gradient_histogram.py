@@ -77,7 +77,7 @@ class Histogram(NamedTuple):
         """Return in a sentence or two whether loss scaling is needed."""
         if not self.counts:
             return "All gradients were 0."
-        nonfinite = "{:,} values were inf or nan. ".format(self.nonfinite) if self.nonfinite else ""
+        nonfinite = f"{self.nonfinite:,} values were inf or nan. " if self.nonfinite else ""
         return nonfinite + self._advice()
 
     def _advice(self):
@@ -91,17 +91,18 @@ class Histogram(NamedTuple):
         if not underflow:
             sentence = "In plain float16 no value underflows, but {} are subnormal; loss scales up to {} are safe."
             return sentence.format(_percent(subnormal), _power(most))
-        start = "In plain float16 {} of the nonzero values underflow to 0".format(_percent(underflow))
+        start = f"In plain float16 {_percent(underflow)} of the nonzero values underflow to 0"
         if least <= most:
-            return "{}; with a loss scale from {} to {} none do.".format(start, _power(least), _power(most))
-        return "{}; with a loss scale of {}, the largest safe one, {} do.".format(
-            start, _power(most), _percent(self.underflow_fraction(most))
+            return f"{start}; with a loss scale from {_power(least)} to {_power(most)} none do."
+        return (
+            f"{start}; with a loss scale of {_power(most)}, the largest safe one, "
+            f"{_percent(self.underflow_fraction(most))} do."
         )
 
     def table(self, title: str = "Gradients by magnitude") -> str:
         """Return the histogram and its summary as text."""
         total = self.nonzero + self.zeros
-        lines = ["{}: {:,} values, {} of them 0".format(title, total, _percent(self.zeros / max(total, 1)))]
+        lines = [f"{title}: {total:,} values, {_percent(self.zeros / max(total, 1))} of them 0"]
         rows = self._rows()
         most = max([count for _, _, count in rows] or [1])
         zone = None
@@ -109,10 +110,10 @@ class Histogram(NamedTuple):
             if zone != _zone(start):
                 zone = _zone(start)
                 first, last, text = _ZONES[zone]
-                lines.append("  {}: {}".format(text, _percent(self._fraction(first, last))))
+                lines.append(f"  {text}: {_percent(self._fraction(first, last))}")
             bar = "#" * max(round(count / most * BAR_LENGTH), 1 if count else 0)
-            span = "2^{:<4} to".format(start) if start > -math.inf else " " * 4 + "under"
-            lines.append("    {:<9} 2^{:<4} {:>7}  {}".format(span, end, _percent(count / self.nonzero), bar).rstrip())
+            span = f"2^{start:<4} to" if start > -math.inf else " " * 4 + "under"
+            lines.append(f"    {span:<9} 2^{end:<4} {_percent(count / self.nonzero):>7}  {bar}".rstrip())
         return "\n".join(lines + [self.summary()])
 
     def _rows(self):
@@ -212,9 +213,9 @@ def _bins(values):
 def _percent(fraction):
     if fraction and fraction < 0.001:
         return "<0.1 %"
-    return "{:.1f} %".format(100 * fraction)
+    return f"{100 * fraction:.1f} %"
 
 
 def _power(scale):
-    power = "2^{}".format(round(math.log2(scale)))
-    return "{} ({:.0f})".format(power, scale) if 1 <= scale <= 2**24 else power
+    power = f"2^{round(math.log2(scale))}"
+    return f"{power} ({scale:.0f})" if 1 <= scale <= 2**24 else power

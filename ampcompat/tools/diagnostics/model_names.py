@@ -38,7 +38,7 @@ class ModelNames:
                 if master.grad is not None:
                     reference, name = self._params.get(id(param), (_none, None))
                     if reference() is not param:
-                        name = "param {} of {}".format(index, type(record.optimizer).__name__)
+                        name = f"param {index} of {type(record.optimizer).__name__}"
                     yield name, master.grad
 
     def clear(self):
@@ -49,7 +49,7 @@ class ModelNames:
         """Return the suffix of the names in one of several models."""
         kind = type(model).__name__
         alike = sum(1 for known in list(self._suffixes) if type(known) is type(model))
-        return " of {} {}".format(kind, alike + 1) if alike else " of {}".format(kind)
+        return f" of {kind} {alike + 1}" if alike else f" of {kind}"
 
 
 def _none():

@@ -158,7 +158,7 @@ def _bad_weights(weights, output):
         for name, value in weights
         if whole or (name.startswith(module + ".") and name.partition(" of ")[1:] == (of, model))
     ]
-    return ["{} is {}".format(name, kind) for name, kind in own if kind]
+    return [f"{name} is {kind}" for name, kind in own if kind]
 
 
 def weight_maxima(models):
@@ -172,7 +172,7 @@ def zero_eps(optimizers, low):
         for group in optimizer.param_groups:
             eps, is_low = group.get("eps"), any(param.dtype is low for param in group["params"])
             if isinstance(eps, float) and is_low and torch.tensor(eps, dtype=low).item() == 0.0:
-                return "{}'s eps of {}".format(type(optimizer).__name__, eps)
+                return f"{type(optimizer).__name__}'s eps of {eps}"
     return ""
 
 

@@ -30,7 +30,7 @@ class Findings:
         lines, first_step = [text, "What to try: " + advice], record.step
         if earlier is not None and earlier[0] == (cause, advice):
             first_step = earlier[3]
-            lines = ["As in step {}: {}, at scale {}.".format(first_step, cause, number(facts.scale))]
+            lines = [f"As in step {first_step}: {cause}, at scale {number(facts.scale)}."]
         self._last[record.loss_id] = ((cause, advice), record, facts, first_step)
         self.texts.append((record.step, " ".join(lines)))
         return lines
@@ -38,10 +38,10 @@ class Findings:
     def add_unrecorded(self, record, facts):
         """Explain a pass of which only the loss and the gradients are known."""
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
-        told = "{} What to try: {}".format(text, advice)
+        told = f"{text} What to try: {advice}"
         earlier = self._last.get(record.loss_id)
         if earlier is not None and earlier[2].loss == facts.loss:  # nan or inf, or None for a finite loss
-            told = "As in step {}, as far as is known: {}.".format(earlier[3], UNWATCHED)
+            told = f"As in step {earlier[3]}, as far as is known: {UNWATCHED}."
         self.texts.append((record.step, told))
 
     def summary(self, passes):
@@ -49,7 +49,7 @@ class Findings:
         count, overflows = len(self.texts), "none had inf or nan"
         if count:
             overflows = "{} {} explained above".format(count, "is" if count == 1 else "are")
-        return "ampcompat: of {} backward passes {}.".format(passes, overflows)
+        return f"ampcompat: of {passes} backward passes {overflows}."
 
     def clear(self):
         """Explain the next skipped step in full."""

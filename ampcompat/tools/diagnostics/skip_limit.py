@@ -70,8 +70,8 @@ class SkipLimit(Observer):
             return
         self._has_reported = True
         message = (
-            "ampcompat: {} steps in a row were skipped (loss scaler {}, scale {:g}), and lowering the scale does not "
-            "help. {}".format(skips, loss_id, scaler.loss_scale(), self._explanation(session, loss_id, scaler))
+            f"ampcompat: {skips} steps in a row were skipped (loss scaler {loss_id}, scale {scaler.loss_scale():g}), "
+            f"and lowering the scale does not help. {self._explanation(session, loss_id, scaler)}"
         )
         self._stop()
         if self._raises:
@@ -89,7 +89,7 @@ class SkipLimit(Observer):
             records = [reference() for reference in references if reference() is not None]
             facts = self._diagnosis.facts_without_record(session, loss_id, scaler, loss, scale, records)
         _, text, advice = explain(facts._replace(is_persistent=True))
-        return "{} What to try: {}".format(text, advice)
+        return f"{text} What to try: {advice}"
 
     def _stop(self):
         self._scaler = None  # whose skipped steps are being recorded

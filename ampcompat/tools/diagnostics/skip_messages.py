@@ -21,7 +21,7 @@ def explain(facts):
     else:
         cause, text, advice = _not_found(facts)
     if facts.missing_outputs:
-        text += " No module's output was recorded: {}.".format(facts.missing_outputs)
+        text += f" No module's output was recorded: {facts.missing_outputs}."
     return cause, text, advice
 
 
@@ -29,7 +29,7 @@ def explain(facts):
 
 
 def _in_forward(facts):
-    loss = "The loss was {} before scaling".format(facts.loss) if facts.loss else "The loss was finite"
+    loss = f"The loss was {facts.loss} before scaling" if facts.loss else "The loss was finite"
     if facts.cast:
         return _in_cast(facts, loss)
     if facts.input:
@@ -37,7 +37,7 @@ def _in_forward(facts):
         before = _if_known(value.max_before, "; its largest absolute value before was")
         text = "{}. In the forward pass {} was there already in {}, in {}{}."
         text = text.format(loss, value.kind, value.name, value.dtype, before)
-        return "{} in {}".format(value.kind, value.name), text, _advice_on_input(facts, value)
+        return f"{value.kind} in {value.name}", text, _advice_on_input(facts, value)
     value = facts.output
     before = _if_known(value.max_before, "; its output's largest absolute value before was")
     module = value.name if value.name.startswith(WHOLE) else "module " + value.name
@@ -45,11 +45,11 @@ def _in_forward(facts):
     text = text.format(loss, value.kind, module, value.dtype, before)
     if facts.bad_weights:
         return (
-            "{} in the weights of {}".format(value.kind, value.name),
+            f"{value.kind} in the weights of {value.name}",
             "{} Its weights are the cause: {}.".format(text, ", ".join(facts.bad_weights)),
             _advice_on_weights(facts, value),
         )
-    return "{} in the output of {}".format(value.kind, value.name), text, _advice_on_output(facts, value)
+    return f"{value.kind} in the output of {value.name}", text, _advice_on_output(facts, value)
 
 
 def _in_cast(facts, loss):
@@ -58,7 +58,7 @@ def _in_cast(facts, loss):
     name = value.name if value.name.startswith("the ") else "the output of " + value.name
     advice = "scale the input, or normalize it: the largest {} is {}. Or use O4 or O5, whose bfloat16 reaches 3e38."
     return (
-        "an overflow in the cast of {} to {}".format(name, low),
+        f"an overflow in the cast of {name} to {low}",
         text.format(loss, name, number(value.max_before), value.dtype, low),
         advice.format(low, number(facts.low_max)) if low != "bfloat16" else "check the data.",
     )
@@ -67,20 +67,18 @@ def _in_cast(facts, loss):
 def _advice_on_weights(facts, value):
     if facts.zero_eps:
         return (
-            "{} is 0 in {}, so that a gradient of 0 becomes 0/0: use eps=1e-4, or a level with float32 weights for the "
-            "optimizer (O1, O2), and resume from an earlier checkpoint.".format(facts.zero_eps, facts.low_dtype)
+            f"{facts.zero_eps} is 0 in {facts.low_dtype}, so that a gradient of 0 becomes 0/0: use eps=1e-4, or a "
+            "level with float32 weights for the optimizer (O1, O2), and resume from an earlier checkpoint."
         )
-    cause = "an earlier step made the weights {} (a static scale skips no step), or a checkpoint had it: ".format(
-        value.kind
-    )
-    return "resume from an earlier checkpoint; {}lower the learning rate, or clip gradients.".format(cause)
+    cause = f"an earlier step made the weights {value.kind} (a static scale skips no step), or a checkpoint had it: "
+    return f"resume from an earlier checkpoint; {cause}lower the learning rate, or clip gradients."
 
 
 def _advice_on_input(facts, value):
     if facts.casts and value.kind == "inf" and value.dtype == facts.low_dtype != "bfloat16":
         return (
-            "the functions that compute this input exceed the largest {} ({}): compute it from x.float(), or use O4 or "
-            "O5, whose bfloat16 reaches 3e38.".format(value.dtype, number(facts.low_max))
+            f"the functions that compute this input exceed the largest {value.dtype} ({number(facts.low_max)}): "
+            "compute it from x.float(), or use O4 or O5, whose bfloat16 reaches 3e38."
         )
     return "check the data, and what computes this input: torch.isfinite(x).all() finds the bad batches."
 
@@ -92,20 +90,21 @@ def _advice_on_output(facts, value):
         advice = "check {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.{}"
         return advice.format(value.name, underflow if value.dtype == "float16" else "")
     if keep and value.dtype == facts.low_dtype != "bfloat16":
-        return "{} exceeds the largest {} ({}):{}, or O4 or O5, whose bfloat16 reaches 3e38.".format(
-            value.name, facts.low_dtype, number(facts.low_max), keep
+        return (
+            f"{value.name} exceeds the largest {facts.low_dtype} ({number(facts.low_max)}):{keep}, or O4 or O5, whose "
+            "bfloat16 reaches 3e38."
         )
     return (
-        "{} overflows in {}, so no opt level and no loss scale helps: look for a division by a number near 0 or "
-        "an exp in it, lower the learning rate, or clip gradients.".format(value.name, value.dtype)
+        f"{value.name} overflows in {value.dtype}, so no opt level and no loss scale helps: look for a division by a "
+        "number near 0 or an exp in it, lower the learning rate, or clip gradients."
     )
 
 
 def _in_loss(facts):
     outputs = "before scaling" if facts.missing_outputs else "although the outputs of all modules were finite"
     return (
-        "{} in the loss".format(facts.loss),
-        "The loss was {} {}.".format(facts.loss, outputs),
+        f"{facts.loss} in the loss",
+        f"The loss was {facts.loss} {outputs}.",
         "check the loss function for log(0), a division by 0, the mean of an empty tensor, a bad target, or outputs "
         "that grew because of a high learning rate{}.{}".format(
             "; compute it from output.float()" if facts.casts else "",
@@ -120,18 +119,19 @@ def _in_loss(facts):
 def _in_backward(facts):
     value = facts.param_gradient if facts.output_gradient is None else facts.output_gradient
     if facts.output_gradient is None:
-        subject = "gradient of {}".format(value.name)
+        subject = f"gradient of {value.name}"
     else:
-        subject = "gradient at the output of {}".format(value.name)
-    at_scale = "" if facts.scale == 1.0 else ", at scale {}".format(number(facts.scale))
-    text = "The loss was finite. In the backward pass {} came first in the {}{}{}{}.".format(
-        value.kind, subject, at_scale, _previous_output(facts), _max_before(facts, value)
+        subject = f"gradient at the output of {value.name}"
+    at_scale = "" if facts.scale == 1.0 else f", at scale {number(facts.scale)}"
+    text = (
+        f"The loss was finite. In the backward pass {value.kind} came first in the "
+        f"{subject}{at_scale}{_previous_output(facts)}{_max_before(facts, value)}."
     )
     if facts.output:
-        text += " The output of {} held {}, which did not reach the loss.".format(facts.output.name, facts.output.kind)
+        text += f" The output of {facts.output.name} held {facts.output.kind}, which did not reach the loss."
     if facts.world_size > 1 and facts.output_gradient is None:
         text += " It may come from another rank, through the all-reduce."
-    return "{} in the {}".format(value.kind, subject), text, _advice_on_gradient(facts, value)
+    return f"{value.kind} in the {subject}", text, _advice_on_gradient(facts, value)
 
 
 def _previous_output(facts):
@@ -139,13 +139,13 @@ def _previous_output(facts):
         return ""
     if facts.last_finite is None:
         return ", straight from the loss function"
-    return "; one module earlier, at the output of {}, it was finite".format(facts.last_finite)
+    return f"; one module earlier, at the output of {facts.last_finite}, it was finite"
 
 
 def _max_before(facts, value):
     if value.max_before is None:
         return ""
-    text = "; its largest unscaled absolute value before was {}".format(number(value.max_before))
+    text = f"; its largest unscaled absolute value before was {number(value.max_before)}"
     if facts.scale == 1.0:
         return text
     scaled = value.max_before * facts.scale
@@ -154,7 +154,7 @@ def _max_before(facts, value):
     )
     if scaled > facts.low_max or value.kind == "nan" or scaled == 0.0:
         return text
-    return "{}: this one was over {} times as large".format(text, number(facts.low_max / scaled))
+    return f"{text}: this one was over {number(facts.low_max / scaled)} times as large"
 
 
 def _advice_on_gradient(facts, value):
@@ -171,8 +171,8 @@ def _advice_on_gradient(facts, value):
     not_the_scale = _why_not_the_scale(facts)
     if not_the_scale:
         return (
-            "{}, so the unscaled gradients are too large: {}lower the learning rate, or look for a division by a "
-            "number near 0 in the backward pass of {}.".format(not_the_scale, _wider_range(facts, origin), origin)
+            f"{not_the_scale}, so the unscaled gradients are too large: {_wider_range(facts, origin)}lower the "
+            f"learning rate, or look for a division by a number near 0 in the backward pass of {origin}."
         )
     if facts.good_passes == 0:
         return (
@@ -181,7 +181,7 @@ def _advice_on_gradient(facts, value):
         )
     return (
         "nothing, if it is rare: a dynamic scale grows until gradients overflow, and a batch with large gradients may "
-        "overflow earlier. If it persists, {}clip gradients.".format(_wider_range(facts, origin))
+        f"overflow earlier. If it persists, {_wider_range(facts, origin)}clip gradients."
     )
 
 
@@ -250,7 +250,7 @@ def _keep_fp32(facts, name):
     if not facts.casts or module == LOSS:
         return ""
     whole = module.startswith(WHOLE)
-    return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else '"{}"'.format(module))
+    return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else f'"{module}"')
 
 
 def _wider_range(facts, name):
@@ -262,9 +262,9 @@ def _wider_range(facts, name):
 
 
 def _if_known(value, text):
-    return "" if value is None else "{} {}".format(text, number(value))
+    return "" if value is None else f"{text} {number(value)}"
 
 
 def number(value):
     """Format a number: integers in full up to a million, others with three digits."""
-    return "{:.0f}".format(value) if abs(value) < 1e6 and value == int(value) else "{:.3g}".format(value)
+    return f"{value:.0f}" if abs(value) < 1e6 and value == int(value) else f"{value:.3g}"

@@ -113,7 +113,7 @@ class BatchTable:
             return "-"
         shown = format_bytes(self.peaks[level, size])
         fits = self.memory is None or self.peaks[level, size] <= self.memory
-        return shown if fits else "({})".format(shown)
+        return shown if fits else f"({shown})"
 
 
 def _shown(batch):

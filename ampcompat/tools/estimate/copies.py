@@ -30,9 +30,7 @@ def fake_copies(models, mode):
         copies = copy.deepcopy(list(models), memo)
     except Exception as error:  # of the user's own classes
         raise AmpError(
-            "The model cannot be copied, which estimate does to leave it untouched: {}: {}".format(
-                type(error).__name__, error
-            )
+            f"The model cannot be copied, which estimate does to leave it untouched: {type(error).__name__}: {error}"
         ) from error
     return copies, {id(module): memo[id(module)] for module in originals if id(module) in memo}
 

@@ -115,9 +115,7 @@ def _measured(training, session, mode):
         optimizer = training.ranks.optimizer(make, list(model.parameters()))
         if needs_closure(optimizer):
             raise UnsupportedStep(
-                "Activations and temporaries are not predicted, since {}.step needs a closure.".format(
-                    type(optimizer).__name__
-                )
+                f"Activations and temporaries are not predicted, since {type(optimizer).__name__}.step needs a closure."
             )
         if training.counted_as == "cuda":
             choose_foreach(optimizer)

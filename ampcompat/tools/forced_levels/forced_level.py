@@ -92,7 +92,7 @@ class ForcedLevel:
             reason = "no module that an optimizer trains was called with gradients enabled"
             if not is_supported():
                 reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
-            print("ampcompat: opt level {} was not applied: {}.".format(self.level, reason), file=sys.stderr)
+            print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
 
     def rules(self):
         """Return whether the script has made an optimizer, so that the level decides what is computed in half."""

@@ -7,9 +7,9 @@ from ...support.script_frames import script_line
 def no_module(optimizer, made_at, level):
     """Return the error that an optimizer is about to train tensors of no module that was called."""
     return AmpError(
-        "{} of {} trains tensors, and no module that holds them was called with gradients enabled, so opt level {} "
-        "cannot be applied to them. Make them params of a torch.nn.Module and call it (torch.func computes outside of "
-        "modules), or run the script without --opt-level.".format(type(optimizer).__name__, made_at, level)
+        f"{type(optimizer).__name__} of {made_at} trains tensors, and no module that holds them was called with "
+        f"gradients enabled, so opt level {level} cannot be applied to them. Make them params of a torch.nn.Module and "
+        "call it (torch.func computes outside of modules), or run the script without --opt-level."
     )
 
 
@@ -26,18 +26,16 @@ def half_by_hand(method, level):
 def step_in_backward(optimizer, made_at, level):
     """Return the error that an optimizer steps in a hook of the backward pass."""
     return AmpError(
-        "{} of {} steps within the backward pass, before the gradients of opt level {} are unscaled and checked. Call "
-        "optimizer.step() after backward(), or use --opt-level O4 or O5, which scale nothing.".format(
-            type(optimizer).__name__, made_at, level
-        )
+        f"{type(optimizer).__name__} of {made_at} steps within the backward pass, before the gradients of opt level "
+        f"{level} are unscaled and checked. Call optimizer.step() after backward(), or use --opt-level O4 or O5, which "
+        "scale nothing."
     )
 
 
 def inner_step(optimizer, made_at, outer, level):
     """Return the error that the inner optimizer of another one steps outside of that one's ``step``."""
     return AmpError(
-        "{0} of {1} steps on the float32 weights of {2}, outside of its step(), so opt level {3} would not round them "
-        "into the model. Call {2}.step(closure), or use --opt-level O0, O1 or O4, which have no half weights.".format(
-            type(optimizer).__name__, made_at, type(outer).__name__, level
-        )
+        f"{type(optimizer).__name__} of {made_at} steps on the float32 weights of {type(outer).__name__}, outside of "
+        f"its step(), so opt level {level} would not round them into the model. Call "
+        f"{type(outer).__name__}.step(closure), or use --opt-level O0, O1 or O4, which have no half weights."
     )

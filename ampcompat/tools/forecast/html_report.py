@@ -46,7 +46,7 @@ def to_html(forecast, command):
         findings=_findings(forecast),
         advice=text_report.advice(forecast, command),
         command=" ".join(map(shlex.quote, command)),
-        picture=picture.replace("<svg ", '<svg role="img" aria-label="{}" '.format(label), 1),
+        picture=picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1),
         spec=spec,
         hidden=len(_modules(forecast)) - len({row["module"] for row in rows}),
         number=number,
@@ -83,7 +83,7 @@ def _cell(module, level, room, sentences):
     state = "near the end of the range" if margin is not None and margin >= NEAR else "much room"
     state = "mostly lost gradients" if lost >= LOST else state
     numbers = {"largest": number(room["largest"]), "gradient": number(room["gradient"]), "lost": percent(lost)}
-    numbers.update(function=room["op"], margin="-" if margin is None else "{:g}".format(margin))
+    numbers.update(function=room["op"], margin="-" if margin is None else f"{margin:g}")
     return dict(shown, state="a fault" if sentences else state, **numbers)
 
 

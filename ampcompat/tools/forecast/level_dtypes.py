@@ -162,9 +162,9 @@ class StepDtypes:
         is_cast = level.casts_functions and call.place.layer_of(level.kept) is None
         written = max([abs(number) for number in call.scalars if math.isfinite(number)], default=0.0)
         if is_cast and rule == expansion.BANNED and level.low in seen:
-            self.error = call, "{} refuses half inputs".format(call.op), 0.0
+            self.error = call, f"{call.op} refuses half inputs", 0.0
         elif call.op in _WRITES and dtype is torch.float16 and written > 65504:
-            told = "{} writes {:g}, which float16 cannot hold".format(call.op, written)
+            told = f"{call.op} writes {written:g}, which float16 cannot hold"
             self.error = call, told, math.log2(written / 65504)
         elif not is_cast and (rule == expansion.HALF or call.op in NORMS) and self._is_mixed(call, seen):
             told = "{} gets inputs of {}".format(call.op, " and ".join(map(_name, dict.fromkeys(seen))))

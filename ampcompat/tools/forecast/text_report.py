@@ -36,7 +36,7 @@ def to_text(forecast, command, width=80, details=False):
         if told["levels"][level]["dtype"] is not None:
             lines += _level(level, found, told["levels"][level], width, details)
     for kind, problem in told["problems"].items():
-        text = "{} could not step in float16 ({}): updates lost at O3 are not in this forecast.".format(kind, problem)
+        text = f"{kind} could not step in float16 ({problem}): updates lost at O3 are not in this forecast."
         lines += textwrap.wrap(text, width)
     lines += [""] + advice(forecast, command)
     return "\n".join(lines)
@@ -53,11 +53,11 @@ def verdict(found):
 
 
 def _level(level, found, told, width, details):
-    lines = textwrap.wrap("{}  {}".format(level, verdict(found)), width, subsequent_indent="    ")
+    lines = textwrap.wrap(f"{level}  {verdict(found)}", width, subsequent_indent="    ")
     sentences = reasons(found, told)
     hidden = 0 if details else len(sentences) - SHOWN
     sentences = sentences if details else sentences[:SHOWN]
-    sentences += ["and {} more (--details)".format(hidden)] if hidden > 0 else []
+    sentences += [f"and {hidden} more (--details)"] if hidden > 0 else []
     sentences += scale_sentence(found, told)
     for sentence in sentences:
         lines += textwrap.wrap(sentence, width, initial_indent="      ", subsequent_indent="        ")
@@ -84,7 +84,7 @@ def _finding(finding, dtype):
         "epsilon": "{module}: the eps of {op} is 0 in {dtype}, or as good as that",
         "reduction": "{module}: {op} needs float32: in {dtype} it is {margin} powers of two too rough or large",
     }
-    return texts[finding["kind"]].format(module=module, op=op, margin="{:g}".format(abs(margin)), dtype=dtype)
+    return texts[finding["kind"]].format(module=module, op=op, margin=f"{abs(margin):g}", dtype=dtype)
 
 
 def scale_sentence(found, told):
@@ -101,7 +101,7 @@ def scale_sentence(found, told):
         if not told["skips"]
         else "skips {} step{}".format(told["skips"], "" if told["skips"] == 1 else "s")
     )
-    return ["loss scales up to {} are safe; a dynamic one {}".format(scale(safe), skips)]
+    return [f"loss scales up to {scale(safe)} are safe; a dynamic one {skips}"]
 
 
 def _rooms(told):
@@ -111,7 +111,7 @@ def _rooms(told):
         name = name_of(room["module"])[-28:]
         row = name, room["op"][:16], number(room["largest"]), number(room["gradient"]), percent(room["lost"])
         lines.append("      {:28} {:16} {:>9} {:>9} {:>7}".format(*row))
-    return lines + (["      and {} more modules".format(len(rooms) - ROWS)] if len(rooms) > ROWS else [])
+    return lines + ([f"      and {len(rooms) - ROWS} more modules"] if len(rooms) > ROWS else [])
 
 
 def recommended(forecast):
@@ -131,9 +131,9 @@ def advice(forecast, command):
     kept = forecast["levels"][level]["keep_fp32"]
     if kept or not forecast["details"]["has_amp"]:
         layers = ", " + argument(kept) if kept else ""
-        call = 'amp.initialize(model, optimizer, opt_level="{}"{})'.format(level, layers)
-        return ["Take {}: model, optimizer = {}".format(level, call)]
+        call = f'amp.initialize(model, optimizer, opt_level="{level}"{layers})'
+        return [f"Take {level}: model, optimizer = {call}"]
     return [
-        "Take {}: python -m ampcompat run --opt-level {} {}".format(level, level, script),
-        "Check:   python -m ampcompat ab --levels O0,{} {}".format(level, script),
+        f"Take {level}: python -m ampcompat run --opt-level {level} {script}",
+        f"Check:   python -m ampcompat ab --levels O0,{level} {script}",
     ]

@@ -73,12 +73,12 @@ class Estimate:
     def __getattr__(self, name):
         if name in KINDS + ("buffers", "offloaded"):
             return getattr(self.by_kind, name)
-        raise AttributeError("Estimate has no attribute {!r}".format(name))
+        raise AttributeError(f"Estimate has no attribute {name!r}")
 
     @property
     def explanations(self):
         """Sentences on the difference between ``formula`` and ``total``, and what was assumed."""
-        more = ["{} more for {}: {}.".format(format_bytes(size), kind, why) for kind, size, why in self.additions]
+        more = [f"{format_bytes(size)} more for {kind}: {why}." for kind, size, why in self.additions]
         return more + self.notes
 
     def record(self):
@@ -100,8 +100,8 @@ class Estimate:
         )
         lines = [report.table(columns, self.num_params)] + self.explanations
         if self.world_size > 1:
-            title += ", on each of {:,} ranks".format(self.world_size)
-            lines.append("Each rank sends {} per step.".format(format_bytes(self.sent)))
+            title += f", on each of {self.world_size:,} ranks"
+            lines.append(f"Each rank sends {format_bytes(self.sent)} per step.")
         return "\n".join([title] + lines)
 
     __str__ = table

@@ -44,7 +44,7 @@ class StateSizes:
 
     def _trial_step(self, dimensions, dtype):
         if dimensions > len(_PRIMES):
-            raise AmpError("A param has {} dimensions; estimates go up to {}.".format(dimensions, len(_PRIMES)))
+            raise AmpError(f"A param has {dimensions} dimensions; estimates go up to {len(_PRIMES)}.")
         # Half may have no kernels here, so float32 is tried too; some optimizers need sparse gradients.
         attempts = [(dtype, False), (dtype, True)]
         attempts += [(torch.float32, False)] if element_size(dtype) < 4 else []
@@ -60,7 +60,7 @@ class StateSizes:
                 continue
             return [(tuple(each.shape), element_size(dtype if each.dtype is tried else each.dtype)) for each in found]
         raise AmpError(
-            "The optimizer could not step on a {} tensor of {} dimensions: {}".format(dtype, dimensions, errors[0])
+            f"The optimizer could not step on a {dtype} tensor of {dimensions} dimensions: {errors[0]}"
         ) from errors[0]
 
     def _state(self, param, is_sparse):
@@ -79,8 +79,8 @@ class StateSizes:
             return self._make_optimizer(params)
         except Exception as error:
             raise AmpError(
-                "The optimizer could not be made of a list of params: {}. If it needs more arguments, pass a function, "
-                "such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9).".format(error)
+                f"The optimizer could not be made of a list of params: {error}. If it needs more arguments, pass a "
+                "function, such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)."
             ) from error
 
 
@@ -99,7 +99,7 @@ def same_optimizer_factory(optimizer, group):
     optimizer = getattr(optimizer, "optim", optimizer)  # LARC wraps the optimizer that has the state
     kind, defaults = type(optimizer), getattr(optimizer, "defaults", None)
     if defaults is None:
-        raise AmpError("{} has no `defaults`, so another optimizer like it cannot be made.".format(kind.__name__))
+        raise AmpError(f"{kind.__name__} has no `defaults`, so another optimizer like it cannot be made.")
     accepted = inspect.signature(kind.__init__).parameters
     accepts_any = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
     options = {name: value for name, value in defaults.items() if accepts_any or name in accepted}

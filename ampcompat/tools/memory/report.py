@@ -22,7 +22,7 @@ def table(columns, num_params):
     sums = [kinds.total if adds_up else None for _, kinds, adds_up in columns]
     rows.append(["sum"] + [format_bytes(total) for total in sums])
     shares = [None if total is None else total / max(num_params, 1) for total in sums]
-    rows.append(["bytes per param"] + ["-" if share is None else "{:.2f}".format(share) for share in shares])
+    rows.append(["bytes per param"] + ["-" if share is None else f"{share:.2f}" for share in shares])
     if any(kinds.offloaded for _, kinds, _ in columns):
         rows.append(["offloaded"] + [format_bytes(kinds.offloaded) for _, kinds, _ in columns])
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
@@ -46,7 +46,7 @@ def differences(usage, estimate):
         found.append("Casts of weights, {}: {}".format(format_bytes(most.casts), _WHY_MORE["casts"]))
     for kind, why in _UNPREDICTED:
         if (getattr(most, kind) or 0) > least:
-            found.append("{}, {}: {}".format(kind.capitalize(), format_bytes(getattr(most, kind)), why))
+            found.append(f"{kind.capitalize()}, {format_bytes(getattr(most, kind))}: {why}")
     if most.offloaded:
         sentence = "Offloaded, {}: on another device than the params, and in no sum."
         found.append(sentence.format(format_bytes(most.offloaded)))
@@ -87,7 +87,7 @@ def _difference(kind, difference):
 
 def _not_at_peak(peak, most, least):
     missing = [
-        "{} of {}".format(format_bytes(getattr(most, name) - (getattr(peak, name) or 0)), _TITLES.get(name, name))
+        f"{format_bytes(getattr(most, name) - (getattr(peak, name) or 0))} of {_TITLES.get(name, name)}"
         for name in KINDS
         if (getattr(most, name) or 0) - (getattr(peak, name) or 0) > least
     ]
@@ -106,10 +106,9 @@ def _on_cuda(usage):
     if usage.cuda_allocated is None:
         return []
     found = [
-        "CUDA's allocator has allocated at most {} and reserved {} since the process began. Not counted above are the "
-        "batch, tensors that were made before the step, and the workspaces of kernels.".format(
-            format_bytes(usage.cuda_allocated), format_bytes(usage.cuda_reserved)
-        )
+        f"CUDA's allocator has allocated at most {format_bytes(usage.cuda_allocated)} and reserved "
+        f"{format_bytes(usage.cuda_reserved)} since the process began. Not counted above are the batch, tensors that "
+        "were made before the step, and the workspaces of kernels."
     ]
     if usage.fragmentation is not None:
         sentence = "Fragmentation: {:.1%} of the reserved bytes were in inactive split blocks."

@@ -130,10 +130,9 @@ class _PackedTensor:
         # Autograd itself does not check versions of tensors that hooks have packed.
         if self._packed._version != self._version:
             raise AmpError(
-                "A tensor that is needed for its gradient was modified in place after it was used: {} of shape {} is "
-                "at version {}, expected {}.".format(
-                    self._packed.dtype, tuple(self._packed.size()), self._packed._version, self._version
-                )
+                "A tensor that is needed for its gradient was modified in place after it was used: "
+                f"{self._packed.dtype} of shape {tuple(self._packed.size())} is at version {self._packed._version}, "
+                f"expected {self._version}."
             )
         return self._packed
 

@@ -140,7 +140,7 @@ class Rewriter(CallRewriter):
         if isinstance(original, cst.With) and self._own_scale(original) is not None:
             return self._scaled_backward(original, updated)
         if line in self.plan.unscale and self._precision.has_scaler:
-            before = "{}.unscale_({})\n".format(self.names.scaler, self.plan.unscale[line])
+            before = f"{self.names.scaler}.unscale_({self.plan.unscale[line]})\n"
             return syntax.in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
         if isinstance(original, cst.If):
             return self._if(original, updated)
@@ -179,9 +179,9 @@ class Rewriter(CallRewriter):
         statement, result = original.body[0], setup.result()
         rest = []
         if isinstance(statement, cst.Assign) and syntax.bare_text(statement.targets[0].target) != result:
-            rest = syntax.statements("{} = {}\n".format(syntax.text(statement.targets[0].target), result))
+            rest = syntax.statements(f"{syntax.text(statement.targets[0].target)} = {result}\n")
         elif isinstance(statement, cst.Return):
-            rest = syntax.statements("return {}\n".format(result))
+            rest = syntax.statements(f"return {result}\n")
         first, lines = self._precision.placed(setup, call, self._around)
         if first is None:
             return syntax.in_place_of(updated, lines) + rest if lines else rest
@@ -209,14 +209,12 @@ class Rewriter(CallRewriter):
     def _scaled_backward(self, original, updated):
         loss, before = syntax.argument(self._own_scale(original), 0, "loss"), []
         if self._needs_casts(loss):
-            before = self._under_autocast(syntax.statements("{} = {}\n".format(self.names.loss, syntax.text(loss))))
+            before = self._under_autocast(syntax.statements(f"{self.names.loss} = {syntax.text(loss)}\n"))
             loss = syntax.expression(self.names.loss)
         asname = original.items[0].asname
         name = syntax.text(asname.name) if asname else "_"
         source = syntax.text(loss)
-        scaled = (
-            "{}.scale({})".format(self.names.scaler, source) if self._precision.has_scaler else syntax.operand(loss)
-        )
+        scaled = f"{self.names.scaler}.scale({source})" if self._precision.has_scaler else syntax.operand(loss)
         body = list(updated.body.body)
         uses = len(syntax.text(updated.body).split(name)) - 1
         if uses == 1 and len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine):
@@ -224,7 +222,7 @@ class Rewriter(CallRewriter):
         elif not self._precision.has_scaler and isinstance(loss, cst.Name):
             body = [syntax.renamed(each, name, source) for each in body]
         else:
-            body = syntax.statements("{} = {}\n".format(name, scaled)) + body
+            body = syntax.statements(f"{name} = {scaled}\n") + body
         new = before + body
         new[0] = new[0].with_changes(leading_lines=[*updated.leading_lines, *new[0].leading_lines])
         if self._precision.autocasts and original not in self._covered:
@@ -242,7 +240,7 @@ class Rewriter(CallRewriter):
         if not self._precision.autocasts:
             return statements
         context = self._precision.autocast()
-        block = syntax.statements("with {}:\n    pass\n".format(context))[0]
+        block = syntax.statements(f"with {context}:\n    pass\n")[0]
         lines = statements[0].leading_lines
         inner = syntax.without_with([statements[0].with_changes(leading_lines=())] + statements[1:], context)
         return [block.with_changes(body=block.body.with_changes(body=inner), leading_lines=lines)]
@@ -266,7 +264,7 @@ class Rewriter(CallRewriter):
         if stepped is not None and stepped.args:
             return [self._marked(original, line, "GradScaler takes no closure")]
         if stepped is not None:
-            source = "{}.step({})".format(self.names.scaler, syntax.text(stepped.func.value))
+            source = f"{self.names.scaler}.step({syntax.text(stepped.func.value)})"
             return [updated.with_changes(body=syntax.statements(source + "\n")[0].body)]
         if any(self._is_unknown_step(each) for each in syntax.calls(original)):
             return [self._marked(original, line, UNKNOWN_STEP)]

@@ -78,7 +78,7 @@ class Branches:
         if call is None:
             return None
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
-            scaled = "{}.scale({})".format(self._names.scaler, syntax.text(call.func.value))
+            scaled = f"{self._names.scaler}.scale({syntax.text(call.func.value)})"
             rest = other[len(syntax.text(call.func.value)) :]
             return ours if mine == scaled + rest else None
         if not _is_call(ours) or not call.args or not ours.body[0].value.args:

@@ -51,7 +51,7 @@ def replaced(call, full_name):
     if full_name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
         return _optimizer(call, "torch.optim.SGD", _SGD, {})
     if full_name in ("apex.fp16_utils.to_python_float", "apex.fp16_utils.fp16util.to_python_float"):
-        return syntax.expression("({}).item()".format(syntax.text(call.args[0].value)))
+        return syntax.expression(f"({syntax.text(call.args[0].value)}).item()")
     return None
 
 
@@ -73,7 +73,7 @@ def _optimizer(call, name, known, defaults):
     if new is None or len(positional) > 2:  # the order of further arguments differs
         return None
     given = {each.keyword.value for each in new.args if each.keyword is not None}
-    extra = ["{}={}".format(key, value) for key, value in defaults.items() if key not in given]
+    extra = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     extra.append("fused=torch.cuda.is_available()")
     added = syntax.expression("f({})".format(", ".join(extra))).args
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -52,7 +52,7 @@ class CallRewriter(cst.CSTTransformer):
             args = [scaler.with_changes(comma=syntax.COMMA), *updated_node.args]
             return updated_node.with_changes(func=syntax.expression(self.names.loader), args=args)
         if full_name in ("apex.amp.disable_casts", "apex.amp.handle.disable_casts"):
-            return syntax.expression("torch.autocast({}, enabled=False)".format(self.names.device))
+            return syntax.expression(f"torch.autocast({self.names.device}, enabled=False)")
         new = replaced(updated_node, full_name)
         return updated_node if new is None else new.with_changes(func=self._short(new.func))
 
@@ -60,7 +60,7 @@ class CallRewriter(cst.CSTTransformer):
         """Return ``nn.LayerNorm`` for ``torch.nn.LayerNorm`` where the script says ``import torch.nn as nn``."""
         module, _, name = (syntax.name_of(node) or "").rpartition(".")
         short = self.plan.short_names.get(module) if module in ("torch.nn", "torch.optim") else None
-        return syntax.expression("{}.{}".format(short, name)) if short else node
+        return syntax.expression(f"{short}.{name}") if short else node
 
     def _params(self, optimizer):
         """Return the params of an optimizer, as source: ``model.parameters()`` where they are the same and in reach."""
@@ -68,4 +68,4 @@ class CallRewriter(cst.CSTTransformer):
         scopes = [each for each in self._around if isinstance(each, cst.FunctionDef)] + [self._module]
         if params and any(params.partition(".")[0] in syntax.bound_names(scope) for scope in scopes):
             return params
-        return "[{}]".format(PARAMS.format(optimizer))
+        return f"[{PARAMS.format(optimizer)}]"

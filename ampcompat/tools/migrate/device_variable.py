@@ -35,7 +35,7 @@ def place_device(module, names):
     while at and syntax.assigned_names(body[at - 1]) & {names.flag, names.dtype}:
         at -= 1
     first = body[at]
-    new = syntax.in_place_of(first, "{} = {}\n".format(name, DEVICE))[0]
+    new = syntax.in_place_of(first, f"{name} = {DEVICE}\n")[0]
     if at and not new.leading_lines and _is_import(body[at - 1]):
         new = new.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     body = [*body[:at], new, first.with_changes(leading_lines=()), *body[at + 1 :]]

@@ -178,7 +178,7 @@ def add_header(source, names, loads_state, has_device):
     """
     module = cst.parse_module(source)
     at, pieces, added = _after_imports(module.body), [], []
-    pieces += ["{} = {}\n".format(names.device, DEVICE)] if has_device else []
+    pieces += [f"{names.device} = {DEVICE}\n"] if has_device else []
     pieces += [_LOADER.format(**names._asdict())] if loads_state else []
     is_imported = any("torch" in _imported(each) for each in module.body[:at])
     needs_torch = has_device or "torch" in {node.id for node in _read_names(ast.parse(source))}

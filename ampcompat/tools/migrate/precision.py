@@ -50,11 +50,11 @@ class Precision:
         """Return the statements in place of a call of ``amp.initialize``, as source; empty where nothing is needed."""
         names, lines = self._names, []
         if self._has_flag:
-            lines.append("{} = {}".format(names.flag, setup.condition(tests)))
+            lines.append(f"{names.flag} = {setup.condition(tests)}")
         if len(self._dtypes) > 1:
-            lines.append("{} = {}".format(names.dtype, setup.dtype()))
+            lines.append(f"{names.dtype} = {setup.dtype()}")
         if self._shared:
-            lines += ["", "def {}():".format(names.autocast), "    return " + self._context()]
+            lines += ["", f"def {names.autocast}():", "    return " + self._context()]
             lines += [""] if self.has_scaler else []
         if self.has_scaler:
             options = [names.device] + self._enabled() + setup.scale_options()
@@ -71,10 +71,10 @@ class Precision:
     def _off(self):
         """Return the statements that switch everything off, where an ``if`` may or may not set it up."""
         names = self._names
-        lines = ["{} = False".format(names.flag)]
-        lines += ["{} = torch.float16".format(names.dtype)] if len(self._dtypes) > 1 else []
+        lines = [f"{names.flag} = False"]
+        lines += [f"{names.dtype} = torch.float16"] if len(self._dtypes) > 1 else []
         if self.has_scaler:
-            lines.append("{} = torch.amp.GradScaler({}, enabled=False)".format(names.scaler, names.device))
+            lines.append(f"{names.scaler} = torch.amp.GradScaler({names.device}, enabled=False)")
         return "".join(line + "\n" for line in lines)
 
     def placed(self, setup, call, around):

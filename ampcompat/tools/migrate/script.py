@@ -51,7 +51,7 @@ def migrate(source, path="script.py"):
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
-        raise AmpError("{} is not Python 3: {}".format(path, _fault(source) or str(error).splitlines()[0])) from None
+        raise AmpError(f"{path} is not Python 3: {_fault(source) or str(error).splitlines()[0]}") from None
     split = module.visit(OneStatementPerLine()).code
     plan = ScriptFacts(split, path)
     marks = list(_marks(source))
@@ -59,8 +59,8 @@ def migrate(source, path="script.py"):
         return Migration(source, [], marks)
     if not plan.initializes:
         raise AmpError(
-            "{} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` finds "
-            "them.".format(path)
+            f"{path} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` "
+            "finds them."
         )
     rewriter, module, passing = _rewritten(split, plan)
     module, has_device = place_device(module, plan.names)
@@ -111,7 +111,7 @@ def _left(name, lines):
     """Return what is said of a name of Apex that the new script still has, given its lines there."""
     shown = " and ".join(", ".join(map(str, lines)).rsplit(", ", 1))
     where = "{}, in line{} {} of the new script".format(name, "" if len(lines) == 1 else "s", shown)
-    return "{}: {}".format(where, BY_HAND[name]) if name in BY_HAND else where
+    return f"{where}: {BY_HAND[name]}" if name in BY_HAND else where
 
 
 def _fault(source):
@@ -119,7 +119,7 @@ def _fault(source):
     try:
         parse(source)
     except SyntaxError as error:
-        where = "line {}: ".format(error.lineno) if error.lineno else ""
+        where = f"line {error.lineno}: " if error.lineno else ""
         return where + error.msg + (": " + error.text.strip() if error.text else "")
     except ValueError as error:  # a null byte, before Python 3.11.4
         return str(error)

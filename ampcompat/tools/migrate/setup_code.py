@@ -63,7 +63,7 @@ class Setup:
             self.notes.append(_AT_RUN_TIME.format(", ".join(text.format(names) for names, text in told if names)))
         for name in ("min_loss_scale", "max_loss_scale"):
             if syntax.argument(self._call, 99, name) is not None:
-                self.notes.append("{} has no counterpart in GradScaler".format(name))
+                self.notes.append(f"{name} has no counterpart in GradScaler")
         if _number(self._scale_text()) is not None:
             self.notes.append("a static loss scale is kept until a step overflows: GradScaler then skips it and halves")
 
@@ -95,34 +95,34 @@ class Setup:
         others = [syntax.text(each) for each in parts]
         parts = [self._as_bool(each) for at, each in enumerate(parts) if others.index(others[at]) == at]
         if "O0" in self.levels:
-            parts.append('{} != "O0"'.format(syntax.operand(self._level)))
+            parts.append(f'{syntax.operand(self._level)} != "O0"')
         return " and ".join(parts) or "True"
 
     def _as_bool(self, node):
         is_bool = isinstance(node, (cst.Comparison, cst.UnaryOperation)) or self._options.is_flag(node)
         if is_bool and not isinstance(node, (cst.Comparison, cst.UnaryOperation)):
             return syntax.operand(node)
-        return syntax.text(node) if is_bool else "bool({})".format(syntax.text(node))
+        return syntax.text(node) if is_bool else f"bool({syntax.text(node)})"
 
     def dtype(self):
         """Return the dtype of autocast, as source."""
         dtypes = self.dtypes
         if len(dtypes) < 2:
             return dtypes.pop() if dtypes else "torch.float16"
-        levels = ", ".join('"{}"'.format(each) for each in self.levels if each in _BFLOAT16)
-        among = "in ({})".format(levels) if "," in levels else "== " + levels
-        return "torch.bfloat16 if {} {} else torch.float16".format(syntax.operand(self._level), among)
+        levels = ", ".join(f'"{each}"' for each in self.levels if each in _BFLOAT16)
+        among = f"in ({levels})" if "," in levels else "== " + levels
+        return f"torch.bfloat16 if {syntax.operand(self._level)} {among} else torch.float16"
 
     def scale_options(self):
         """Return GradScaler's options for a static scale; for a value known at run time only, depending on it."""
         source = self._scale_text()
         static = _number(source)
         if source in ("dynamic", "None") or static is not None:
-            return [] if static is None else ["init_scale={}".format(static), "growth_interval=2**31 - 1"]
+            return [] if static is None else [f"init_scale={static}", "growth_interval=2**31 - 1"]
         dynamic = '{} in (None, "dynamic")'.format(syntax.operand(syntax.argument(self._call, 8, "loss_scale")))
         return [
-            "init_scale=2.0**16 if {} else float({})".format(dynamic, source),
-            "growth_interval=2000 if {} else 2**31 - 1".format(dynamic),
+            f"init_scale=2.0**16 if {dynamic} else float({source})",
+            f"growth_interval=2000 if {dynamic} else 2**31 - 1",
         ]
 
     def _scale_text(self):

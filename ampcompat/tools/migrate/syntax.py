@@ -16,7 +16,7 @@ def operand(node):
     """Return the source of an expression, in parentheses where operators beside it could bind more tightly."""
     source = text(node)
     loose = (cst.IfExp, cst.BooleanOperation, cst.Comparison, cst.UnaryOperation, cst.BinaryOperation, cst.Lambda)
-    return "({})".format(source) if isinstance(node, loose) and not node.lpar else source
+    return f"({source})" if isinstance(node, loose) and not node.lpar else source
 
 
 def bare_text(node):

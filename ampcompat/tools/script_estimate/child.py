@@ -47,12 +47,12 @@ def _outcome(task):
         usage = recorder.usage
         return _found(recorder, usage.at_peak, usage.peak_by_kind, fake_step.assumptions(values)), 0
     except SystemExit as error:
-        return {"error": "The script exited, with {!r}, before a step was measured.".format(error.code)}, 1
+        return {"error": f"The script exited, with {error.code!r}, before a step was measured."}, 1
     except Exception as error:  # the script's own, or of what fake tensors cannot do
         sentence = fake_step.why_unsupported(error, values)
         if sentence is None:
             traceback.print_exc()
-            return {"error": "The script failed: {}: {}".format(type(error).__name__, error)}, 1
+            return {"error": f"The script failed: {type(error).__name__}: {error}"}, 1
         return _without_activations(recorder, sentence), 1
     return {"error": NO_STEP}, 1
 

@@ -77,13 +77,13 @@ def _turn_off_tf32(patches):
 def _row(case, outcomes, name):
     wrong = {"{}.{} {}".format(*key): problem for key, problem in outcomes.wrong.items()}
     left_out = {"{}.{} {}".format(*key): reason for key, reason in outcomes.left_out.items()}
-    found = "{} forms agree".format(outcomes.counts[AGREES])
+    found = f"{outcomes.counts[AGREES]} forms agree"
     if left_out:
-        found += ", {} without a kernel".format(len(left_out))
+        found += f", {len(left_out)} without a kernel"
     if wrong:
         shown = ["{}: {}".format(*each) for each in list(wrong.items())[:SHOWN]]
-        rest = ["and {} more, in the JSON file".format(len(wrong) - SHOWN)] if len(wrong) > SHOWN else []
+        rest = [f"and {len(wrong) - SHOWN} more, in the JSON file"] if len(wrong) > SHOWN else []
         found += ", {} differ: {}".format(len(wrong), "; ".join(shown + rest))
     other = "patched" if name == "native" else "native"
-    advice = "Take --backend {} if that has no failure. {}".format(other, REPORT)
+    advice = f"Take --backend {other} if that has no failure. {REPORT}"
     return CheckResult.of("conformance", case, not wrong, found, advice, wrong=wrong, left_out=left_out)

@@ -95,7 +95,7 @@ def compare_plain(function, kind, pair, device=CPU):
         for got in floating_tensors(called(function.original, function.row, inputs), [])
         if got.dtype is not expected
     ]
-    return (DIFFERS, "result {} instead of {}".format(wrong[0], expected)) if wrong else (AGREES, "")
+    return (DIFFERS, f"result {wrong[0]} instead of {expected}") if wrong else (AGREES, "")
 
 
 def _is_refused(wrapper, row, inputs):
@@ -123,12 +123,12 @@ def _rounding_points(row, inputs, pair):
 def _dtype_problem(result, reference, dtype):
     results, references = list(tensors_in(result)), list(tensors_in(reference))
     if len(results) != len(references):
-        return "{} results instead of {}".format(len(results), len(references))
+        return f"{len(results)} results instead of {len(references)}"
     for got, wanted in zip(results, references):
         follows = not wanted.is_floating_point() and not wanted.is_complex()
         expected = wanted.dtype if follows else dtype if got.is_floating_point() else got.dtype
         if got.dtype is not expected:
-            return "result {} instead of {}".format(got.dtype, expected)
+            return f"result {got.dtype} instead of {expected}"
     return None
 
 
@@ -137,7 +137,7 @@ def _value_problem(inputs, exact, result, reference):
     for got, wanted in zip(floating, expected):
         # Without half kernels Apex's own rows also round inside: one epsilon for each of a few operations.
         if got.shape != wanted.shape or not _close(got, wanted, got.dtype, 8):
-            return "values: {} instead of {}".format(got, wanted)
+            return f"values: {got} instead of {wanted}"
     return _gradient_problem(inputs, exact, floating, expected)
 
 
@@ -166,9 +166,9 @@ def _gradient_problem(inputs, exact, floating, expected):
         if mine is None or reference is None:
             continue
         if mine.dtype is not leaf.dtype or not bool(torch.isfinite(mine).all()):
-            return "gradient dtype {} or not finite".format(mine.dtype)
+            return f"gradient dtype {mine.dtype} or not finite"
         if not _close(mine, reference, narrowest, 24):
-            return "gradient: {} instead of {}".format(mine, reference)
+            return f"gradient: {mine} instead of {reference}"
     return None
 
 

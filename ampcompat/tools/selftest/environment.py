@@ -25,7 +25,7 @@ def environment(device):
             ("torch", features.version()),
             ("python", platform.python_version()),
             ("system", platform.platform()),
-            ("cpu", "{}, {} threads".format(platform.machine(), torch.get_num_threads())),
+            ("cpu", f"{platform.machine()}, {torch.get_num_threads()} threads"),
             ("device", device),
         ]
     )
@@ -47,8 +47,8 @@ def _cuda(device):
         libraries = (getattr(torch.backends.cuda, "matmul", None), torch.backends.cudnn)  # torch 1.6 lacks the first
         flags = [getattr(each, "allow_tf32", False) for each in libraries]
     return [
-        ("GPU", "{}, {:.0f} GB".format(properties.name, properties.total_memory / 1e9)),
-        ("compute capability", "{}.{}".format(properties.major, properties.minor)),
+        ("GPU", f"{properties.name}, {properties.total_memory / 1e9:.0f} GB"),
+        ("compute capability", f"{properties.major}.{properties.minor}"),
         ("CUDA", str(torch.version.cuda or getattr(torch.version, "hip", None))),
         ("cuDNN", str(torch.backends.cudnn.version())),
         ("TF32 in products, convolutions", ", ".join("on" if flag else "off" for flag in flags)),
@@ -58,5 +58,5 @@ def _cuda(device):
 def check_version():
     """Yield a row: whether the test suite covers this torch. One that it does not cover is no failure."""
     untested = features.untested()
-    tested = "torch {} is tested".format(features.version())
+    tested = f"torch {features.version()} is tested"
     yield CheckResult("environment", "torch", MEASURED if untested else OK, untested or tested)

@@ -57,13 +57,13 @@ def check_host_reads(device, quick=False):
     """Yield rows for O1 and O2 with two optimizers: how often does the host wait for the device in a step?"""
     for setting in (Setting("O1"), Setting("O2")):
         for name, make, most in _OPTIMIZERS:
-            case = "{} {}".format(setting, name)
+            case = f"{setting} {name}"
             lack = setting.lack(device) or _lack_of_optimizer(make, device)
             reads = None if lack else _reads_of(setting, make, device)
             if reads is None:
                 yield CheckResult("host reads", case, NOT_RUN, lack or "this torch has no dispatch modes to count with")
                 continue
-            found = "{:g} per step (at most {})".format(reads, most)
+            found = f"{reads:g} per step (at most {most})"
             yield CheckResult.of("host reads", case, reads <= most, found, REPORT, reads=reads)
 
 

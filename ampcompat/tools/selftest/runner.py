@@ -80,7 +80,7 @@ def _rows_of(name, check, device, quick):
         if process_state.current() is not None:
             with contextlib.suppress(Exception):
                 process_state.close_all()
-        text = "{}: {}".format(type(error).__name__, first_line(error))
+        text = f"{type(error).__name__}: {first_line(error)}"
         yield CheckResult(name, "all", FAILED, text, REPORT)
 
 
@@ -96,7 +96,7 @@ def write_row(row, write, width):
 
 
 def _summary(counts, seconds):
-    parts = ["{} {}".format(counts[status], status) for status in (OK, FAILED, NOT_RUN, MEASURED) if counts[status]]
+    parts = [f"{counts[status]} {status}" for status in (OK, FAILED, NOT_RUN, MEASURED) if counts[status]]
     verdict = "Some checks FAILED" if counts[FAILED] else "No check failed"
     return "{}: {} ({:.0f} s)".format(verdict, ", ".join(parts), seconds)
 

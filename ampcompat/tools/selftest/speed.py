@@ -37,7 +37,7 @@ def workloads(device, quick):
     return (
         Workload("CNN", lambda: Classifier(wide), lambda device: images(device, 0, images_per_step, side)),
         Workload(
-            "encoder {}x{}".format(layers, width),
+            f"encoder {layers}x{width}",
             lambda: Encoder(layers, width),
             lambda device: tokens(device, count, length),
         ),
@@ -176,8 +176,8 @@ def check_speed(device, quick=False):
 
 def _row(workload, name, seconds, peaks, device):
     milliseconds = statistics.median(seconds[name]) * 1e3
-    case = "{}, {}".format(workload.name, name)
-    found = "{:.2f} ms, {:.1f} MB".format(milliseconds, peaks[name] / 1e6)
+    case = f"{workload.name}, {name}"
+    found = f"{milliseconds:.2f} ms, {peaks[name] / 1e6:.1f} MB"
     figures = {"milliseconds": milliseconds, "peak_bytes": peaks[name]}
     if name == "by hand":
         found += " (torch.autocast and GradScaler)"

@@ -88,9 +88,7 @@ def each_setting(check, settings, device, row_of):
         try:
             yield row_of(setting)
         except Exception as error:  # a failure of this setting; the others run all the same
-            yield CheckResult(
-                check, str(setting), FAILED, "{}: {}".format(type(error).__name__, first_line(error)), REPORT
-            )
+            yield CheckResult(check, str(setting), FAILED, f"{type(error).__name__}: {first_line(error)}", REPORT)
 
 
 def iterate(model, optimizer, batch, factor=1.0):
@@ -155,10 +153,10 @@ def check_parity(device, quick=False):
         distance = max(abs(mine - wanted) for mine, wanted in first) * len(first) / sum(plain[:COMPARED])
         last = sum(losses[-5:]) / 5
         passed = distance <= TOLERANCES[setting.low] and last < 0.5 * losses[0]
-        found = "loss {:.3f} to {:.3f} in {} steps; within {:.1%} of float32's for {}".format(
-            losses[0], last, steps, distance, len(first)
+        found = (
+            f"loss {losses[0]:.3f} to {last:.3f} in {steps} steps; within {distance:.1%} of float32's for {len(first)}"
         )
-        advice = "Do not train at {} here; compare with another backend and level. {}".format(setting, REPORT)
+        advice = f"Do not train at {setting} here; compare with another backend and level. {REPORT}"
         return CheckResult.of("training", str(setting), passed, found, advice, losses=losses, float32=plain)
 
     return each_setting("training", SETTINGS, device, row_of)
@@ -234,7 +232,7 @@ def check_resume(device, quick=False):
         differing = sum(not torch.equal(one, other) for one, other in zip(whole, resumed))
         found = "the same bits after 3 + 3 steps as after 6"
         if differing:
-            found = "{} of {} tensors differ after 3 + 3 steps from 6".format(differing, len(whole))
+            found = f"{differing} of {len(whole)} tensors differ after 3 + 3 steps from 6"
         return CheckResult.of("resume", str(setting), not differing, found, REPORT)
 
     return each_setting("resume", SETTINGS, device, row_of)

@@ -41,11 +41,11 @@ def explain(name):
         entry = entry.rpartition(".")[0]
     advice = ADVICE.get(entry)
     if advice:
-        return "ampcompat does not provide {}; use {}.".format(name, advice)
+        return f"ampcompat does not provide {name}; use {advice}."
     parent = name.rpartition(".")[0]
     known = _names_in(parent)
     there = "; {} has {}".format(parent, ", ".join(known)) if known else ""
-    return "ampcompat does not provide {}{}.".format(name, there)
+    return f"ampcompat does not provide {name}{there}."
 
 
 def _names_in(parent):
