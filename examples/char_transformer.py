@@ -101,6 +101,8 @@ def parse_args():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=4e-3)
+    # An eps that float16 can hold: at O3 Adam's state is half, and its usual 1e-8 is 0 there.
+    parser.add_argument("--eps", type=float, default=1e-4, help="of Adam")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -112,8 +114,7 @@ def main():
     train, validation = load_text(device)
 
     model = CharTransformer(len(ALPHABET), args.context, args.width, args.heads, args.layers).to(device)
-    # An eps that float16 can hold: at O3 Adam's state is half, and the usual 1e-8 is 0 there.
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.9, 0.98), eps=1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.9, 0.98), eps=args.eps)
     model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level, loss_scale=args.loss_scale)
 
     def rate(step):  # a short warm-up, then down to zero along a cosine
