@@ -9,6 +9,7 @@ from helpers.made_reports import MADE, made_run
 
 from ampcompat.abtest import Memory, Report, Run, save_figure
 from ampcompat.abtest.report import charts, renderer
+from ampcompat.abtest.report.text import image_heading
 from ampcompat.errors import AmpError
 
 
@@ -149,8 +150,34 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch, tmp_pat
         save_figure(MADE["one level"](), str(tmp_path / "x.png"))
 
 
+def panels_of(figure):
+    return [panel for row in figure["vconcat"] for panel in row["hconcat"]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_charts_of_an_image_leave_no_cell_empty(count):
+    drawn = charts.charts([("", MADE["good"]())])[:1] * count
+    figure = charts.figure(drawn)
+    assert len(panels_of(figure)) == count
+    assert [len(row["hconcat"]) for row in figure["vconcat"]] == [2] * (count // 2) + [1] * (count % 2)
+    widths = {len(row["hconcat"]): row["hconcat"][0]["width"] for row in figure["vconcat"]}
+    assert widths.get(1, math.inf) > 2 * widths.get(2, 0)
+
+
+def test_an_image_is_headed_by_the_script_the_verdicts_with_their_reasons_and_the_advice():
+    report = MADE["broken"]()
+    report.environment.update(script="train.py --lr 1", device="cpu")
+    report.advice = "Take O0.\nA second line."
+    title, lines = image_heading([("", report)])
+    assert title == "train.py --lr 1" and lines[0].startswith("cpu, ") and lines[-1] == "Take O0."
+    assert "O0 baseline" in lines and "O3 failed: RuntimeError: out of memory" in lines
+    title, lines = image_heading([("first", report), ("second", report)])
+    assert title == "2 runs" and len(lines) == 2
+    assert lines[1].startswith("second: O0 baseline; ") and "out of memory" not in lines[1]
+
+
 def test_the_marks_of_an_image_of_several_charts_have_no_names_that_could_collide():
-    panels = charts.figure(charts.charts([("", MADE["good"]())]))["concat"]
+    panels = panels_of(charts.figure(charts.charts([("", MADE["good"]())])))
     assert not [layer for panel in panels for layer in panel.get("layer", ()) if "name" in layer]
 
 

@@ -96,12 +96,40 @@ def legend(reports):
     ]
 
 
-def figure(drawn, columns=2):
-    """Return one specification with all these charts, for an image."""
+#: Units of width and height of a chart in an image, between two charts, and of an axis with its labels and title.
+PANEL, GAP, AXIS = (420, 180), 40, 60
+
+
+def figure(drawn, title="", lines=()):
+    """Return one specification with all these charts in two columns, for an image.
+
+    The last of an odd number is as wide as two.
+
+    Args:
+        drawn: what ``charts`` returned.
+        title, lines: what stands above the charts, such as the script and the verdicts.
+    """
     params = {param["name"]: param for chart in drawn for param in chart.spec.get("params", ())}
-    panels = [dict(chart.spec, title=chart.title, width=400, height=180, params=[]) for chart in drawn]
-    whole = {"concat": panels, "columns": columns, "spacing": 32, "resolve": {"scale": {"color": "independent"}}}
-    return dict(whole, params=list(params.values()), config=config(), padding=16)
+    rows = [drawn[place : place + 2] for place in range(0, len(drawn), 2)]
+    own = {"resolve": {"scale": {"color": "independent"}}}  # a legend for each chart
+    whole = {
+        "vconcat": [dict(own, hconcat=[_panel(chart, len(row)) for chart in row], spacing=GAP) for row in rows],
+        "spacing": 28,
+        **own,
+        "params": list(params.values()),
+        "config": config(),
+        "padding": 16,
+    }
+    if title:
+        heading = {"text": title, "subtitle": list(lines), "anchor": "start", "fontSize": 16, "offset": 18}
+        whole["title"] = dict(heading, subtitleFontSize=13, subtitlePadding=6, subtitleLineHeight=18)
+    return whole
+
+
+def _panel(chart, columns):
+    width, height = PANEL
+    width = width if columns == 2 else 2 * width + GAP + AXIS
+    return dict(chart.spec, title=chart.title, width=width, height=height, params=[])
 
 
 def config(ink="#333", grid="#e3e3e3", background="#ffffff"):

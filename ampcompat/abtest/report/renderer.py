@@ -8,7 +8,7 @@ import importlib.util
 import os
 
 from ...errors import AmpError
-from . import charts
+from . import charts, text
 
 NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'vl-convert-python>=1.9' jinja2."
 
@@ -52,7 +52,7 @@ def format_of(path):
 
 
 def save_figure(reports, path, scale=1.5, drawn=None):
-    """Draw all charts as one image; needs the extra ``report``.
+    """Draw all charts as one image, under the script, the verdicts and the advice; needs the extra ``report``.
 
     Args:
         reports: a ``Report``, or several as ``[(name, Report), …]``, which are drawn in the same charts.
@@ -62,6 +62,7 @@ def save_figure(reports, path, scale=1.5, drawn=None):
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
     kind = format_of(path)
-    drawn = image(charts.figure(drawn or charts.charts(reports)), kind, **({"scale": scale} if kind == "png" else {}))
+    spec = charts.figure(drawn or charts.charts(reports), *text.image_heading(reports))
+    drawn = image(spec, kind, **({"scale": scale} if kind == "png" else {}))
     with open(path, "wb") as file:
         file.write(drawn.encode("utf-8") if kind == "svg" else drawn)

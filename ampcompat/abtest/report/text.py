@@ -4,7 +4,7 @@ import textwrap
 
 from ..judging.failures import failure
 from ..judging.summary import summarize
-from ..judging.verdict import ACCEPTED
+from ..judging.verdict import ACCEPTED, BASELINE
 from ..row_names import are_scripts
 from . import tables
 
@@ -41,6 +41,34 @@ def to_text(report, width=100, details=False, summary=None):
     blocks.append(_sentences(told + tables.equivalences(report), width))
     blocks.append(_sentences(advice if details else advice[:1], width))
     return "\n\n".join(filter(None, blocks))
+
+
+def image_heading(reports, width=120):
+    """Return what stands above the charts of an image: the title, and lines with the verdicts and what to take.
+
+    Args:
+        reports: ``[(name, Report), …]``.
+        width: of a line, in letters.
+    """
+    if len(reports) > 1:
+        told = ["{}: {}".format(name, "; ".join(_by_verdict(report, has_reasons=False))) for name, report in reports]
+        return f"{len(reports)} runs", _sentences(told, width).splitlines()
+    ((_, report),) = reports
+    title, *rest = tables.heading_parts(report) or ["A/B run"]
+    told = [", ".join(rest)] if rest else []
+    told += _by_verdict(report) + report.advice.splitlines()[:1]
+    return title, _sentences(told, width).splitlines()
+
+
+def _by_verdict(report, has_reasons=True):
+    """Return one line per verdict: the levels that got it, and why they were rejected or not judged."""
+    found = {}
+    for level, row in summarize(report).items():
+        told, reason = row.kind, row.verdict.text
+        if has_reasons and told not in (ACCEPTED, BASELINE):
+            told = reason if reason.startswith(told) else f"{told}: {reason}"
+        found.setdefault(told, []).append(level)
+    return ["{} {}".format(", ".join(levels), verdict) for verdict, levels in found.items()]
 
 
 def _heading(report, width):

@@ -1,0 +1,78 @@
+"""Runs the commands that the README shows from check to plain torch, and writes what they print into the README.
+
+    python benchmarks/readme_path.py [--print]
+
+Of each command the result is kept, and "…" stands for what is left out. It takes two to three minutes. With ``--print``
+the README stays as it is.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+README = os.path.join(ROOT, "README.md")
+BEGIN, END = "<!-- what benchmarks/readme_path.py prints -->\n", "<!-- end of what it prints -->\n"
+
+#: Commands after ``ampcompat``, in a folder with a copy of the script, and the lines, or beginnings of lines, to show.
+SCRIPT, NEW = "char_transformer.py", "plain_torch.py"
+STEPS = (
+    (f"check --brief {SCRIPT}", "Runs unchanged.*|Does not run.*"),
+    (f"run {SCRIPT} --steps 100", "validation loss.*"),
+    (f"ab --levels O0,O1,O2 {SCRIPT} --steps 100", r"level +verdict.*|O\d  .*|(Accepted|Take|No advice).*?\."),
+    (f"migrate {SCRIPT} -o {NEW}", rf"wrote {NEW}"),
+    (f"ab --against {NEW} {SCRIPT} --steps 100", rf"{NEW} (trains|does not train) like .*? %\."),
+)
+
+
+def shown(printed, pattern):
+    """Return what matches a pattern at the beginning of lines, with "…" for what is left out."""
+    kept = []
+    for line in printed.splitlines():
+        found = re.match(pattern, line)
+        if found:
+            kept.append(found.group() + ("" if found.group() == line else " …"))
+        elif line.strip() and kept[-1:] != ["…"]:
+            kept.append("…")
+    return kept
+
+
+def run(folder, command):
+    """Return what a command prints on a terminal of 80 columns, without its progress."""
+    env = dict(os.environ, COLUMNS="80")
+    whole = [sys.executable, "-m", "ampcompat"] + command.split()
+    streams = {"stderr": subprocess.STDOUT if command.startswith("migrate") else subprocess.DEVNULL}
+    return subprocess.run(whole, cwd=folder, env=env, stdout=subprocess.PIPE, **streams).stdout.decode("utf-8")
+
+
+def main():
+    """Run the commands and write the README; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--print", action="store_true", dest="only_prints")
+    options = parser.parse_args()
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.join(ROOT, "examples", SCRIPT), os.path.join(folder, SCRIPT))
+        for command, pattern in STEPS:
+            found = [f"$ ampcompat {command}"] + shown(run(folder, command), pattern)
+            print("\n".join(found), flush=True)
+            lines += found
+    if not options.only_prints:
+        write("```console\n" + "".join(f"{line}\n" for line in lines) + "```\n")
+    return 0
+
+
+def write(text):
+    """Put text into its place in the README."""
+    with open(README, encoding="utf-8") as file:
+        head, _, rest = file.read().partition(BEGIN)
+    tail = rest.partition(END)[2]
+    with open(README, "w", encoding="utf-8") as file:
+        file.write(head + BEGIN + text + END + tail)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
