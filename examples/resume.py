@@ -1,4 +1,4 @@
-"""Train, save, be killed at any moment, start again, and end where an undisturbed run ends, to the bit.
+"""Train, save, be killed at any moment, start again, and end where an undisturbed run ends, bit for bit.
 
     python -m ampcompat run examples/resume.py --checkpoint /tmp/run.pt --opt-level O2
 

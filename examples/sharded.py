@@ -5,7 +5,7 @@
         examples/sharded.py --checkpoint /tmp/run
 
 Written as scripts for NVIDIA Apex are: it knows nothing of ampcompat. When a process dies, torchrun starts all of them
-again, and they continue from the last checkpoint, to the bit. Started with another number of processes they read the
+again, and they continue from the last checkpoint, bit for bit. Started with another number of processes they read the
 same checkpoint. Without the variable restarted processes may read the addresses of dead ones from torchrun's store and
 wait for them (torch 2.13). The network and its text are those of ``char_transformer.py``.
 """

@@ -119,7 +119,7 @@ def unpacked(entries):
     """Return the list that a packed list stands for.
 
     Raises:
-        ValueError: a list in it is no ``[value, times]``, or the result would be too long.
+        ValueError: a list in it is not ``[value, times]``, or the result would be too long.
     """
     if list not in set(map(type, entries)):
         return entries
@@ -145,7 +145,7 @@ def sums(gaps):
 
 
 def single(values):
-    """Return floats as shortest decimals that give the same float32; None if one of them is no float32."""
+    """Return floats as shortest decimals that give the same float32; None if one of them is not a float32 value."""
     exact = array("f", values)
     if array("d", exact).tobytes() != array("d", values).tobytes():
         return None

@@ -211,7 +211,7 @@ class Report:
         """Return the ``Report`` that ``to_json`` wrote.
 
         Raises:
-            AmpValueError: the text is no JSON, no report, a damaged report, or one of another schema.
+            AmpValueError: the text is not JSON, not a report, or a report that is damaged or of another schema.
         """
         try:
             tree = json.loads(text)

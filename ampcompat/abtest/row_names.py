@@ -10,7 +10,7 @@ UNCHANGED = "unchanged"
 def are_scripts(report):
     """Return whether other scripts are compared with the baseline's.
 
-    A row that has the name of its opt level is none, though the script may have been edited while the series went on.
+    A row with the name of an opt level is never one, even if the script was edited while the series was running.
     """
     baseline = report.runs.get(report.baseline)
     if baseline is None or not baseline.identity.get("script"):

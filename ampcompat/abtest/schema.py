@@ -190,7 +190,7 @@ def documentation(classes):
 
 
 def column(says, types, limits=None):
-    """Return the form of a packed list (see ``columns``), read as a plain list.
+    """Return the form of a packed list (see ``packed_numbers``), read as a plain list.
 
     Args:
         types: the types of its values.

@@ -1,4 +1,7 @@
-"""Methods that a subclass of ``apex.parallel.DistributedDataParallel`` may override in vain. Without torch."""
+"""Methods of ``apex.parallel.DistributedDataParallel`` that have no effect here if a subclass overrides them.
+
+This module does not import torch.
+"""
 
 #: Methods of Apex's class that a subclass might override. There are none of them here.
 REDUCTION_METHODS = (

@@ -89,7 +89,7 @@ def _check_first(parser, arguments):
         hint = "did you mean: " + _shown(alike[0], rest)
     else:
         hint = "choose from " + ", ".join(COMMANDS)
-    parser.error(f"{first!r} is no command; {hint}")
+    parser.error(f"{first!r} is not a command; {hint}")
 
 
 def _shown(command, arguments):

@@ -9,7 +9,7 @@ USAGE_ERROR = 2
 #: The exit code after Ctrl-C, as in shells.
 INTERRUPTED = 130
 
-#: The usage of a command that runs a script: whose options are whose follows from the order.
+#: The usage of a command that runs a script: options before the script are the command's, those after it the script's.
 SCRIPT_USAGE = "%(prog)s [OPTION ...] SCRIPT [ARGS ...]\n       %(prog)s [OPTION ...] -m MODULE [ARGS ...]"
 
 

@@ -45,7 +45,7 @@ def check(arguments):
 
 
 def _progress(stream):
-    """Return a function that redraws one line with a bar; None where the stream is no terminal."""
+    """Return a function that redraws one line with a bar; None where the stream is not a terminal."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
     shown = [0.0]

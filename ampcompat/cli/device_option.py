@@ -28,7 +28,7 @@ def apply_option(parser, device):
 
 
 def check_option(parser, device):
-    """Exit with one line if CUDA cannot be redirected to ``device``; None is no device."""
+    """Exit with one line if CUDA cannot be redirected to ``device``; None is not a device."""
     if device is not None and sys.flags.no_site:
         parser.error("Python was started with -S, and --device needs the module site; leave out one of them.")
     if device not in (None, "cpu"):  # the CPU is always available; importing torch takes a second

@@ -63,5 +63,5 @@ def _results(text):
     found = text.split(",")
     unknown = [each for each in found if each not in RESULTS]
     if unknown:
-        raise argparse.ArgumentTypeError("{!r} is none of {}".format(unknown[0], ", ".join(RESULTS)))
+        raise argparse.ArgumentTypeError("{!r} is not one of {}".format(unknown[0], ", ".join(RESULTS)))
     return found

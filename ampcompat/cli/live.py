@@ -15,7 +15,7 @@ LAST_FETCH = 5.0
 
 
 class LivePage:
-    """The report so far; takes the place of the object that shows progress, and hands everything on to it.
+    """The report so far. It stands in for the object that shows progress, and passes everything on to it.
 
     Args:
         progress: the object that shows progress.

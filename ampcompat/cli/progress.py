@@ -25,7 +25,7 @@ def make_progress(stream=None, steps=None, runs=1, kept=0):
 
 
 class Running:
-    """A run that goes on: its label, the last step, losses and scale, and since when it starts and steps."""
+    """A run in progress: its label, the last step, losses and scale, and since when it starts and steps."""
 
     def __init__(self, label):
         self.label = label
@@ -106,7 +106,7 @@ class LineProgress:
         return max(max(rests), (sum(rests) + waiting) / len(rests))
 
     def heading(self):
-        """Return the name of the run that goes on, or how many of several have ended."""
+        """Return the name of the run in progress, or how many of several have ended."""
         if len(self.running) == 1:
             return next(iter(self.running.values())).label
         return f"{self.begun - len(self.running)} of {self.runs} runs"
@@ -129,7 +129,7 @@ class LineProgress:
         return f"{run.step}/{self.total}" if self.total else f"step {run.step}"
 
     def share(self):
-        """Return the share of the steps that are done, of all runs that go on."""
+        """Return the share of the steps that are done, of all runs in progress."""
         steps = sum(run.step for run in self.running.values())
         return min(1.0, steps / self.total / len(self.running)) if self.total and self.running else 0.0
 

@@ -87,7 +87,7 @@ def parse_level(text):
         hint = f"; write {meant}" if meant in LEVELS else ""
         if text.startswith("0"):
             hint = "; the first character is the capital letter O, not the number zero"
-        raise argparse.ArgumentTypeError("{!r} is none of {}{}".format(text, ", ".join(LEVELS), hint))
+        raise argparse.ArgumentTypeError("{!r} is not one of {}{}".format(text, ", ".join(LEVELS), hint))
     return text
 
 

@@ -19,7 +19,7 @@ class Share(NamedTuple):
 
 
 def share_out(jobs, gpus):
-    """Return a ``Share`` for each of ``jobs`` runs that go on at once; ``gpus`` are as many, or none."""
+    """Return a ``Share`` for each of ``jobs`` runs at a time; ``gpus`` are as many, or none."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     shares = []
     for index in range(jobs):

@@ -39,7 +39,7 @@ def force_fp32(apply_to=None, out_fp16=False):
         out_fp16: cast float32 tensors in the output to half.
 
     Raises:
-        TypeError: at a call, if the first argument is no module.
+        TypeError: at a call, if the first argument is not a module.
     """
     types, back = (torch.nn.Module,), _to_half if out_fp16 else None
     return lambda method: _decorated("force_fp32", method, types, apply_to, ProcessCasts.paused, _to_float, back)

@@ -166,7 +166,7 @@ def parse_loss_scale(loss_scale):
             arguments of ``LossScaler`` or those of GradScaler.
 
     Raises:
-        TypeError, ValueError: it is none of these, or the dict has an unknown key; the message names it.
+        TypeError, ValueError: it is not one of these, or the dict has an unknown key; the message names it.
     """
     if loss_scale == DYNAMIC:
         return parse_loss_scale({})

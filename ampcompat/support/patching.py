@@ -48,7 +48,7 @@ class PatchStack:
         The function object stays the same and keeps its signature; its code is replaced.
 
         Args:
-            function: a Python function that is no closure.
+            function: a Python function that is not a closure.
             make: called once with a copy of the function as it is now; returns what is to be called.
         """
         original = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)

@@ -48,7 +48,7 @@ def memory_of(tensor):
 
 
 class WrittenMemory:
-    """Answers for the tensors that it watches: may this have been written, other than its version counter tells?
+    """Says of the tensors that it watches whether they may have been written without a change of their version counter.
 
     ``tensor in written``: since ``watch``, or the last ``clear`` of this tensor, an alias of its memory was made, by
     ``.data`` or ``.numpy()`` of this tensor or of any that shares its memory, or its ``.data`` was assigned; or such an
@@ -59,7 +59,7 @@ class WrittenMemory:
     ``torch.utils.swap_tensors`` runs, which refuses such tensors; both count as written after it.
 
     Args:
-        forgotten: called with the id of a tensor that is watched no more, since it died or is being swapped.
+        forgotten: called with the id of a tensor that is no longer watched, because it died or is being swapped.
     """
 
     def __init__(self, forgotten=None):
@@ -136,8 +136,8 @@ class WrittenMemory:
                     self.forgotten(key)
 
     def release(self, tensor):
-        """Watch a tensor no more that gets another one in it (``swapped_tensors``); return what watches it again."""
-        with _lock:  # it is no alias of its memory any more
+        """Stop watching a tensor that is being swapped; return a function that watches it again."""
+        with _lock:  # it no longer shares its memory
             for aliases in list(_living.values()) + list(self.noted.values()):
                 aliases[:] = [each for each in aliases if each() is not tensor]
         if not self._is_watched(tensor):
@@ -177,7 +177,7 @@ class WrittenMemory:
         return id(tensor) in self.noted
 
     def clear(self, tensors):
-        """Take these tensors for unwritten from now on, except those with an alias that still lives."""
+        """Consider these tensors unwritten from now on, except those with an alias that still lives."""
         for tensor in tensors if self.noted else ():
             with _lock:
                 aliases = self.noted.get(id(tensor))

@@ -133,9 +133,9 @@ def test_a_pipeline_fails_on_the_results_that_it_names(saved, capsys, results, c
     "arguments, says",
     [
         (["--fail-on", "refuted"], "--fail-on refuted needs --tolerance, such as --tolerance 0.01"),
-        (["--fail-on", "worse"], "'worse' is none of rejected, refuted, not-shown, failed"),
-        (["--tolerance", "1 %"], "is no share between 0 and 1"),
-        (["--tolerance", "0"], "is no share between 0 and 1"),
+        (["--fail-on", "worse"], "'worse' is not one of rejected, refuted, not-shown, failed"),
+        (["--tolerance", "1 %"], "is not a share between 0 and 1"),
+        (["--tolerance", "0"], "is not a share between 0 and 1"),
     ],
 )
 @pytest.mark.parametrize("command", ["ab", "report"])
@@ -159,5 +159,5 @@ def test_the_json_of_a_row_has_its_equivalence_and_its_speed(saved):
 def test_a_report_with_a_damaged_tolerance_is_one_error():
     report = report_with(O1=run_with(curve()))
     report.environment["tolerance"] = "much"
-    with pytest.raises(AmpValueError, match="'much' is no share between 0 and 1"):
+    with pytest.raises(AmpValueError, match="'much' is not a share between 0 and 1"):
         advice.advise(report)

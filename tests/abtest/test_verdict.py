@@ -191,7 +191,10 @@ def test_one_nan_at_a_skipped_step_rejects_no_level():
     [
         (run_with([math.nan] * 100), "its loss is nan from step 0 on"),
         (run_with([], status="failed", error="it left"), "recorded no steps to compare with"),
-        (run_with(curve()[:4], status="failed", error="it left"), "the baseline O0 is no measure: failed: it left"),
+        (
+            run_with(curve()[:4], status="failed", error="it left"),
+            "the baseline O0 is not a usable reference: failed: it left",
+        ),
         (run_with([0.01 * math.exp(step / 10) for step in range(100)]), "its own loss diverges, from 0.0"),
         (run_with(curve()[:60], status="interrupted"), "the baseline was interrupted after 60 steps"),
     ],

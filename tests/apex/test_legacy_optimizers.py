@@ -1,4 +1,4 @@
-"""The optimizers of before 2019: formula in float64, arguments of step; which of them FP16_Optimizer wraps."""
+"""The optimizers from before 2019: formula in float64, arguments of step; which of them FP16_Optimizer wraps."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of training: started again, a run ends where an undisturbed one ends, to the bit."""
+"""kill -9 in the middle of training: started again, a run ends where an undisturbed one ends, bit for bit."""
 
 import builtins
 import functools

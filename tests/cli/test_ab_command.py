@@ -316,7 +316,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
     printed = " ".join(capsys.readouterr().out.split())
     # At O2 step 12 was skipped: its forward pass was repeated, since it had no hooks.
     assert "steps 12 to 16, O0 O2: The loss was nan before scaling. In the forward pass nan was there" in printed
-    assert "No advice: the baseline O0 is no measure: its loss is nan from step 12 on" in printed
+    assert "No advice: the baseline O0 is not a usable reference: its loss is nan from step 12 on" in printed
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["-m", "no_such_module_anywhere"], "no module named"),
         (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
         (["--levels", "O1,O1", "script.py"], "names a level twice"),
-        (["--baseline", "O9", __file__], "'O9' is none of"),
+        (["--baseline", "O9", __file__], "'O9' is not one of"),
         (["--steps", "0", "script.py"], "not a whole number from 1 up"),
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),

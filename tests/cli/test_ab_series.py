@@ -202,7 +202,7 @@ def test_a_variant_has_options_of_run_of_initialize_and_of_the_environment():
         ("x: hysteresis=a", "hysteresis='a' is not a whole number"),
         ("x: cast_model_type=int8", "is not one of float16"),
         ("x: script=nowhere.py", "script not found"),
-        ("x: --opt-level O9", "'O9' is none of"),
+        ("x: --opt-level O9", "'O9' is not one of"),
         ("unchanged: --opt-level O1", "have the name 'unchanged'"),
     ],
 )
@@ -340,7 +340,7 @@ def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, scr
 def test_short_runs_take_turns_and_a_resumed_series_repeats_only_rounds_that_a_row_lacks(
     begun, script, tmp_path, monkeypatch
 ):
-    """Times of another day, or of a round without the other levels, are no comparison."""
+    """Times of another day, or of a round without the other levels, cannot be compared."""
     path, timed = tmp_path / "report.json", MadeRun.timed
     series_of = ["--resume", str(path), "--levels", "O0,O1"]
     assert ab_command.ab(series_of + [script]) == 0

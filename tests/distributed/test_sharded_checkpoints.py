@@ -39,7 +39,7 @@ def saved(tmp_path_factory):
 
 
 def equal(one, other):
-    """Return whether two nests of dicts are equal, tensors to the bit."""
+    """Return whether two nests of dicts are equal, tensors bit for bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other

@@ -1,4 +1,4 @@
-"""O2, O3 and O5 under ``fully_shard``: the numbers of torch's own mixed precision, to the bit."""
+"""O2, O3 and O5 under ``fully_shard``: the numbers of torch's own mixed precision, bit for bit."""
 
 import pytest
 import torch

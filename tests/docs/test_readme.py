@@ -3,12 +3,15 @@
 import importlib.util
 import os
 import re
+import shutil
 
 import pytest
 import torch
 from helpers import forked
 from helpers.half_kernels import trains_in
 from helpers.processes import ROOT
+
+from ampcompat.cli import main
 
 
 def read(*path):
@@ -19,11 +22,24 @@ def read(*path):
 README = read("README.md")
 
 
+def consoles():
+    """Return the texts of the two terminals: the example's, and the path from check to plain torch."""
+    return re.findall(r"^```console\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def module_of(*path):
+    """Return a module that is a file of this checkout."""
+    spec = importlib.util.spec_from_file_location(os.path.splitext(path[-1])[0], os.path.join(ROOT, *path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
 def test_its_script_runs_by_its_commands_and_prints_what_they_show(tmp_path):
     (script,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "train.py").write_text(script)
-    (console,) = re.findall(r"^```console\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    console, _ = consoles()
     for shown in console.split("$ ampcompat ")[1:]:
         typed, *output = shown.splitlines()
         command, *arguments, script = typed.split()
@@ -35,11 +51,7 @@ def test_its_script_runs_by_its_commands_and_prints_what_they_show(tmp_path):
 
 
 def test_its_figures_are_those_of_the_results():
-    path = os.path.join(ROOT, "benchmarks", "readme_figures.py")
-    spec = importlib.util.spec_from_file_location("readme_figures", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    figures = module.figures()
+    figures = module_of("benchmarks", "readme_figures.py").figures()
     for line in figures:
         assert line in README.splitlines(), "run `python benchmarks/readme_figures.py` and copy its rows"
     least, most = re.search(r"\| (\S+) to \S+ \| \S+ to (\S+) \|", figures[0]).groups()
@@ -51,14 +63,25 @@ def test_its_links_lead_to_files():
     assert [link for link in links if not os.path.exists(os.path.join(ROOT, link))] == []
 
 
-def test_the_supported_modules_are_those_of_the_alias():
-    site = os.path.join(ROOT, "ampcompat", "apex", "site")
-    carried = {"apex." + name for name in os.listdir(os.path.join(site, "apex")) if not name.startswith("_")}
-    carried |= {name[: -len(".py")] for name in os.listdir(site) if name.endswith(".py")}
-    table = README.partition("## Supported parts of Apex")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
-    assert carried == named - {"apex.transformer"}
-    contrib = os.listdir(os.path.join(site, "apex", "contrib"))
-    (row,) = [row for row in rows if row.startswith("| `apex.contrib`")]
-    assert set(re.findall(r"`(\w+)`", row)) == {name for name in contrib if not name.startswith("_")}
+def test_the_table_of_supported_modules_is_that_of_the_alias():
+    support = module_of(".ci", "readme_support.py")
+    table = README.partition(support.BEGIN)[2].partition(support.END)[0].splitlines()
+    assert table == support.rows(), "run `python .ci/readme_support.py`"
+
+
+def test_the_path_has_the_commands_of_its_script_and_what_the_quick_ones_print(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("libcst", reason="migrate needs libcst")
+    path = module_of("benchmarks", "readme_path.py")
+    _, console = consoles()
+    shown = dict(each.split("\n", 1) for each in console.split("$ ampcompat ")[1:])
+    assert list(shown) == [command for command, _ in path.STEPS], "run `python benchmarks/readme_path.py`"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    shutil.copy(os.path.join(ROOT, "examples", path.SCRIPT), str(tmp_path))
+    for command, pattern in path.STEPS:
+        if command.split()[0] in ("check", "migrate"):
+            main(command.split())
+            printed = capsys.readouterr()
+            assert path.shown(printed.out + printed.err, pattern) == shown[command].splitlines()
+        else:
+            assert shown[command].strip(" …\n"), "nothing matched: run `python benchmarks/readme_path.py`"

@@ -393,7 +393,7 @@ def test_a_clients_own_skipped_step_is_marked_in_the_stash(setting_at_o2):
     assert stash.already_patched is False
 
 
-# -- the API of before 2019 --------------------------------------------------------------------------------------------
+# -- the API from before 2019 ------------------------------------------------------------------------------------------
 
 
 def test_init_casts_functions_and_its_handle_points_to_the_new_call():

@@ -76,7 +76,7 @@ class Lab:
             thing.zero_grad()
 
     def check(self):
-        """Compare masters, models and scales with the references, to the bit."""
+        """Compare masters, models and scales with the references, bit for bit."""
         masters = [param for optimizer in self.optimizers for param in amp.master_params(optimizer)]
         expected = [weight for reference in self.references for weight in (reference.a, reference.b)]
         for master, weight in zip(masters, expected):

@@ -45,7 +45,7 @@ def advise(report):
 
 
 def best_level(rows):
-    """Return the ``LevelSummary`` of the level to take, or None where the baseline is no measure.
+    """Return the ``LevelSummary`` of the level to take, or None where the baseline is not a usable reference.
 
     Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it. A
     level that is earlier than the baseline only within the scatter of step times counts as equal to it.
@@ -92,7 +92,9 @@ def _advice(report, rows):
     if not others:
         return "No advice: only the baseline was run."
     if baseline.verdict.kind != BASELINE:
-        sentence = "No advice: the baseline {} is no measure: {}. Fix that first: another level cannot help."
+        sentence = (
+            "No advice: the baseline {} is not a usable reference: {}. Fix that first: another level cannot help."
+        )
         return sentence.format(report.baseline, baseline.verdict.text)
     if all(row.verdict.kind == NOT_JUDGED for row in others):
         return f"No advice: no level was judged ({others[0].level}: {others[0].verdict.text})."
@@ -110,7 +112,7 @@ def _of_scripts(report, rows):
     """Return whether each script trains as the baseline's does, one sentence each, and how long their steps take."""
     name, baseline = name_of(report, report.baseline), rows[report.baseline]
     if baseline.verdict.kind != BASELINE:
-        return [f"{name} is no measure: {baseline.verdict.text}."]
+        return [f"{name} is not a usable reference: {baseline.verdict.text}."]
     found = []
     for row in rows.values():
         verdict, ends = row.verdict, list(row.verdict.ends.values())

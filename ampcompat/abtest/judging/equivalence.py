@@ -1,6 +1,6 @@
 """Whether a row ends within a stated tolerance of the baseline: by the interval of the difference, not by a test of 0.
 
-The difference is that of the end of the loss (of several losses, of the one that is worst), or of the metric that the
+The difference is that of the end of the loss (of several losses, the worst one), or of the metric that the
 target names, as a share of the baseline's. Its interval is the 95 % t interval from three seeds on. One or two say
 nothing of their scatter; runs of equal seed are not further apart than runs of different ones, so with these it is
 3 root mean squares of the differences between baseline seeds, by the root of their number: too wide rather than too
@@ -24,7 +24,7 @@ SHOWN, REFUTED, NOT_SHOWN = "shown", "refuted", "not shown"
 #: From the best.
 RESULTS = (SHOWN, NOT_SHOWN, REFUTED)
 
-#: Seeds that are no longer counted: nobody trains so often.
+#: The largest number of seeds that is named: nobody trains more often.
 MOST_SEEDS = 10000
 
 
@@ -32,14 +32,14 @@ def parse(text):
     """Return the tolerance that a text such as "0.01" gives, a share.
 
     Raises:
-        AmpValueError: it is no number above 0 and below 1.
+        AmpValueError: it is not a number above 0 and below 1.
     """
     try:
         value = float(text)
     except (TypeError, ValueError):
         value = math.nan
     if not 0.0 < value < 1.0:
-        raise AmpValueError(f"The tolerance {text!r} is no share between 0 and 1, such as 0.01 for 1 %.")
+        raise AmpValueError(f"The tolerance {text!r} is not a share between 0 and 1, such as 0.01 for 1 %.")
     return value
 
 

@@ -24,7 +24,7 @@ def ranking(run):
 def search(names, is_accepted):
     """Return the smallest set of names found with which a level is accepted; None if all of them are not enough.
 
-    Bisection over the ranking finds the shortest beginning that is accepted, where a longer one is no worse; then each
+    Bisection over the ranking finds the shortest beginning that is accepted, where a longer one is not worse; then each
     name that turns out not to be needed is left out.
 
     Args:

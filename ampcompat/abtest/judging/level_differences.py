@@ -17,7 +17,7 @@ END, AREA = "ends", "is on average"
 #: The difference that is allowed where seeds differ by less.
 END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
 
-#: The share of the variation between seeds that is no difference, however little is known of the variation itself.
+#: Below this share of the variation between seeds nothing counts as a difference, however little is known of it.
 NEGLIGIBLE = 0.2
 
 #: Standard errors of a difference within which it is not known from 0; the largest of that for which it is accepted.

@@ -8,7 +8,7 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
                 for ``end`` over the windows of the second half, for ``area`` over all windows
     allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
     difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
-                that falls and no metric, so that a lower loss is no fault; otherwise its absolute value
+                that falls and no metric, so that a lower loss is not a fault; otherwise its absolute value
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
                 with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
     noise       N = 2 standard errors of D, from the scatter of losses within windows (of end also from how much delta
@@ -26,8 +26,8 @@ A level is rejected before that if it failed, if its loss is not finite for 20 s
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
 where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or the
 changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %, and
-the first three losses do not agree; and so of every other level), and where the baseline is no measure: broken itself,
-or more than 100 % apart between its own seeds.
+the first three losses do not agree; and so of every other level), and where the baseline is not a usable
+reference: it is broken itself, or its own seeds are more than 100 % apart.
 """
 
 import math
@@ -46,10 +46,10 @@ ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged",
 #: curriculum, of a generator, of a policy.
 DIVERGED = 50.0
 
-#: What is said where a lower loss is no better.
+#: What is said where a lower loss is not better.
 ALIKE = "the baseline's own loss rises, so what was judged is whether it trains alike, not its progress"
 
-#: The variation between the baseline's seeds from which on it is no measure.
+#: From this variation between its seeds on, the baseline is not a usable reference.
 MAX_VARIATION = 1.0
 
 #: The relative difference of first losses, of equal weights and batches, that rounding may cause.
@@ -73,7 +73,7 @@ class Verdict:
 
     ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``end``: the ``Difference`` at
     the end of the first loss, or None where it is unknown. ``differences``: those of all series. ``progress``: whether
-    a lower loss was no fault, or else only whether the level trains as the baseline does was judged.
+    a lower loss was not a fault, or else only whether the level trains as the baseline does was judged.
     """
 
     kind: str
@@ -132,7 +132,7 @@ def _of_level(run, baseline, broken, data_agree):
     if baseline is None:
         return Verdict(NOT_JUDGED, "there is no baseline")
     if broken is not None:
-        return Verdict(NOT_JUDGED, f"the baseline is no measure: {broken}")
+        return Verdict(NOT_JUDGED, f"the baseline is not a usable reference: {broken}")
     if baseline.status == "interrupted":
         return Verdict(NOT_JUDGED, f"the baseline was interrupted after {len(baseline.step_seconds)} steps")
     updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
@@ -204,7 +204,7 @@ def _kind_and_text(differences):
     rejected = [each for each in differences if each.is_rejected]
     worst = max(differences, key=lambda each: each.excess)
     if worst.variation is None:
-        return NOT_JUDGED, f"{_told(worst)}; without a control there is no measure"
+        return NOT_JUDGED, f"{_told(worst)}; without a control the difference cannot be judged"
     if worst.variation > MAX_VARIATION:
         text = "the baseline's own seeds are {} apart: train longer, or more evenly"
         return NOT_JUDGED, text.format(percent(worst.variation))

@@ -1,6 +1,6 @@
 """Refuses to load, in a recorded run, a checkpoint that another run of the series has saved.
 
-Scripts that resume save a checkpoint under the same name in every run. A run that goes on from another's cannot be
+Scripts that resume save a checkpoint under the same name in every run. A run that continues from another's cannot be
 compared.
 """
 
@@ -17,8 +17,8 @@ from ..planned_run import PLACEHOLDER
 class Checkpoints:
     """Records the files that a run saves after its first step, and refuses those of other runs before it.
 
-    A file that another run saved before its first step, such as a dataset in another form, is no checkpoint, nor is one
-    that was written since this run began.
+    A file that another run saved before its first step, such as a preprocessed dataset, does not count as a checkpoint,
+    nor does one that was written after this run began.
 
     Args:
         recorder: the ``Recorder`` of the run; ``loaded`` gets the files that are loaded before the first step.

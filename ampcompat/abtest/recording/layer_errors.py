@@ -46,7 +46,7 @@ class LayerErrors(Observer):
         self._has_overflowed = False
         self._has_news = False
         self._session = None
-        self._inputs = {}  # layer -> (arguments, random state) of the call that goes on
+        self._inputs = {}  # layer -> (arguments, random state) of the call in progress
         self._whole = []  # a copy of the model, its arguments, random state, gradients at outputs: of each forward pass
         self._is_comparing = False
         self._handles = []

@@ -10,7 +10,7 @@ from ...support.patching import PatchStack
 #: Modules with a class ``SummaryWriter``.
 WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
-#: The recorders of the runs that go on.
+#: The recorders of the runs in progress.
 _recorders = []
 
 

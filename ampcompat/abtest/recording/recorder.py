@@ -18,7 +18,7 @@ from .event_log import apply_event
 
 
 class StepLimitReached(BaseException):
-    """Ends a training loop from within. No ``Exception``, so that scripts that catch those do not go on."""
+    """Ends a training loop from within. Not an ``Exception``, so that scripts that catch those end too."""
 
 
 class Recorder(Observer):

@@ -69,7 +69,7 @@ def _allowed(value):
 
 
 def _command(report, summary):
-    """Return the command that trains at the recommended level, or None; variants are no levels."""
+    """Return the command that trains at the recommended level, or None; variants are not levels."""
     script, best = report.environment.get("script"), best_level(summary)
     if script and report.advice.startswith("Take ") and best is not None and best.level in charts.COLOURS:
         return f"python -m ampcompat run --opt-level {shlex.quote(best.level)} {script}"

@@ -103,7 +103,7 @@ def _tolerance(report):
 
 
 def _equivalence_table(report):
-    """Return the same as a table."""
+    """Return the results of ``equivalences`` as a table."""
     rows = []
     for level, run in report.runs.items():
         found = run.equivalence

@@ -60,7 +60,8 @@ def compare(
         on_event: called as ``on_event(level, repeat, event)`` with every event (``recording.event_log``), or None;
             without an executor only.
         executor: does the runs, side by side: a ``concurrent.futures.Executor``, ``Client.get_executor()`` of Dask, an
-            executor of submitit, or what else has such a ``submit``. A function must be one that it can pickle.
+            executor of submitit, or anything else with such a method ``submit``. A function must be one
+            that it can pickle.
 
     Returns:
         A ``Report``. A level that raised is in it with ``status`` "failed". The state of the random generators,

@@ -139,7 +139,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         self.cur_iter = state_dict.get("cur_iter", 0)
 
     def _translated(self, saved):
-        """Convert a checkpoint of before 2019 to the current layout."""
+        """Convert a checkpoint from before 2019 to the current layout."""
         inner, shapes = saved[INNER], [[param.shape for param in group] for group in self.fp32_groups]
         if FLAT in saved:
             inner, groups = _split_state(inner, shapes), list(map(_split, saved[FLAT], shapes))

@@ -1,4 +1,4 @@
-"""``FusedAdam`` and ``FusedSGD`` of before 2019, whose ``step`` takes gradients, output params and a scale."""
+"""``FusedAdam`` and ``FusedSGD`` from before 2019, whose ``step`` takes gradients, output params and a scale."""
 
 from .. import optimizers
 from ..optimizers import FusedLAMB
@@ -9,4 +9,4 @@ __all__ = ["FusedAdam", "FusedLAMB", "FusedSGD"]
 
 
 class FusedSGD(ExplicitGradientOptimizer, optimizers.FusedSGD):
-    """``apex.optimizers.FusedSGD`` with the ``step`` of before 2019; arguments as there."""
+    """``apex.optimizers.FusedSGD`` with the ``step`` from before 2019; arguments as there."""

@@ -46,7 +46,7 @@ class MLP(torch.nn.Module):
         activation: ``"none"``, ``"relu"`` or ``"sigmoid"``.
 
     Raises:
-        AmpTypeError: ``activation`` is none of these.
+        AmpTypeError: ``activation`` is not one of these.
         AmpValueError: ``mlp_sizes`` describes no layer.
     """
 
@@ -90,5 +90,5 @@ class MLP(torch.nn.Module):
         return mlp_function(self.bias, self.activation, input, *(self.weights + self.biases))
 
     def extra_repr(self):
-        """Return what stands between the brackets."""
+        """Return what ``repr`` shows between the parentheses."""
         return f"MLP sizes: {self.mlp_sizes}, Bias={self.bias}, activation={self.activation}"

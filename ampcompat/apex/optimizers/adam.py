@@ -1,6 +1,7 @@
 """Adam and AdamW: ``FusedAdam``, and ``LegacyFusedAdam``, which had that name before October 2019.
 
-The formulas are in ``multi_tensor.updates``. ``FusedAdam`` with a keyword of before October 2019 makes a legacy object.
+The formulas are in ``multi_tensor.updates``. ``FusedAdam`` makes a legacy object if it gets a keyword
+from before October 2019.
 """
 
 import functools
@@ -19,7 +20,7 @@ LEGACY_KEYWORDS = ("eps_inside_sqrt", "max_grad_norm", "use_mt", "amp_scale_adju
 
 
 def accept_legacy_keywords(init):
-    """Decorate ``FusedAdam.__init__``: with a keyword of before October 2019 the object becomes a ``LegacyFusedAdam``.
+    """Decorate ``FusedAdam.__init__``: a keyword from before October 2019 makes it a ``LegacyFusedAdam``.
 
     The signature stays that of ``init``.
     """
@@ -31,7 +32,7 @@ def accept_legacy_keywords(init):
             return init(self, *args, **kwargs)
         if type(self) is not FusedAdam:
             raise AmpTypeError(
-                f"{legacy[0]} is a keyword of the FusedAdam of before October 2019, which is "
+                f"{legacy[0]} is a keyword of the FusedAdam from before October 2019, which is "
                 f"apex.contrib.optimizers.FusedAdam: derive {type(self).__name__} from that."
             )
         self.__class__ = LegacyFusedAdam
@@ -96,7 +97,7 @@ class FusedAdam(FusedOptimizer):
         """Step, and return the loss that ``closure``, if there is one, computed before.
 
         ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it. The other arguments
-        are those of the optimizer of before 2019, ``apex.contrib.optimizers.FusedAdam``; they raise an error.
+        are those of the optimizer from before 2019, ``apex.contrib.optimizers.FusedAdam``; they raise an error.
         """
         if any(argument is not None for argument in (grads, output_params, scale, grad_norms)):
             raise AmpError(

@@ -1,4 +1,4 @@
-"""The ``step`` of Apex's optimizers of before 2019: it takes gradients, output params and a scale as arguments."""
+"""The ``step`` of Apex's optimizers from before 2019: it takes gradients, output params and a scale as arguments."""
 
 import torch
 

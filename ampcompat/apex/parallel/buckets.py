@@ -106,7 +106,7 @@ class Bucket:
             if index in unused:
                 continue
             if retain_buffers:
-                param.grad = view.data  # .data is no view for autograd; detach_() fails on views
+                param.grad = view.data  # .data is not a view for autograd; detach_() fails on views
             elif param.grad is None:
                 param.grad = view.clone()
             else:

@@ -1,1 +1,1 @@
-"""Names of ``apex.amp`` that are views of the engine: ``Properties``, ``_amp_state``, the API of before 2019."""
+"""Names of ``apex.amp`` that are views of the engine: ``Properties``, ``_amp_state``, the API from before 2019."""

@@ -1,4 +1,4 @@
-"""``amp.init`` and the ``Handle`` that it returns, Apex's API of before 2019."""
+"""``amp.init`` and the ``Handle`` that it returns, Apex's API from before 2019."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Handle:
         if not self._session.enabled:
             return self._session.scale_loss(loss, optimizer)
         raise AmpError(
-            "handle.scale_loss is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer) and "
-            "with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()."
+            "handle.scale_loss is the API from before 2019. Use model, optimizer = amp.initialize(model, optimizer) "
+            "and with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()."
         )
 
     def wrap_optimizer(self, optimizer, num_loss=1):
@@ -114,8 +114,8 @@ class Handle:
         if not self._session.enabled:
             return UnscaledOptimizer(optimizer, self)
         raise AmpError(
-            "handle.wrap_optimizer is the API of before 2019. Use model, optimizer = amp.initialize(model, optimizer, "
-            f"num_losses={num_loss})."
+            "handle.wrap_optimizer is the API from before 2019. Use model, optimizer = amp.initialize(model, "
+            f"optimizer, num_losses={num_loss})."
         )
 
 

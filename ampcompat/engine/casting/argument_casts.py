@@ -31,7 +31,7 @@ class CastDevices:
         return self.types is None or tensor.device.type in self.types
 
     def is_exempt(self, args, kwargs):
-        """Return whether a call with these arguments is left alone, as its tensors are on other devices.
+        """Return whether a call with these arguments is left alone because its tensors are on other devices.
 
         The floating tensors with dimensions decide; one on a cast device is enough. Tensors of shape () count only if
         there are no others, because torch accepts a CPU scalar together with tensors on any device.

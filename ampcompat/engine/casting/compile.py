@@ -18,7 +18,7 @@ MARK = "_ampcompat_wrapper"
 
 
 def original(function):
-    """Return the function that our wrappers, if it is one, stand around."""
+    """Return the function inside our wrappers, or the function itself if it is not wrapped."""
     while getattr(function, MARK, False):
         function = function.__wrapped__
     return function

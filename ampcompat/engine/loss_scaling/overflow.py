@@ -1,6 +1,6 @@
 """Overflow checks, and the optimizer steps that are skipped because of them.
 
-An overflow passes five stations:
+Five objects take part, in this order:
 
     OverflowFlags     a flag per device, set while gradients are unscaled (``overflow_flags``)
     OverflowCheck     the flags of one check, all-reduced over ranks; the host reads them at most once

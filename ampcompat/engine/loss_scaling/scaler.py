@@ -3,7 +3,7 @@
 Updates are lazy: ``check_overflow`` leaves the flags on the device, and the host applies the updates when the scale is
 read. Where every optimizer accepts ``found_inf``, a copy of the scale is updated on the device, ahead of the host.
 
-The automaton (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
+The rules (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
 
     start   scale = min(max(2**16, min), max), unskipped = 0
     overflow            scale = max(scale / 2, min), unskipped = 0, the step is skipped

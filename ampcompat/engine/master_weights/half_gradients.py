@@ -10,7 +10,9 @@ from ...support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradie
 
 
 class GradientsOnRead:
-    """Replaces ``grad`` of ``torch.nn.Parameter`` by a property. Masters are plain tensors, which it does not slow.
+    """Replaces ``grad`` of ``torch.nn.Parameter`` by a property.
+
+    Masters are plain tensors, so reading theirs does not become slower.
 
     Args:
         entries: ``{id(half param): MasterEntry}``, which the ``MasterStore`` keeps up to date.

@@ -2,7 +2,7 @@
 
 ``MasterStore``, one per session, knows which half param has which master, and what scripts write to either.
 ``OptimizerMasters`` are those of one optimizer: it makes them, puts them into ``param_groups``, gives them gradients,
-and rounds them into the half params, in the chunks of ``master_chunks``.
+and rounds them into the half params, in the chunks of ``chunks``.
 """
 
 import copy

@@ -64,7 +64,7 @@ class ForwardCasts:
 
 
 class Token:
-    """Ends, when closed, every mark that holds it."""
+    """A token whose closing ends every mark that holds it."""
 
     def __init__(self):
         self.closed = False

@@ -163,7 +163,7 @@ def matching(model, wanted):
         wanted: a list of module types, modules, ``fnmatch`` patterns for dotted names, predicates ``f(name, module)``.
 
     Raises:
-        AmpTypeError: an entry is none of these.
+        AmpTypeError: an entry is not one of these.
         AmpError: an entry matches nothing, which usually is a misspelling.
     """
     found = {}

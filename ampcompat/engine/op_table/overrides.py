@@ -32,5 +32,5 @@ class OverrideLists:
             module.update(lists, MODULE=_OWNERS[name])
 
     def as_data(self):
-        """Return the lists as they are now, in the shape of ``rules.default_lists()``."""
+        """Return the lists as they are now, in the shape of ``expansion.default_lists()``."""
         return {name: vars(lists) for name, lists in vars(self).items()}

@@ -1,7 +1,7 @@
 """The rows of the op table as data: which function runs in which dtype at O1 and O4, and why.
 
 A row that comes from Apex's lists has the reason "apex". Those lists stopped growing in 2019; every later name has a
-reason of its own. ``rules`` expands the rows to methods and in-place forms. This module does not import torch.
+reason of its own. ``expansion`` expands the rows to methods and in-place forms. This module does not import torch.
 """
 
 HALF, FLOAT, PROMOTE, SEQUENCE, BANNED = "half", "float", "promote", "sequence", "banned"

@@ -9,7 +9,7 @@ import torch
 from ...errors import AmpError
 
 INNER, MASTERS = "optimizer_state_dict", "fp32_from_fp16"
-FLAT = "fp32_groups_flat"  # of the FP16_Optimizer of before 2019, which kept each group as one long vector
+FLAT = "fp32_groups_flat"  # of the FP16_Optimizer from before 2019, which kept each group as one long vector
 
 
 def inner_state(state_dict):
@@ -25,8 +25,8 @@ def targets(record, state_dict):
     """
     if isinstance(state_dict, dict) and FLAT in state_dict:
         raise AmpError(
-            f"The checkpoint has {FLAT!r}: an FP16_Optimizer of before 2019 saved it, which kept all params of a group "
-            "as one vector. Load the model's weights from it, and do not load the optimizer's state."
+            f"The checkpoint has {FLAT!r}: an FP16_Optimizer from before 2019 saved it, which kept all params of a "
+            "group as one vector. Load the model's weights from it, and do not load the optimizer's state."
         )
     found = []
     groups = state_dict.get(MASTERS, ()) if inner_state(state_dict) is not state_dict else ()

@@ -1,7 +1,7 @@
 """``OptimizerRecord``: what amp knows of one optimizer. Its parts own one fact each.
 
     configuration   the opt level, the loss scalers and the limits of the ``amp.initialize`` that got the optimizer
-    masters         which half param has which float32 master (``masters``)
+    masters         which half param has which float32 master (``master_weights.store``)
     gradients       what the gradients in ``.grad`` are multiplied by (``held_gradients``: the table of its states)
     skips           the overflow checks that decide whether the next step is skipped (``loss_scaling.overflow``)
     methods         the optimizer's own methods that ``step.attach`` has replaced
@@ -70,7 +70,7 @@ class OptimizerRecord:
         return [pair.model for pair in self.masters.pairs()] + self.masters.unpaired_params()
 
     def find_process_groups(self):
-        """Find the groups whose ranks hold parts of the same gradients, anew where params were added."""
+        """Find the groups whose ranks hold parts of the same gradients, again where params were added."""
         self.process_groups = groups_of([param for group in self.optimizer.param_groups for param in group["params"]])
 
     def has_state_to_update(self):

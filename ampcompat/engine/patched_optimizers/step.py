@@ -116,7 +116,7 @@ def _step(self, *args, **kwargs):
 
 
 def amp_step(optimizer, *args, **kwargs):
-    """Do what the replaced ``step`` does, also where a trainer has put back the method of before ``initialize``."""
+    """Do what the replaced ``step`` does, also where a trainer has put back the method from before ``initialize``."""
     return _step(optimizer, *args, **kwargs)
 
 

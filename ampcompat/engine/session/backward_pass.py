@@ -228,7 +228,7 @@ def _have_gradients(records):
 
 
 def _warn_of_unrelated(optimizer):
-    """Warn of an optimizer that ``initialize`` did not get and that has no gradients: Apex refuses such a one."""
+    """Warn of an optimizer that ``initialize`` did not get and that has no gradients: Apex refuses it."""
     warnings.warn(
         f"{type(optimizer).__name__} was passed to amp.scale_loss and not to amp.initialize, and the backward pass "
         "gave none of its params a gradient: it trains nothing. Make the optimizer of the params that the model has "

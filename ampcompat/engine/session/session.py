@@ -155,7 +155,7 @@ class Session:
     def close(self):
         """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights.
 
-        If something raises (an observer, an overflow that is read only now), the rest is restored all the same. The
+        If something raises (an observer, an overflow that is read only now), the rest is still restored. The
         first error is raised at the end, with the others in its chain of contexts.
         """
         calls = [(scaler.sync, ()) for each in self.configurations for scaler in each.scalers]

@@ -112,7 +112,7 @@ def has_dispatch_modes():
         hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)
         with torch.enable_grad(), Mode(), hooks:
             (torch.ones(1, requires_grad=True) * 2.0).mul(3.0)
-    # The mode of 1.12 is no context manager; that of 1.13 fails on numbers.
+    # The mode of 1.12 is not a context manager; that of 1.13 fails on numbers.
     except (ImportError, AttributeError, TypeError, RuntimeError):
         return False
     return True
@@ -277,7 +277,7 @@ def version():
 
 
 def is_version_within(oldest=None, newest=None):
-    """Return whether torch's version lies between two others, both included; None is no bound.
+    """Return whether torch's version lies between two others, both included; None is not a bound.
 
     A bound of two numbers includes every release that begins with them: 2.15.3 is within 2.15.
     """

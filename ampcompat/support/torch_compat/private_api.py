@@ -262,7 +262,7 @@ def _stepped():
 
 
 def _zero_redundancy():
-    """Return an object with the names in the constructor: to make an optimizer takes a process group."""
+    """Return an object with the names in the constructor: making such an optimizer would take a process group."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
         kind = _resolved("torch.distributed.optim.ZeroRedundancyOptimizer")

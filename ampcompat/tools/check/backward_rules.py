@@ -81,7 +81,7 @@ def _clipping(source, step):
 
 
 def _is_backward(call):
-    """Return whether a call is ``loss.backward()``; ``engine.backward(loss)`` of a trainer is none."""
+    """Return whether a call is ``loss.backward()``; ``engine.backward(loss)`` of a trainer is not."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
         return False
     return not call.args or isinstance(call.args[0], ast.Constant)

@@ -19,7 +19,7 @@ def conditional_calls(source, bindings):
     """Yield (place, condition) of the calls of ``amp.initialize`` that a ``Source`` makes under a condition only.
 
     The condition is told as it is written: "if args.fp16". Those of calling functions are not followed, and
-    ``__name__`` and names of Apex itself are no conditions.
+    ``__name__`` and names of Apex itself do not count as conditions.
     """
     parents = {child: node for node in source.nodes for child in ast.iter_child_nodes(node)}
     for call in initialize_calls(source.nodes, bindings):

@@ -49,7 +49,7 @@ def _before(source, steps, initialize, call):
 
 
 def _done_to(model, step):
-    """Return what a statement does to a model: ``half``, ``wrapped``, ``made`` (anew), or None."""
+    """Return what a statement does to a model: ``half``, ``wrapped``, ``made`` (again), or None."""
     targets = _targets(step.node)
     for call in step.calls():
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("half", "float"):
@@ -88,7 +88,7 @@ def _is_first_argument(model, call):
 
 
 def _after(source, bindings, steps, initialize, call):
-    """Yield a finding if the script makes the optimizer anew in the same scope and does not initialize again."""
+    """Yield a finding if the script makes the optimizer again in the same scope and does not initialize again."""
     for name in _names(argument(call, 1, "optimizers")):
         for index, step in enumerate(steps):
             made = name in _targets(step.node) and last_name(getattr(getattr(step.node, "value", None), "func", None))

@@ -26,7 +26,7 @@ def code_cells(text):
     """Return the code cells of a notebook.
 
     Raises:
-        NotANotebook: the text is no JSON, or has no cells.
+        NotANotebook: the text is not JSON, or has no cells.
     """
     try:
         content = json.loads(text)

@@ -27,7 +27,7 @@ class Use(NamedTuple):
         becomes: ``supported``, ``in part`` or ``refused``.
         advice: what differs, or what to use instead; empty where nothing does.
         years: when Apex had this API.
-        fallback: why a script may go on without it: ``try`` (ImportError is handled), ``function`` (only its callers
+        fallback: why a script may continue without it: ``try`` (ImportError is handled), ``function`` (only its callers
             need it), or empty.
     """
 

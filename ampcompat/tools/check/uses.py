@@ -80,7 +80,7 @@ def _chain(node):
 
 
 class _Fallbacks:
-    """The nodes without which a script may go on.
+    """The nodes without which a script may continue.
 
     Attributes:
         nodes: id -> ``try`` or ``function``, as in ``Use.fallback``.
@@ -114,7 +114,7 @@ _IMPORT = re.compile(r"^\s*(?:>>> )?((?:from\s+[\w.]+\s+)?import\s+[\w.,* ()]+?(
 
 
 def _torn_names(lines):
-    """Yield (place, full name) from lines that could not be parsed together: each is read by itself."""
+    """Yield (place, full name) from lines that could not be parsed together: each is read on its own."""
     bound = {}
     for _, line in lines:
         match = _IMPORT.match(line)

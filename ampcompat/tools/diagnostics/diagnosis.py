@@ -156,7 +156,7 @@ class OverflowDiagnosis(Observer):
         self.stop()
 
     def stop(self):
-        """Remove the hooks and drop the records; ``initialized`` starts anew."""
+        """Remove the hooks and drop the records; ``initialized`` starts over."""
         atexit.unregister(self._finish_run)
         if self._hooks is not None:
             self._hooks.remove()

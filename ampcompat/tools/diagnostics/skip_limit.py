@@ -27,7 +27,7 @@ class SkipLimit(Observer):
         self.set(limit, raises)
 
     def set(self, limit, raises):
-        """Set the arguments anew; the limit is reported once more."""
+        """Set the arguments again; the limit is reported once more."""
         self._limit = limit
         self._raises = raises
         self._has_reported = False

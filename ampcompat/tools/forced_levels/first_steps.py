@@ -14,7 +14,7 @@ class _Prepared(BaseException):
 
 
 class FirstSteps:
-    """Evaluates the closure of a first step up to the call of the model, which prepares it; then the step begins anew.
+    """Evaluates the closure of a first step up to the call of the model, which prepares it; then the step starts over.
 
     Args:
         waiting: the optimizers whose models are not prepared, a set that changes.

@@ -167,7 +167,7 @@ class ForcedLevel:
         return watched
 
     def _wrap_again(self, wrapper):
-        """Make a wrapper anew, for gradients of the dtype that its params have now."""
+        """Make a wrapper again, for gradients of the dtype that its params have now."""
         args, kwargs = self._wrapping[wrapper]
         was_training = wrapper.training
         del wrapper.reducer  # its hooks of the params end with it

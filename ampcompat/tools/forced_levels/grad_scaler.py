@@ -67,7 +67,7 @@ class ScriptScalers:
         return {option: state[name] for name, option in names.items() if name in state}
 
     def prepared(self):
-        """Note that models are prepared: the level's scale goes on from what the script has loaded."""
+        """Note that models are prepared: the level's scale continues from what the script has loaded."""
         self._load(self._loaded)
 
     def _load(self, state):
@@ -133,7 +133,7 @@ class ScriptScalers:
 
     def _state_dict(self, original, scaler):
         own = self._forced.scaler
-        state = dict(original(scaler), **self._loaded)  # at a level with a static scale the script's own goes on
+        state = dict(original(scaler), **self._loaded)  # at a level with a static scale the script's own continues
         if own.dynamic:
             state.update(scale=own.loss_scale(), _growth_tracker=own.state_dict()["unskipped"])
         return state

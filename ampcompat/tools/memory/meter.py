@@ -2,7 +2,7 @@
 
 Each storage counts once, as the first kind that fits: parameters, masters, gradients, optimizer state, model buffers,
 cached casts of weights, what autograd saved (activations), and the rest of what was made since the forward pass began
-(temporaries). What was made before and is none of these, such as the batch, is not counted.
+(temporaries). What was made before and is not one of these, such as the batch, is not counted.
 """
 
 import weakref
@@ -57,7 +57,7 @@ class MemoryMeter:
         self._forward_has_begun = self._is_in_step = False
         self._usage = MemoryUsage()
         self._temporaries_at_peak = None  # weak references by key
-        self._inputs = StorageTable()  # without a dispatch mode: what autograd saves of these is no activation
+        self._inputs = StorageTable()  # without a dispatch mode: what autograd saves of these is not an activation
         has_modes = features.has_dispatch_modes()
         self._allocations = None
         if has_modes:

@@ -25,7 +25,7 @@ _LOADER = '''def {loader}({scaler}, state):
 
 #: How the mark of a use of Apex starts.
 AS_IS = "left as it is: "
-#: The attributes that ``amp.initialize`` adds to optimizers. torch has none of them.
+#: The attributes that ``amp.initialize`` adds to optimizers. torch does not have them.
 _ON_OPTIMIZERS = ("_amp_stash", "_amp_lazy_init", "_lazy_init_maybe_master_weights", "_master_params_to_model_params")
 _ON_OPTIMIZERS += ("_prepare_amp_backward", "_post_amp_backward")
 

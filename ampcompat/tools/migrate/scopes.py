@@ -1,4 +1,4 @@
-"""The functions of the new script: which new variables each sets and reads, and who calls whom."""
+"""The functions of the new script: which new variables each sets and reads, and which of them calls which."""
 
 import libcst as cst
 

@@ -33,7 +33,7 @@ class Signatures(cst.CSTTransformer):
         return updated_node
 
     def visit_Attribute_attr(self, node):
-        """Begin the name of an attribute, which is no variable."""
+        """Begin the name of an attribute, which is not a variable."""
         self._owners.append(())
 
     def leave_Attribute_attr(self, node):
@@ -41,7 +41,7 @@ class Signatures(cst.CSTTransformer):
         self._owners.pop()
 
     def visit_Arg_keyword(self, node):
-        """Begin the name of a keyword, which is no variable."""
+        """Begin the name of a keyword, which is not a variable."""
         self._owners.append(())
 
     def leave_Arg_keyword(self, node):

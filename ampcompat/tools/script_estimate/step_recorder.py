@@ -9,7 +9,7 @@ _MOST_STEPS = 50
 
 
 class StepMeasured(BaseException):
-    """Ends a script from within. No ``Exception``, so that scripts that catch those do not go on."""
+    """Ends a script from within. Not an ``Exception``, so that scripts that catch those end too."""
 
 
 class StepRecorder(Observer):

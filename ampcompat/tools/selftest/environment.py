@@ -56,7 +56,7 @@ def _cuda(device):
 
 
 def check_version():
-    """Yield a row: whether the test suite covers this torch. One that it does not cover is no failure."""
+    """Yield a row: whether the test suite covers this torch. One that it does not cover is not a failure."""
     untested = features.untested()
     tested = f"torch {features.version()} is tested"
     yield CheckResult("environment", "torch", MEASURED if untested else OK, untested or tested)

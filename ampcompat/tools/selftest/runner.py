@@ -72,7 +72,7 @@ def run(device, quick=False, write=print, width=120):
 
 
 def _rows_of(name, check, device, quick):
-    """Yield the rows of a check; an exception is a failed row, and the other checks run all the same."""
+    """Yield the rows of a check; an exception is a failed row, and the other checks still run."""
     try:
         for row in check(device, quick):
             yield row

@@ -87,7 +87,7 @@ def each_setting(check, settings, device, row_of):
             continue
         try:
             yield row_of(setting)
-        except Exception as error:  # a failure of this setting; the others run all the same
+        except Exception as error:  # a failure of this setting; the others still run
             yield CheckResult(check, str(setting), FAILED, f"{type(error).__name__}: {first_line(error)}", REPORT)
 
 

@@ -1,4 +1,4 @@
-"""The registrations and the API of before 2019."""
+"""The registrations and the API from before 2019."""
 
 from ampcompat.amp import (
     bfloat16_function,

@@ -1,4 +1,4 @@
-"""``OptimWrapper``, the API of before 2019: raises an error that names the current API."""
+"""``OptimWrapper``, the API from before 2019: raises an error that names the current API."""
 
 
 class OptimWrapper:
@@ -6,6 +6,6 @@ class OptimWrapper:
 
     def __init__(self, optimizer=None, amp_handle=None, num_loss=1):
         raise RuntimeError(
-            "OptimWrapper is the API of before 2019. Use `model, optimizer = amp.initialize(model, optimizer)` and "
+            "OptimWrapper is the API from before 2019. Use `model, optimizer = amp.initialize(model, optimizer)` and "
             "`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`."
         )

@@ -1,4 +1,4 @@
-"""Optimizers of before 2019."""
+"""Optimizers from before 2019."""
 
 from ampcompat.apex.contrib.fp16_optimizer import FP16_Optimizer
 from ampcompat.apex.contrib.optimizers import FusedAdam, FusedLAMB, FusedSGD

@@ -1,3 +1,3 @@
-"""One optimizer of before 2019, by the module that Apex had it in."""
+"""One optimizer from before 2019, by the module that Apex had it in."""
 
 from ampcompat.apex.contrib.optimizers import FusedLAMB
