@@ -63,6 +63,15 @@ def test_its_links_lead_to_files():
     assert [link for link in links if not os.path.exists(os.path.join(ROOT, link))] == []
 
 
+def test_the_links_of_a_release_are_absolute():
+    text = "[a](docs/a.md#b) ![c](d.png) [e](https://f.g) [h](#i)\n"
+    expected = "[a](https://x/y/blob/v1/docs/a.md#b) ![c](https://x/y/raw/v1/d.png) [e](https://f.g) [h](#i)\n"
+    absolute = module_of(".ci", "absolute_links.py").absolute
+    assert absolute(text, "https://x/y", "v1") == expected
+    left = [link for link in re.findall(r"\]\(([^)]+)\)", absolute(README, "https://x/y", "v1")) if "://" not in link]
+    assert left == []
+
+
 def test_the_table_of_supported_modules_is_that_of_the_alias():
     support = module_of(".ci", "readme_support.py")
     table = README.partition(support.BEGIN)[2].partition(support.END)[0].splitlines()
