@@ -22,7 +22,7 @@ SCRIPT, NEW = "char_transformer.py", "plain_torch.py"
 STEPS = (
     (f"check --brief {SCRIPT}", "Runs unchanged.*|Does not run.*"),
     (f"run {SCRIPT} --steps 100", "validation loss.*"),
-    (f"ab --levels O0,O1,O2 {SCRIPT} --steps 100", r"level +verdict.*|O\d  .*|(Accepted|Take|No advice).*?\."),
+    (f"ab --levels O0,O1,O2 {SCRIPT} --steps 100", "(Accepted|Take|No advice).*"),
     (f"migrate {SCRIPT} -o {NEW}", rf"wrote {NEW}"),
     (f"ab --against {NEW} {SCRIPT} --steps 100", rf"{NEW} (trains|does not train) like .*? %\."),
 )
@@ -31,7 +31,7 @@ STEPS = (
 def shown(printed, pattern):
     """Return what matches a pattern at the beginning of lines, with "…" for what is left out."""
     kept = []
-    for line in printed.splitlines():
+    for line in re.sub(r"\n {4}(?=\S)", " ", printed).splitlines():  # what continues a sentence is indented
         found = re.match(pattern, line)
         if found:
             kept.append(found.group() + ("" if found.group() == line else " …"))

@@ -216,7 +216,7 @@ class Report:
         try:
             tree = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise AmpValueError(f"This is not JSON, but expected is a file of `ab --json`: {error}.") from None
+            raise AmpValueError(f"Expected a file of `ab --json`, and this is not JSON: {error}.") from None
         if not isinstance(tree, dict) or "schema" not in tree or not isinstance(tree.get("runs"), dict):
             raise AmpValueError('This JSON is not a report of `ampcompat ab`: it has no "schema" and "runs".')
         if tree["schema"] != SCHEMA:

@@ -71,7 +71,7 @@ def describe(package):
         text = "The Apex at {} has an amp of its own; ampcompat's comes before it."
     else:
         text = (
-            "The Apex at {} has no amp any more; ampcompat's comes before it, and its compiled parts are used where "
+            "The Apex at {} no longer has an amp; ampcompat's comes before it, and its compiled parts are used where "
             "there is a GPU."
         )
     return text.format(package)

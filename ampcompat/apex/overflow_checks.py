@@ -6,7 +6,7 @@ import torch
 def scale_check_overflow_python(model_grad, master_grad, scale, check_overflow=None):
     """Write ``model_grad * scale`` into ``master_grad``, which may be the same tensor, unless it has overflowed.
 
-    Scripts of before April 2019 give ``(model_grad, scale, master_grad)``; overflows are then looked for by default.
+    Scripts from before April 2019 give ``(model_grad, scale, master_grad)``; overflows are then looked for by default.
 
     Args:
         model_grad, master_grad: floating tensors of one shape.

@@ -27,7 +27,7 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
     for each in names:
         owner, own_name = _find_owner(module, each)
         if not isinstance(getattr(owner, own_name, None), torch.Tensor):
-            raise AmpValueError(f"apply_weight_norm: {each!r} is no param of {type(module).__name__}.")
+            raise AmpValueError(f"apply_weight_norm: {each!r} is not a param of {type(module).__name__}.")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             torch.nn.utils.weight_norm(owner, own_name, dim)

@@ -81,7 +81,7 @@ def _check_first(parser, arguments):
         command = next((each for each in rest if each in COMMANDS), None)
         arguments = [each for each in arguments if each != command]
         shown = _shown(command or ("run" if _is_option_of_run(first) else "COMMAND"), arguments)
-        parser.error(f"{first} is no option of ampcompat itself; options of a command come after it: {shown}")
+        parser.error(f"{first} is not an option of ampcompat itself; options of a command come after it: {shown}")
     alike = difflib.get_close_matches(first, COMMANDS, 1)
     if first.endswith(".py") and os.path.isfile(first):
         hint = "did you mean: " + _shown("run", arguments)

@@ -89,7 +89,7 @@ def _levels(text):
 
 def _batch_sizes(text):
     if not all(each.isdigit() and int(each) for each in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive whole numbers such as 8,16,32")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of positive whole numbers such as 8,16,32")
     return sorted({int(each) for each in text.split(",")})
 
 

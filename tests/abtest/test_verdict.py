@@ -248,7 +248,7 @@ def test_where_losses_scatter_too_much_what_is_missing_is_said():
     baseline.repeats = [run_with(noisy("O0", 4, steps=50))]
     level = [value * (1.0 if step < 25 else 1.6 if step % 2 else 0.8) for step, value in enumerate(noisy("O0", 3, 50))]
     text = judge(report_with(baseline, O1=run_with(level)))["O1"].text
-    assert "only, so much do the losses of a window scatter" in text and "more --repeats" not in text
+    assert "only, because the losses of a window scatter" in text and "more --repeats" not in text
 
 
 def test_only_the_losses_that_stay_nan_are_named():
@@ -332,7 +332,7 @@ def test_of_fewer_than_ten_undisturbed_steps_no_speed_is_given_nor_advised():
     report = report_with(hooked, plain=run_with(curve(steps=30), 1.0))
     row = summarize(report)["O0"]
     assert (row.seconds, row.speed, summarize(report)["plain"].speed, row.to_target.median_seconds) == (None,) * 4
-    assert "Of O0 fewer than 10 steps without hooks were timed: more --steps give speeds." in report.advice
+    assert "Of O0 fewer than 10 steps without hooks were timed: give more --steps." in report.advice
     assert report.advice.startswith("No advice") and "fewer than 10" in " ".join(to_text(report).split())
 
 

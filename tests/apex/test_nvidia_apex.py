@@ -223,7 +223,7 @@ def test_a_web_toolkit_named_apex_is_not_nvidias(installed):
     "files, expected",
     [
         (WEB_TOOLKIT, "not NVIDIA's (PyPI's apex is a web toolkit)"),
-        (FILES, "has no amp any more"),
+        (FILES, "no longer has an amp"),
         (dict(FILES, **{"apex/amp/__init__.py": ""}), "an amp of its own"),
     ],
     ids=["web toolkit", "today's", "with amp"],

@@ -76,7 +76,7 @@ def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_
     "content, says",
     [
         ("{", "not JSON"),
-        ("import torch", "expected is a file of `ab --json`"),
+        ("import torch", "Expected a file of `ab --json`"),
         ("{}", "not a report"),
         ('{"schema": 9, "runs": {}}', "schema 9"),
         ('{"schema": 2, "runs": {"O1": 1}}', "damaged"),

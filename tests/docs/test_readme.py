@@ -91,6 +91,7 @@ def test_the_path_has_the_commands_of_its_script_and_what_the_quick_ones_print(t
         if command.split()[0] in ("check", "migrate"):
             main(command.split())
             printed = capsys.readouterr()
-            assert path.shown(printed.out + printed.err, pattern) == shown[command].splitlines()
+            lines = path.shown(printed.out + printed.err, pattern)
+            assert set(lines) - {"…"} == set(shown[command].splitlines()) - {"…"}
         else:
             assert shown[command].strip(" …\n"), "nothing matched: run `python benchmarks/readme_path.py`"

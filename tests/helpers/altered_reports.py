@@ -120,7 +120,7 @@ def refused_targets():
     try:
         yield
     except AmpError as error:
-        if "is no NAME=NUMBER" not in str(error) and "is not a share between 0 and 1" not in str(error):
+        if "is not NAME=NUMBER" not in str(error) and "is not a share between 0 and 1" not in str(error):
             raise
 
 

@@ -27,7 +27,7 @@ EMULATED_SCRIPTS = (
 SIDE_BY_SIDE = (
     "Runs were side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
 )
-ONCE = "The speed of {} rests on one round of turns, so that it has no interval."
+ONCE = "The speed of {} comes from a single round, so it has no interval."
 
 
 def advise(report):
@@ -194,7 +194,7 @@ def _warnings(report, rows):
     untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
     few = [level for level in untimed if report.runs[level].timings != []]
     if few:
-        sentence = "Of {} fewer than {} steps without hooks were timed: more --steps give speeds."
+        sentence = "Of {} fewer than {} steps without hooks were timed: give more --steps."
         warnings.append(sentence.format(", ".join(few), MIN_TIMED))
     warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
     given = report.environment.get("target")
@@ -215,7 +215,7 @@ def _unreliable_times(report, rows):
         warnings.append(sentence.format(", ".join(unreliable)))
     times = [found[0] for found in find_rounds(baseline) if found] if baseline is not None else []
     if times and max(times) > (1 + MAX_DRIFT) * min(times):
-        sentence = "{} took {} to {} ms a step in {} rounds: other work came and went."
+        sentence = "{} took {} to {} ms a step in {} rounds: other work ran on the machine."
         values = milliseconds(min(times)), milliseconds(max(times)), len(times)
         warnings.append(sentence.format(report.baseline, *values))
     return warnings

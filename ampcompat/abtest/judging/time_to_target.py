@@ -53,7 +53,7 @@ def parse(text):
     except ValueError:
         number = math.nan
     if not name.strip() or not math.isfinite(number):
-        message = "The target {!r} is no NAME=NUMBER, such as loss=0.3 or accuracy=0.9."
+        message = "The target {!r} is not NAME=NUMBER, such as loss=0.3 or accuracy=0.9."
         raise AmpValueError(message.format(text))
     return name.strip(), number
 

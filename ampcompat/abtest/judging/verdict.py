@@ -221,7 +221,8 @@ def _missing(difference):
     """Return what is missing to judge by a difference."""
     if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
         text = (
-            "it is known to \u00b1 {} only, so much do the losses of a window scatter; train longer, or larger batches"
+            "it is known to \u00b1 {} only, because the losses of a window scatter; train longer, or with larger "
+            "batches"
         )
         return text.format(percent(NOISE_ERRORS * difference.noise))
     return "use more --repeats"

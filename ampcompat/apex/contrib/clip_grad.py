@@ -35,7 +35,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
         if error_if_nonfinite and not tensor_lists.all_finite(total):
             raise AmpError(
                 f"clip_grad_norm_: the {norm_type}-norm of the gradients is {total.item()}, so they cannot be clipped. "
-                "With error_if_nonfinite=False they are scaled all the same."
+                "With error_if_nonfinite=False they are scaled anyway."
             )
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for group in groups:

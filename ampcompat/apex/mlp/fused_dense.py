@@ -46,7 +46,7 @@ class FusedDenseGeluDense(torch.nn.Module):
     def __init__(self, in_features, intermediate_features, out_features, bias=True):
         super().__init__()
         if not bias:
-            raise AmpValueError("FusedDenseGeluDense has biases always: bias must be True.")
+            raise AmpValueError("FusedDenseGeluDense always has biases: bias must be True.")
         self.in_features = in_features
         self.intermediate_features = intermediate_features
         self.out_features = out_features

@@ -101,7 +101,7 @@ class FusedAdam(FusedOptimizer):
         """
         if any(argument is not None for argument in (grads, output_params, scale, grad_norms)):
             raise AmpError(
-                "FusedAdam.step takes no grads, output_params, scale or grad_norms: that was the FusedAdam of before "
+                "FusedAdam.step takes no grads, output_params, scale or grad_norms: that was the FusedAdam from before "
                 "2019, which is apex.contrib.optimizers.FusedAdam. amp.initialize and amp.scale_loss do what these "
                 "were for."
             )

@@ -180,7 +180,7 @@ def _check_subclass(kind):
 
 def _check(shared_param, delay_allreduce, triggers, streams, communicators):
     if shared_param is not None:
-        raise AmpValueError("shared_param is not an option any more: shared params work as they are.")
+        raise AmpValueError("shared_param is no longer an option: shared params work as they are.")
     if triggers is not None and delay_allreduce:
         raise AmpValueError("allreduce_trigger_params say when to send, delay_allreduce=True at the end: give one.")
     if communicators is not None and len(communicators[0]) != streams:

@@ -188,7 +188,7 @@ class OptimizerMasters:
         unpickled = [Pair(*pair) for pair in pickled_optimizers.take_pairs(self._optimizer)]
         if unpickled and not self._makes_masters:
             raise AmpError(
-                "An optimizer was pickled with float32 master weights, which this opt_level has not. Call "
+                "An optimizer was pickled with float32 master weights, which this opt_level does not have. Call "
                 "amp.initialize at O2 or O5 before amp.scale_loss gets it."
             )
         self._add(unpickled)

@@ -78,7 +78,7 @@ def gather_in(policy, model, kept, patches):
         if is_mixed and not hasattr(before[0], "param_dtype_override_fn"):  # torch 2.15
             raise AmpError(
                 f"{names[id(kept_here[0])]} stays float32 at {policy.opt_level}, and torch gathers it together with "
-                f"weights in {low}. Shard its module by itself: call fully_shard with it before the modules around it."
+                f"weights in {low}. Shard its module on its own: call fully_shard with it before the modules around it."
             )
         dtypes = [None if id(param.sharded_param) in protected else low for param in _params(state)]
         of_inputs = None if kept_here and not is_mixed else low

@@ -13,7 +13,7 @@ from . import features
 #: Outcomes that many rows share.
 LOOP = "a loop over the tensors does the same, more slowly"
 NO_MODES = "half products on a CPU are not computed in float32 at O2, O3 and O5"
-NO_TRANSFORM = "nothing to beware of: a torch without it has no function transforms"
+NO_TRANSFORM = "nothing to watch out for: a torch without it has no function transforms"
 BROKEN = "ampcompat does not work"
 SKIPPED = "`run --device` skips the row"
 

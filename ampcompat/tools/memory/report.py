@@ -48,7 +48,7 @@ def differences(usage, estimate):
         if (getattr(most, kind) or 0) > least:
             found.append(f"{kind.capitalize()}, {format_bytes(getattr(most, kind))}: {why}")
     if most.offloaded:
-        sentence = "Offloaded, {}: on another device than the params, and in no sum."
+        sentence = "Offloaded, {}: on another device than the params, and not part of any sum."
         found.append(sentence.format(format_bytes(most.offloaded)))
     return found + _not_at_peak(peak, most, least) + _not_measured(most) + _on_cuda(usage)
 

@@ -1,4 +1,4 @@
-"""Test for the recurrent backend of before torch 1.0."""
+"""Test for the recurrent backend from before torch 1.0."""
 
 import torch
 
@@ -6,5 +6,5 @@ RNN_NAMES = ["rnn_relu", "rnn_tanh", "gru", "lstm"]
 
 
 def has_old_rnns():
-    """Return whether this torch has the recurrent backend of before torch 1.0."""
+    """Return whether this torch has the recurrent backend from before torch 1.0."""
     return hasattr(getattr(torch.nn, "backends", None), "thnn") and not hasattr(torch, "_VF")
