@@ -1,6 +1,7 @@
 """The HTML page of a report: valid, self-contained, complete, and with every value escaped."""
 
 import json
+import pathlib
 import re
 
 import pytest
@@ -187,3 +188,9 @@ def test_several_reports_share_one_table_and_the_charts(pages):
     read = PageReader(pages["several"])
     assert "a.json" in read.text and len(read.all("main")) == 1
     assert read.text.count("Ends: medians of the last tenth") == 1 and read.text.count("Time per step") == 1
+
+
+def test_the_hint_to_scroll_is_shown_above_wide_tables_only():
+    css = pathlib.Path(charts.__file__).with_name("page.css").read_text(encoding="utf-8")
+    displays = dict(re.findall(r"^(\S*\s?>?\s?\.sideways) \{ display: (\w+)", css, re.MULTILINE))
+    assert displays == {".sideways": "none", ".wide > .sideways": "block"}
