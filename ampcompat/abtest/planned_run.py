@@ -28,7 +28,7 @@ class PlannedRun:
         command: the script and its arguments, or ``["-m", module, …]``; empty for a function.
         opt_level: the level to force, or None for the script's own.
         seed, steps: as for ``compare``.
-        options: keyword arguments of ``recorded_run.RunOptions``.
+        options: keyword arguments of ``forced_run.RunOptions``.
         environment: environment variables.
         python: another interpreter, or None for this one.
         launcher: the command that starts Python processes, such as torchrun's; empty for one process.

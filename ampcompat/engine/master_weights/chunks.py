@@ -55,13 +55,13 @@ class MasterChunk:
         every value is compared, since numpy and collectives change no version counter.
 
         Args:
-            writes: the session's ``Writes``.
+            writes: the session's ``WrittenMemory``.
             wholly: before the first step, masters that no script has written take the whole value of their half param,
                 not only the elements that differ. So ranks have equal masters, as with Apex, after one of them
                 broadcast its half params.
         """
         # Version counters never decrease, so that equal sums mean equal versions. ``torch.utils.swap_tensors`` refuses
-        # params that are referenced weakly, as those that ``Writes`` watches are.
+        # params that are referenced weakly, as those that ``WrittenMemory`` watches are.
         expected_sum = self._version_sum + self._roundings * len(self.models)
         if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:
             return

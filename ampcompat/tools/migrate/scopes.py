@@ -90,7 +90,7 @@ class ScriptScopes(cst.CSTVisitor):
         self.scopes.append(self._open[-1])
 
     def visit_Module(self, node):
-        """Begin."""
+        """Enter the module."""
         self._enter(node)
 
     def visit_Param(self, node):
@@ -99,11 +99,11 @@ class ScriptScopes(cst.CSTVisitor):
         return False
 
     def visit_ClassDef(self, node):
-        """Begin a class."""
+        """Enter a class."""
         self._enter(node)
 
     def visit_FunctionDef(self, node):
-        """Begin a function; a new variable may be one."""
+        """Enter a function; a new variable may be one."""
         self._called.add(node.name)
         if node.name.value in self._variables:
             self._open[-1].sets.add(node.name.value)
@@ -111,11 +111,11 @@ class ScriptScopes(cst.CSTVisitor):
         self._open[-1].sets |= {each for each in self._variables if each in _parameters(node)}
 
     def leave_FunctionDef(self, original_node):
-        """End a function."""
+        """Leave a function."""
         self._open.pop()
 
     def leave_ClassDef(self, original_node):
-        """End a class."""
+        """Leave a class."""
         self._open.pop()
 
     def visit_SimpleStatementLine(self, node):
