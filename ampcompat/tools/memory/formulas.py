@@ -209,7 +209,7 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
 
 
 def _planned_dtypes(model, policy, keep_fp32):
-    """Return ``{id(param or buffer): dtype}`` after ``initialize``; the rules are those of ``models.weights.ModelCast``."""
+    """Return ``{id(param or buffer): dtype}`` after ``initialize``, by the rules of ``models.weights.ModelCast``."""
     target, high = policy.weights_dtype, policy.dtypes.high
     kept = [child for module in model_parts.matching(model, keep_fp32) for child in module.modules()]
     kept += model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
