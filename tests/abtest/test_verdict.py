@@ -243,7 +243,7 @@ def test_a_difference_within_the_scatter_of_the_losses_is_accepted_where_it_is_w
 
 
 def test_where_losses_scatter_too_much_what_is_missing_is_said():
-    """Windows of five losses that each scatter by 80 % are no measure of 20 %."""
+    """Windows of five losses that each scatter by 80 % cannot show 20 %."""
     baseline = run_with(noisy("O0", 3, steps=50))
     baseline.repeats = [run_with(noisy("O0", 4, steps=50))]
     level = [value * (1.0 if step < 25 else 1.6 if step % 2 else 0.8) for step, value in enumerate(noisy("O0", 3, 50))]

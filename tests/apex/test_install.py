@@ -75,6 +75,6 @@ def test_our_own_alias_is_not_another_apex(tmp_path):
     assert nvidia_apex.other_apex([install.SITE]) is None
     assert nvidia_apex.other_apex([str(tmp_path)]) is None
     (tmp_path / "apex").mkdir()
-    assert nvidia_apex.other_apex([str(tmp_path)]) is None  # a folder without __init__ is no package
+    assert nvidia_apex.other_apex([str(tmp_path)]) is None  # a folder without __init__ is not a package
     (tmp_path / "apex" / "__init__.py").write_text("")
     assert nvidia_apex.other_apex([install.SITE, str(tmp_path)]) == str(tmp_path / "apex")

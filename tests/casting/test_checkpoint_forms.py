@@ -100,7 +100,7 @@ def test_each_way_recomputes_in_the_dtypes_of_the_call(setting, way, monkeypatch
     assert all(torch.equal(one, other) for one, other in zip(found, wanted))
 
 
-@pytest.mark.skipif(not HAS_DECORATOR, reason="this torch's checkpoint is no decorator")
+@pytest.mark.skipif(not HAS_DECORATOR, reason="this torch's checkpoint is not a decorator")
 @each_setting
 def test_a_reentrant_decorator_recomputes_in_the_dtypes_of_the_call(setting):
     low, high = PAIRS[setting[1]]

@@ -62,7 +62,7 @@ def test_a_file_of_amp_is_described(tmp_path, capsys, level, words):
     assert "optimizer: 6 params in 1 group, state of 6" in out and "amp: loss scale " in out
 
 
-@pytest.mark.skipif(precision.IS_STAND_IN, reason="a model in float32, used here in place of half, is no half model")
+@pytest.mark.skipif(precision.IS_STAND_IN, reason="a model in float32, used here in place of half, is not a half model")
 def test_a_half_model_with_masters_resumes_at_o2_to_the_bit(tmp_path, capsys):
     run = Run("O2", "Adam").initialize()
     run.train(0, SAVED_AT)
@@ -183,7 +183,7 @@ def test_a_file_of_another_kind_gets_no_advice_to_load_what_could_run_code(tmp_p
     path = tmp_path / "train.py"
     path.write_text("import torch\n")
     error = failing(path, capsys)
-    assert error.endswith("train.py is damaged, or is no file of torch.save.\n") and "weights_only" not in error
+    assert error.endswith("train.py is damaged, or was not written by torch.save.\n") and "weights_only" not in error
 
 
 @pytest.mark.parametrize("content, words", [({}, "dict, empty"), (torch.zeros(3), "Tensor")])

@@ -81,7 +81,7 @@ def same(before, after):
 
 
 def differences(before, after):
-    """Return sentences: what is not as it was. A submodule that was imported meanwhile is no difference."""
+    """Return sentences: what is not as it was. A submodule that was imported meanwhile is not a difference."""
     flags, flags_now = before[1], after[1]
     found = [
         f"{flag}: {flags[flag]} before, {flags_now[flag]} after" for flag in flags if flags[flag] != flags_now[flag]

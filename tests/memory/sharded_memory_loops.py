@@ -122,5 +122,5 @@ def reported(rank, level, way):
 
 
 def bucket_bytes(level):
-    """Return the bytes of DistributedDataParallel's buckets, which are no part of a step."""
+    """Return the bytes of DistributedDataParallel's buckets, which are not part of a step."""
     return sum(param.numel() for param in Blocks().parameters()) * (4 if level in ("O0", "O1", "O4") else 2)

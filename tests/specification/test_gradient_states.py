@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ampcompat import amp
 
 SEQUENCES = int(os.environ.get("STATE_SEQUENCES", "200"))
-FACTOR = 2.0**-4  # a scale of 2**16 itself is no float16 number
+FACTOR = 2.0**-4  # a scale of 2**16 itself is not a float16 number
 #: Inputs whose gradients are multiples of 2**-6, all of whose sums fit into half; and one whose sums with them do not.
 COARSE, FINE = 2.0**-2, 2.0**-12
 SCALES = {

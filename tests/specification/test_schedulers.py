@@ -148,7 +148,7 @@ def test_the_methods_have_the_signatures_of_the_optimizers_own(setting, made):
                 pytest.skip("schedulers of this torch hide the signature of step")
         initialize(setting, model, optimizer)
         if made == "after":
-            SCHEDULERS["StepLR"](optimizer)  # whose own wrapper is no method and shows ``self``, without amp too
+            SCHEDULERS["StepLR"](optimizer)  # whose own wrapper is not a method and shows ``self``, without amp too
             SCHEDULERS["StepLR"](plain)
             expected = signatures(plain)
         assert signatures(optimizer) == expected

@@ -77,4 +77,4 @@ def _why(path, error):
         )
     first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
     detail = f": {first}" if first and not isinstance(error, pickle.UnpicklingError) else ""
-    return f"{path} is damaged, or is no file of torch.save{detail}."
+    return f"{path} is damaged, or was not written by torch.save{detail}."
