@@ -28,6 +28,7 @@ cat >"$3/bin/nox" <<'END'
 case "$*" in
     *--list)
         sed -nE 's/^([0-9.]+) .*/- torch-\\1 -> tests/p' .ci/torch_versions.txt
+        echo "- newest -> tests"
         echo "* main [ci] -> tests"
         exit ;;
 esac
@@ -41,6 +42,8 @@ END
 chmod +x "$3/bin/pip" "$3/bin/nox"
 """
 TESTS = "[ $installing ] || { echo 'torch 1 / python 3'; echo '== 1 passed in 1s =='; }"
+COMMIT = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
+GIT = f"#!/bin/sh\necho {COMMIT}\n"
 DF = "#!/bin/sh\necho head\necho /dev/x 99999999 0 {} 1% /\n"
 
 
@@ -53,6 +56,9 @@ VERSIONS = rows(".ci", "torch_versions.txt")
 OLDEST, NEWEST = VERSIONS[0][0], VERSIONS[-1][0]
 
 
+OTHERS = [row[0] for row in VERSIONS if row[2] == "other"]
+
+
 def minor(release):
     return release.rpartition(".")[0]
 
@@ -60,7 +66,7 @@ def minor(release):
 def start_legs(folder, session, *legs, **commands):
     """Start legs with shell scripts in the places of Python and some commands; ``session`` is what nox does."""
     (folder / "session").write_text(session)
-    commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n"}, **commands)
+    commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n", "git": GIT}, **commands)
     for name in [f"python3.{number}" for number in range(7, 14)]:
         commands[name] = PYTHON.replace("SESSION", str(folder / "session"))
     for name, text in commands.items():
@@ -105,7 +111,7 @@ def test_the_workflow_runs_every_leg_of_ci():
     legs = re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile) + [
         row[0] for row in rows("tests", "clients", "table.txt")
     ]
-    legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row[2] != "hand"]
+    legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row[2] != "other"] + ["drawn"]
     assert sorted(named) == sorted(legs) and len(legs) > 8
 
 
@@ -183,6 +189,31 @@ def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
     """
     code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
     assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
+
+
+@needs_bash
+def test_the_hash_of_the_commit_chooses_one_more_release(tmp_path):
+    code, lines = run_legs(tmp_path, TESTS)
+    leg = "torch-" + OTHERS[int(COMMIT[:7], 16) % len(OTHERS)]
+    assert code == 0 and [line for line in lines if line.startswith("== leg ")] == ["== leg main", "== leg " + leg]
+    assert f"leg drawn by commit {COMMIT[:10]}: {leg} (.ci/run {leg} runs it again)" in lines
+
+
+@needs_bash
+def test_a_failure_with_the_newest_torch_warns(tmp_path):
+    session = "[ $installing ] || { echo torch 9 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
+    code, lines = run_legs(tmp_path, session, "newest")
+    assert code == 0 and "******** WARNING: leg newest FAILED: 1 failed in 1s ********" in lines
+    assert "FAILED test_a" in lines and "******** WARNING: failed with the newest torch: newest ********" in lines
+    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
+
+
+@needs_bash
+def test_the_newest_torch_is_not_tested_twice(tmp_path):
+    session = f"echo 'nox > Session newest skipped: covered: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}'"
+    code, lines = run_legs(tmp_path, session, "newest")
+    assert code == 0 and f"leg newest: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}" in lines
+    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
 
 
 @needs_bash
