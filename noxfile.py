@@ -60,7 +60,9 @@ def newest(session):
     """The test suite with what ``pip install torch`` gives. Skipped where that is the release of another leg."""
     listed = session.run_install("python", "-m", "pip", "index", "versions", "torch", silent=True)  # None with -R
     found = re.search(r"^torch \(([\d.]+)", listed or "", re.MULTILINE)
-    legs = {release: "main" if leg == "main" else "torch-" + release for release, _, leg, *_ in RELEASES if leg != "other"}
+    legs = {
+        release: "main" if leg == "main" else "torch-" + release for release, _, leg, *_ in RELEASES if leg != "other"
+    }
     if found and found.group(1) in legs:
         session.skip(f"covered: pip installs torch {found.group(1)}, which is the leg {legs[found.group(1)]}")
     session.install(*["torch" if each == TORCH else each for each in REQUIREMENTS])

@@ -6,8 +6,8 @@
 
 A release is the session ``torch-X.Y.Z`` of noxfile.py: a fresh environment with the Python that .ci/torch_versions.txt
 names. It runs in a clone of the current commit, so that a record says what was tested, and both are removed afterwards:
-an environment with the CUDA libraries of a newer torch has several GB. ``TMPDIR`` moves them, and ``--envdir`` keeps the
-environments to use them again. It needs nox.
+an environment with the CUDA libraries of a newer torch has several GB. ``TMPDIR`` moves them; ``--envdir`` keeps and
+uses environments in a folder. It needs nox.
 """
 
 import argparse
@@ -69,7 +69,10 @@ def minor(release):
 
 
 def read_results():
-    """Return the records: minor release -> what its last run was, oldest first; {} before the first."""
+    """Return the records: minor release -> what came of its last run, oldest first; {} before the first.
+
+    A record without "commit" is that of a run before there were records: "run" is all that is known.
+    """
     recorded = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     return {minor(row[0]): recorded[minor(row[0])] for row in rows() if minor(row[0]) in recorded}
 
@@ -86,10 +89,11 @@ def table(results):
     """Return the table of the page, in Markdown: a row for each release of .ci/torch_versions.txt."""
     lines = ["| torch | Python | run | passed | failed | known failures | skipped | the release lacks |"]
     lines.append("|---|---|---|--:|--:|--:|--:|---|")
-    for release, python, *_ in reversed(rows()):
-        each = results.get(minor(release))
-        if each is None:
-            lines.append("| {} | {} | not run | | | | | |".format(release, python))
+    for release, python, leg, *_ in reversed(rows()):
+        by_default = {"run": "not recorded" if leg == "other" else "by CI at every commit"}
+        each = results.get(minor(release), by_default)
+        if "commit" not in each:
+            lines.append("| {} | {} | {} | | | | | |".format(release, python, each["run"]))
             continue
         cells = [each["build"], each["python"], "{} at `{}`".format(each["date"], each["commit"])]
         cells += [each["passed"], len(each["failed"]), len(each["known_failures"]), each["skipped"]]
@@ -132,14 +136,26 @@ def run(release, folder, processes, envdir=None):
     clone, report = pathlib.Path(folder) / "clone", pathlib.Path(folder) / "report.xml"
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], check=True)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=str(clone), check=True, stdout=subprocess.PIPE)
-    nox = [sys.executable, "-m", "nox", "--nocolor", "--error-on-missing-interpreters", "--envdir", str(envdir or folder)]
-    command = nox + (["-r"] if envdir else []) + ["-s", "torch-" + release, "--", "-n", str(processes), "--junitxml", str(report)]
+    nox = [
+        sys.executable,
+        "-m",
+        "nox",
+        "--nocolor",
+        "--error-on-missing-interpreters",
+        "--envdir",
+        str(envdir or folder),
+    ]
+    command = (
+        nox
+        + (["-r"] if envdir else [])
+        + ["-s", "torch-" + release, "--", "-n", str(processes), "--junitxml", str(report)]
+    )
     subprocess.run(command, cwd=str(clone), env=environment(folder))
     if not report.exists():
-        raise RuntimeError("torch {}: pytest wrote no report; see the output above".format(release))
+        raise RuntimeError(f"torch {release}: pytest wrote no report; see the output above")
     session = "torch-" + release.replace(".", "-")  # as nox names folders
     python = os.path.join(str(envdir or folder), session, "bin", "python")
-    code = PROBE.replace("FEATURES.items()", "{!r}.items()".format(FEATURES))
+    code = PROBE.replace("FEATURES.items()", f"{FEATURES!r}.items()")
     probed = subprocess.run([python, "-c", code], cwd=str(clone), check=True, stdout=subprocess.PIPE)
     record = json.loads(probed.stdout.decode())
     record.update(date=str(datetime.date.today()), commit=commit.stdout.decode()[:10])
@@ -167,7 +183,8 @@ def chosen(arguments):
     """Return the releases that were asked for: full versions, in the order given, or what has no record."""
     releases = [row[0] for row in rows()]
     if arguments.missing:
-        return [release for release in reversed(releases) if minor(release) not in read_results()]
+        recorded = {name for name, record in read_results().items() if "commit" in record}
+        return [release for release in reversed(releases) if minor(release) not in recorded]
     found = []
     for name in arguments.releases:
         matching = [release for release in releases if name in (release, minor(release))]
@@ -195,7 +212,7 @@ def main():
             try:
                 record = run(release, folder, arguments.processes, arguments.envdir)
             except (RuntimeError, subprocess.CalledProcessError) as error:
-                print("torch {} was NOT RUN: {}".format(release, error), flush=True)
+                print(f"torch {release} was NOT RUN: {error}", flush=True)
                 status = 1
                 continue
         write_results(dict(read_results(), **{minor(release): record}))

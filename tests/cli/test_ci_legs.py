@@ -1,5 +1,6 @@
 """The legs of .ci/run: their versions stand in one file, and a leg that cannot run is reported."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -63,6 +64,15 @@ def minor(release):
     return release.rpartition(".")[0]
 
 
+@pytest.fixture(scope="module")
+def every_torch():
+    """Return .ci/every_torch.py as a module."""
+    spec = importlib.util.spec_from_file_location("every_torch", str(ROOT / ".ci" / "every_torch.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def start_legs(folder, session, *legs, **commands):
     """Start legs with shell scripts in the places of Python and some commands; ``session`` is what nox does."""
     (folder / "session").write_text(session)
@@ -87,22 +97,24 @@ def run_legs(folder, session, *legs, **commands):
 
 def test_the_versions_of_torch_are_the_same_everywhere():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert list(features.TESTED) == [minor(release) for release, *_ in VERSIONS]
     (of_main,) = [row[0] for row in VERSIONS if row[2] == "main"]
     assert set(re.findall(r"pip install torch==(\S+) ", readme)) == {of_main}
     assert f"torch {OLDEST} to {minor(NEWEST)}" in readme
     page = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
-    by_ci, by_hand = re.findall(
-        r"^- CI runs .* with torch ([^,].*?), on Python .*\n? *With (.*?) it passes too",
-        page.replace("\n  ", " "),
-        re.M,
-    )[0]
-    for listed, is_by_hand in ((by_ci, False), (by_hand, True)):
-        expected = [minor(row[0]) for row in VERSIONS if (row[2] == "hand") is is_by_hand]
-        assert [".".join(each.split(".")[:2]) for each in re.findall(r"\d[.\d]*\d", listed)] == expected
+    by_ci = re.findall(r"^- CI runs .* with torch (.*?) and, in turn, ", page.replace("\n  ", " "), re.MULTILINE)[0]
+    assert by_ci.replace(" and", ",").split(", ") == [row[0] for row in VERSIONS if row[2] != "other"]
     folder = ROOT / "tests" / "clients"
     pinned = {line for path in folder.rglob("requirements.txt") for line in path.read_text().splitlines()}
     assert {line for line in pinned if line.startswith("torch==")} == {"torch==" + of_main}
+
+
+def test_what_is_tested_is_what_is_recorded(every_torch):
+    results = every_torch.read_results()
+    fixed = {minor(row[0]) for row in VERSIONS if row[2] != "other"}
+    passed = {name for name, record in results.items() if not record.get("failed")}
+    assert list(features.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
+    page = (ROOT / "docs" / "torch_versions.md").read_text(encoding="utf-8")
+    assert every_torch.table(results) in page, "python .ci/every_torch.py --table"
 
 
 def test_the_workflow_runs_every_leg_of_ci():
@@ -210,7 +222,9 @@ def test_a_failure_with_the_newest_torch_warns(tmp_path):
 
 @needs_bash
 def test_the_newest_torch_is_not_tested_twice(tmp_path):
-    session = f"echo 'nox > Session newest skipped: covered: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}'"
+    session = (
+        f"echo 'nox > Session newest skipped: covered: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}'"
+    )
     code, lines = run_legs(tmp_path, session, "newest")
     assert code == 0 and f"leg newest: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}" in lines
     assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"

@@ -9,9 +9,12 @@ import sys
 
 import torch
 
+from ...support.torch_compat import features
 from .autocast_flags import IS_BY_DEVICE
 
 _compiler = getattr(torch, "compiler", None)
+
+_RECORDS_LAYERS = features.is_version_within(newest="2.4")
 
 #: The attribute that marks our wrappers.
 MARK = "_ampcompat_wrapper"
@@ -82,12 +85,27 @@ def patch_compile(patches, wrappers=()):
         import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
         _use_originals()
+        _trace_layers(patches)
         for wrapper in wrappers:
             torch._dynamo.eval_frame.skip_code(wrapper.__code__)
         return before(*args, **kwargs)
 
     patches.set(torch, "compile", compile)
     patches.defer(_forget_wrappers)
+    _trace_layers(patches)
+
+
+def _trace_layers(patches):
+    """Make the compiler trace what torch's own layers call, as it does from torch 2.5 on, until ``patches`` is undone.
+
+    That of 2.4 only records that a layer was called. The casts within it are then compiled without a guard on whether
+    casts are on, and a pause has no effect. Older compilers cannot do otherwise.
+    """
+    # By version: newer torch warns that the setting is without effect.
+    config = getattr(sys.modules.get("torch._dynamo"), "config", None) if _RECORDS_LAYERS else None
+    if not getattr(config, "inline_inbuilt_nn_modules", True):
+        patches.defer(setattr, config, "inline_inbuilt_nn_modules", False)
+        config.inline_inbuilt_nn_modules = True
 
 
 def _use_originals():
