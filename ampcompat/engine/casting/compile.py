@@ -85,21 +85,22 @@ def patch_compile(patches, wrappers=()):
         import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
         _use_originals()
-        _trace_layers(patches)
+        trace_layers(patches)
         for wrapper in wrappers:
             torch._dynamo.eval_frame.skip_code(wrapper.__code__)
         return before(*args, **kwargs)
 
     patches.set(torch, "compile", compile)
     patches.defer(_forget_wrappers)
-    _trace_layers(patches)
+    trace_layers(patches)
 
 
-def _trace_layers(patches):
+def trace_layers(patches):
     """Make the compiler trace what torch's own layers call, as it does from torch 2.5 on, until ``patches`` is undone.
 
-    That of 2.4 only records that a layer was called. The casts within it are then compiled without a guard on whether
-    casts are on, and a pause has no effect. Older compilers cannot do otherwise.
+    That of 2.4 only records that a layer was called, and a ``Sequential`` is to it what its layers are. So the casts
+    of functions are compiled without a guard on whether casts are on, and those of a model's inputs are left out.
+    Older compilers cannot do otherwise.
     """
     # By version: newer torch warns that the setting is without effect.
     config = getattr(sys.modules.get("torch._dynamo"), "config", None) if _RECORDS_LAYERS else None
