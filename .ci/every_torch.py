@@ -99,26 +99,46 @@ def table(results):
         cells += [each["passed"], len(each["failed"]), len(each["known_failures"]), each["skipped"]]
         cells.append(", ".join(each["lacks"]) or "nothing")
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    return "\n".join([""] + lines + ["", ""])
+    return "\n".join([""] + lines + failures(results) + ["", ""])
+
+
+def failures(results):
+    """Return lines that say which tests failed with each release, and why if a record says so ("why", by hand)."""
+    lines = []
+    for name, record in results.items():
+        tests = sorted({test.partition("[")[0] for test in record.get("failed", ())})
+        if tests:
+            why = record.get("why", "not examined yet")
+            lines += ["", "Fails with torch {} ({}): {}.".format(name, why, ", ".join(f"`{test}`" for test in tests))]
+    return lines
 
 
 def counts(report):
     """Return what a JUnit report of pytest says: passed and skipped, failures by name, and reasons for skips."""
-    result = {"passed": 0, "skipped": 0, "failed": [], "known_failures": [], "reasons": collections.Counter()}
+    outcomes, reasons = {}, collections.Counter()  # a test that fails and then has an error is there twice
     for case in xml.etree.ElementTree.parse(str(report)).iter("testcase"):
         name = "{}::{}".format(case.get("classname", "").replace(".", "/"), case.get("name"))
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
-            result["failed"].append(name)
+            outcomes[name] = "failed"
         elif skip is None:
-            result["passed"] += 1
+            outcomes.setdefault(name, "passed")
         elif skip.get("type") == "pytest.xfail":
-            result["known_failures"].append(name)
+            outcomes[name] = "known"
         else:
-            result["skipped"] += 1
-            result["reasons"][skip.get("message", "")] += 1
-    result["reasons"] = dict(result["reasons"].most_common())
-    return result
+            outcomes[name] = "skipped"
+            reasons[skip.get("message", "")] += 1
+
+    def having(outcome):
+        return [name for name, found in outcomes.items() if found == outcome]
+
+    return {
+        "passed": len(having("passed")),
+        "skipped": len(having("skipped")),
+        "failed": having("failed"),
+        "known_failures": having("known"),
+        "reasons": dict(reasons.most_common()),
+    }
 
 
 def run(release, folder, processes, envdir=None):

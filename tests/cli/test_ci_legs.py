@@ -117,6 +117,49 @@ def test_what_is_tested_is_what_is_recorded(every_torch):
     assert every_torch.table(results) in page, "python .ci/every_torch.py --table"
 
 
+REPORT = """<testsuites><testsuite><testcase classname="tests.a.test_b" name="test_c[1]"/>
+<testcase classname="tests.a.test_b" name="test_d"><failure message="wrong"/></testcase>
+<testcase classname="tests.a.test_b" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
+<testcase classname="tests.a.test_b" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
+<testcase classname="tests.a.test_b" name="test_g"/><testcase classname="tests.a.test_b" name="test_g"><error/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_not_passed(every_torch, tmp_path):
+    (tmp_path / "report.xml").write_text(REPORT)
+    assert every_torch.counts(tmp_path / "report.xml") == {
+        "passed": 1,
+        "skipped": 1,
+        "failed": ["tests/a/test_b::test_d", "tests/a/test_b::test_g"],
+        "known_failures": ["tests/a/test_b::test_f"],
+        "reasons": {"no GPU": 1},
+    }
+
+
+def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, tmp_path, monkeypatch, capsys):
+    def run(release, folder, processes, envdir):
+        if release == OTHERS[0]:
+            raise RuntimeError("no disk")
+        record = {"build": release + "+cpu", "python": "3.9.1", "date": "2026-01-02", "commit": "abc", "lacks": ["x"]}
+        return dict(record, passed=5, skipped=2, failed=["tests/a::test_b[1]"], known_failures=[])
+
+    monkeypatch.setattr(every_torch, "run", run)
+    for name in ("RESULTS", "PAGE"):
+        monkeypatch.setattr(every_torch, name, tmp_path / name)
+    (tmp_path / "PAGE").write_text("Before.\n" + every_torch.BEGIN + "old\n" + every_torch.END + "After.\n")
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", minor(OTHERS[0]), OTHERS[1]])
+    assert every_torch.main() == 1
+    assert f"torch {OTHERS[0]} was NOT RUN: no disk" in capsys.readouterr().out
+    assert list(every_torch.read_results()) == [minor(OTHERS[1])]
+    page = (tmp_path / "PAGE").read_text()
+    assert page.startswith("Before.\n") and page.endswith("After.\n") and "old" not in page
+    assert f"| {OTHERS[1]}+cpu | 3.9.1 | 2026-01-02 at `abc` | 5 | 1 | 0 | 2 | x |\n" in page
+    assert f"| {OTHERS[0]} | " in page and "(not examined yet): `tests/a::test_b`." in page
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", "0.4"])
+    with pytest.raises(SystemExit, match="no torch 0.4 in .*there are: 1.3.1, "):
+        every_torch.main()
+
+
 def test_the_workflow_runs_every_leg_of_ci():
     named = re.findall(r"\{leg: ([\w.-]+),", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
