@@ -121,7 +121,8 @@ REPORT = """<testsuites><testsuite><testcase classname="tests.a.test_b" name="te
 <testcase classname="tests.a.test_b" name="test_d"><failure message="wrong"/></testcase>
 <testcase classname="tests.a.test_b" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
 <testcase classname="tests.a.test_b" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
-<testcase classname="tests.a.test_b" name="test_g"/><testcase classname="tests.a.test_b" name="test_g"><error/></testcase>
+<testcase classname="tests.a.test_b" name="test_g"/>
+<testcase classname="tests.a.test_b" name="test_g"><error/></testcase>
 </testsuite></testsuites>"""
 
 
