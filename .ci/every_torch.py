@@ -2,6 +2,7 @@
 
     python .ci/every_torch.py 2.4 2.6     # the last patch releases of 2.4 and 2.6
     python .ci/every_torch.py --missing   # each release without a record, the newest first
+    python .ci/every_torch.py --failed 2.4   # only what failed in its last run, with what is committed now
     python .ci/every_torch.py --table     # write docs/torch_versions.md from the records again
 
 A release is the session ``torch-X.Y.Z`` of noxfile.py: a fresh environment with the Python that .ci/torch_versions.txt
@@ -96,28 +97,51 @@ def table(results):
             lines.append("| {} | {} | {} | | | | | |".format(release, python, each["run"]))
             continue
         cells = [each["build"], each["python"], "{} at `{}`".format(each["date"], each["commit"])]
-        cells += [each["passed"], len(each["failed"]), len(each["known_failures"]), each["skipped"]]
+        cells += [each["passed"], failed(each), len(each["known_failures"]), each["skipped"]]
         cells.append(", ".join(each["lacks"]) or "nothing")
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join([""] + lines + failures(results) + ["", ""])
 
 
+def failed(record):
+    """Return the cell that says how many tests failed, and how many of them when they were run again."""
+    cell = str(len(record["failed"]))
+    if "again" in record:
+        cell += "; run again at `{}`: {}".format(record["again"]["commit"], len(record["again"]["failed"]))
+    return cell
+
+
+def still_failing(record):
+    """Return the names of the tests that fail, as far as is known."""
+    return record.get("again", record).get("failed", [])
+
+
 def failures(results):
-    """Return lines that say which tests failed with each release, and why if a record says so ("why", by hand)."""
+    """Return lines that say which tests fail with each release, and why if a record says so ("why", by hand)."""
     lines = []
     for name, record in results.items():
-        tests = sorted({test.partition("[")[0] for test in record.get("failed", ())})
+        tests = sorted({test.partition("[")[0] for test in still_failing(record)})
         if tests:
             why = record.get("why", "not examined yet")
             lines += ["", "Fails with torch {} ({}): {}.".format(name, why, ", ".join(f"`{test}`" for test in tests))]
     return lines
 
 
+def node_id(dotted, name):
+    """Return what pytest calls a test, from the module, with the class if there is one, and the name in its report."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        path = "/".join(parts[:end]) + ".py"
+        if (ROOT / path).exists():
+            return "::".join([path] + parts[end:] + [name])
+    return dotted + "::" + name
+
+
 def counts(report):
     """Return what a JUnit report of pytest says: passed and skipped, failures by name, and reasons for skips."""
     outcomes, reasons = {}, collections.Counter()  # a test that fails and then has an error is there twice
     for case in xml.etree.ElementTree.parse(str(report)).iter("testcase"):
-        name = "{}::{}".format(case.get("classname", "").replace(".", "/"), case.get("name"))
+        name = node_id(case.get("classname", ""), case.get("name"))
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             outcomes[name] = "failed"
@@ -141,14 +165,15 @@ def counts(report):
     }
 
 
-def run(release, folder, processes, envdir=None):
-    """Run the suite with a release in a clone below a folder, and return its record.
+def run(release, folder, processes, envdir=None, tests=()):
+    """Run the suite, or some of its tests, with a release in a clone below a folder, and return its record.
 
     Args:
         release: such as "2.4.1".
         folder: a folder for the clone and the report, and for the environment if ``envdir`` is None.
         processes: how many run tests at the same time.
         envdir: where environments are kept, or None.
+        tests: the tests to run, as pytest calls them; none means all.
 
     Raises:
         RuntimeError: the environment could not be made, or pytest did not get to its report.
@@ -168,7 +193,7 @@ def run(release, folder, processes, envdir=None):
     command = (
         nox
         + (["-r"] if envdir else [])
-        + ["-s", "torch-" + release, "--", "-n", str(processes), "--junitxml", str(report)]
+        + ["-s", "torch-" + release, "--", "-n", str(processes), "--junitxml", str(report), *tests]
     )
     subprocess.run(command, cwd=str(clone), env=environment(folder))
     if not report.exists():
@@ -219,6 +244,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("releases", nargs="*", metavar="X.Y", help="minor releases, or X.Y.Z as in torch_versions.txt")
     parser.add_argument("--missing", action="store_true", help="every release that has no record")
+    parser.add_argument("--failed", action="store_true", help="run what failed in the last run of the whole suite")
     parser.add_argument("--table", action="store_true", help="run nothing, write the page's table")
     parser.add_argument("--envdir", type=os.path.abspath, help="keep environments in this folder, and use those there")
     parser.add_argument("-n", "--processes", type=int, default=2, help="of pytest-xdist (default: 2)")
@@ -228,17 +254,24 @@ def main():
         return 0
     status = 0
     for release in chosen(arguments):
+        before = read_results().get(minor(release), {})
+        tests = before.get("failed", []) if arguments.failed else []
+        if arguments.failed and not tests:
+            print(f"torch {release}: nothing has failed, or it was not run")
+            continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                record = run(release, folder, arguments.processes, arguments.envdir)
+                record = run(release, folder, arguments.processes, arguments.envdir, tests)
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 print(f"torch {release} was NOT RUN: {error}", flush=True)
                 status = 1
                 continue
+        count = len(record["failed"])
+        print("torch {}: {} passed, {} failed".format(release, record["passed"], count), flush=True)
+        if tests:
+            record = dict(before, again={name: record[name] for name in ("date", "commit", "passed", "failed")})
         write_results(dict(read_results(), **{minor(release): record}))
-        failed = len(record["failed"])
-        print("torch {}: {} passed, {} failed".format(release, record["passed"], failed), flush=True)
-        status = status or int(failed > 0)
+        status = status or int(count > 0)
     return status
 
 

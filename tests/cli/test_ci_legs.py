@@ -111,18 +111,18 @@ def test_the_versions_of_torch_are_the_same_everywhere():
 def test_what_is_tested_is_what_is_recorded(every_torch):
     results = every_torch.read_results()
     fixed = {minor(row[0]) for row in VERSIONS if row[2] != "other"}
-    passed = {name for name, record in results.items() if not record.get("failed")}
+    passed = {name for name, record in results.items() if not every_torch.still_failing(record)}
     assert list(features.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
     page = (ROOT / "docs" / "torch_versions.md").read_text(encoding="utf-8")
     assert every_torch.table(results) in page, "python .ci/every_torch.py --table"
 
 
-REPORT = """<testsuites><testsuite><testcase classname="tests.a.test_b" name="test_c[1]"/>
-<testcase classname="tests.a.test_b" name="test_d"><failure message="wrong"/></testcase>
-<testcase classname="tests.a.test_b" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
-<testcase classname="tests.a.test_b" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
-<testcase classname="tests.a.test_b" name="test_g"/>
-<testcase classname="tests.a.test_b" name="test_g"><error/></testcase>
+REPORT = """<testsuites><testsuite><testcase classname="tests.test_nested" name="test_c[1]"/>
+<testcase classname="tests.test_nested" name="test_d"><failure message="wrong"/></testcase>
+<testcase classname="tests.test_nested" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
+<testcase classname="tests.test_nested" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
+<testcase classname="tests.test_nested" name="test_g"/>
+<testcase classname="tests.test_nested" name="test_g"><error/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -131,18 +131,19 @@ def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_n
     assert every_torch.counts(tmp_path / "report.xml") == {
         "passed": 1,
         "skipped": 1,
-        "failed": ["tests/a/test_b::test_d", "tests/a/test_b::test_g"],
-        "known_failures": ["tests/a/test_b::test_f"],
+        "failed": ["tests/test_nested.py::test_d", "tests/test_nested.py::test_g"],
+        "known_failures": ["tests/test_nested.py::test_f"],
         "reasons": {"no GPU": 1},
     }
 
 
 def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, tmp_path, monkeypatch, capsys):
-    def run(release, folder, processes, envdir):
+    def run(release, folder, processes, envdir, tests):
         if release == OTHERS[0]:
             raise RuntimeError("no disk")
         record = {"build": release + "+cpu", "python": "3.9.1", "date": "2026-01-02", "commit": "abc", "lacks": ["x"]}
-        return dict(record, passed=5, skipped=2, failed=["tests/a::test_b[1]"], known_failures=[])
+        failed = [] if tests else ["tests/a.py::test_b[1]", "tests/a.py::test_b[2]"]
+        return dict(record, passed=5, skipped=2, failed=failed, known_failures=[])
 
     monkeypatch.setattr(every_torch, "run", run)
     for name in ("RESULTS", "PAGE"):
@@ -154,8 +155,12 @@ def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, 
     assert list(every_torch.read_results()) == [minor(OTHERS[1])]
     page = (tmp_path / "PAGE").read_text()
     assert page.startswith("Before.\n") and page.endswith("After.\n") and "old" not in page
-    assert f"| {OTHERS[1]}+cpu | 3.9.1 | 2026-01-02 at `abc` | 5 | 1 | 0 | 2 | x |\n" in page
-    assert f"| {OTHERS[0]} | " in page and "(not examined yet): `tests/a::test_b`." in page
+    assert f"| {OTHERS[1]}+cpu | 3.9.1 | 2026-01-02 at `abc` | 5 | 2 | 0 | 2 | x |\n" in page
+    assert f"| {OTHERS[0]} | " in page and "(not examined yet): `tests/a.py::test_b`." in page
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", "--failed", OTHERS[1]])
+    assert every_torch.main() == 0
+    page = (tmp_path / "PAGE").read_text()
+    assert "| 5 | 2; run again at `abc`: 0 | 0 | 2 | x |" in page and "not examined" not in page
     monkeypatch.setattr(sys, "argv", ["every_torch.py", "0.4"])
     with pytest.raises(SystemExit, match="no torch 0.4 in .*there are: 1.3.1, "):
         every_torch.main()
