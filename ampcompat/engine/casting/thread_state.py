@@ -17,7 +17,7 @@ from .compile import end_graph, is_tracing
 
 _switches = weakref.WeakSet()
 #: Whether the compiler of this torch ends its graph where autocast's flags are set.
-_FLAGS_END_GRAPHS = features.is_version_within(newest="2.8")
+_FLAGS_END_GRAPHS = features.is_version_within(newest="2.11")
 
 
 def _forget_threads():
