@@ -14,6 +14,9 @@ from .autocast_flags import IS_BY_DEVICE
 
 _compiler = getattr(torch, "compiler", None)
 
+#: Whether what the compiler traces reads the attributes of a ``threading.local`` that the thread has set. Before torch
+#: 2.12 it reads those of the class.
+READS_THREADS = features.is_version_within(oldest="2.12")
 _RECORDS_LAYERS = features.is_version_within(newest="2.4")
 
 #: The attribute that marks our wrappers.
