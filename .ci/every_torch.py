@@ -91,7 +91,7 @@ def table(results):
     lines = ["| torch | Python | run | passed | failed | known failures | skipped | the release lacks |"]
     lines.append("|---|---|---|--:|--:|--:|--:|---|")
     for release, python, leg, *_ in reversed(rows()):
-        by_default = {"run": "not recorded" if leg == "other" else "by CI at every commit"}
+        by_default = {"run": "by CI at every commit" if leg in ("main", "CI") else "not recorded"}
         each = results.get(minor(release), by_default)
         if "commit" not in each:
             lines.append("| {} | {} | {} | | | | | |".format(release, python, each["run"]))
