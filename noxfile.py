@@ -47,11 +47,28 @@ def define_torch_leg(release, python, leg, _gigabytes, *also):
 
     run.__doc__ = f"The test suite with torch {release}."
     name = "main" if leg == "main" else "torch-" + release
-    nox.session(run, name=name, python=python, tags=[] if leg == "hand" else ["ci"])
+    nox.session(run, name=name, python=python, tags=["ci"] if leg in FIXED else [])
 
 
-for row in table(".ci", "torch_versions.txt"):
+FIXED = ("main", "CI")  # the legs of .ci/torch_versions.txt that are run at every commit
+RELEASES = table(".ci", "torch_versions.txt")
+for row in RELEASES:
     define_torch_leg(*row)
+
+
+@nox.session(python="3.13", tags=["ci"])
+def newest(session):
+    """The test suite with what ``pip install torch`` gives. Skipped where that is the release of another leg."""
+    listed = session.run_install("python", "-m", "pip", "index", "versions", "torch", silent=True)  # None with -R
+    found = re.search(r"^torch \(([\d.]+)", listed or "", re.MULTILINE)
+    legs = {
+        release: "main" if leg == "main" else "torch-" + release for release, _, leg, *_ in RELEASES if leg in FIXED
+    }
+    if found and found.group(1) in legs:
+        session.skip(f"covered: pip installs torch {found.group(1)}, which is the leg {legs[found.group(1)]}")
+    session.install(*["torch" if each == TORCH else each for each in REQUIREMENTS])
+    session.run("python", "-c", VERSIONS)
+    session.run(*TESTS, *session.posargs)
 
 
 @nox.session(python=False, tags=["ci"])

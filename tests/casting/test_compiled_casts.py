@@ -9,6 +9,9 @@ from helpers import compilers
 from opened import NATIVE, PAIRS, SETTINGS, each_setting, opened, setting_id
 from torch.utils.checkpoint import checkpoint
 
+import ampcompat
+from ampcompat import amp, opt_levels
+
 if not hasattr(torch, "compile"):
     pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)
 if not hasattr(torch.compiler, "is_compiling"):
@@ -115,6 +118,19 @@ def test_compiled_model_sees_changed_weights_pauses_and_the_end(setting):
             assert compiled(x).dtype is high
         assert compiled(x).dtype is low
     assert compiled(x).dtype is high
+
+
+@pytest.mark.parametrize("level, name", [("O1", "native"), ("O4", "native"), ("O1", "patched")])
+def test_a_model_of_initialize_is_one_graph_and_sees_a_pause(level, name):
+    needs_bound_methods_traced()
+    low, x = opt_levels.OPT_LEVELS[level].dtypes.low, torch.ones(2, 4)
+    with ampcompat.session(level, backend=name, verbosity=0):
+        model = amp.initialize(torch.nn.Linear(4, 3))
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert compiled(x).dtype is low
+        with amp.disable_casts():
+            assert compiled(x).dtype is model(x).dtype is torch.float32
+        assert compiled(x).dtype is low
 
 
 @each_setting

@@ -1,5 +1,6 @@
 """The legs of .ci/run: their versions stand in one file, and a leg that cannot run is reported."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -28,6 +29,7 @@ cat >"$3/bin/nox" <<'END'
 case "$*" in
     *--list)
         sed -nE 's/^([0-9.]+) .*/- torch-\\1 -> tests/p' .ci/torch_versions.txt
+        echo "- newest -> tests"
         echo "* main [ci] -> tests"
         exit ;;
 esac
@@ -41,6 +43,8 @@ END
 chmod +x "$3/bin/pip" "$3/bin/nox"
 """
 TESTS = "[ $installing ] || { echo 'torch 1 / python 3'; echo '== 1 passed in 1s =='; }"
+COMMIT = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
+GIT = f"#!/bin/sh\necho {COMMIT}\n"
 DF = "#!/bin/sh\necho head\necho /dev/x 99999999 0 {} 1% /\n"
 
 
@@ -53,14 +57,27 @@ VERSIONS = rows(".ci", "torch_versions.txt")
 OLDEST, NEWEST = VERSIONS[0][0], VERSIONS[-1][0]
 
 
+FIXED = [row for row in VERSIONS if row[2] in ("main", "CI")]
+OTHERS = [row[0] for row in VERSIONS if row[2] == "other"]
+
+
 def minor(release):
     return release.rpartition(".")[0]
+
+
+@pytest.fixture(scope="module")
+def every_torch():
+    """Return .ci/every_torch.py as a module."""
+    spec = importlib.util.spec_from_file_location("every_torch", str(ROOT / ".ci" / "every_torch.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def start_legs(folder, session, *legs, **commands):
     """Start legs with shell scripts in the places of Python and some commands; ``session`` is what nox does."""
     (folder / "session").write_text(session)
-    commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n"}, **commands)
+    commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n", "git": GIT}, **commands)
     for name in [f"python3.{number}" for number in range(7, 14)]:
         commands[name] = PYTHON.replace("SESSION", str(folder / "session"))
     for name, text in commands.items():
@@ -81,22 +98,77 @@ def run_legs(folder, session, *legs, **commands):
 
 def test_the_versions_of_torch_are_the_same_everywhere():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert list(features.TESTED) == [minor(release) for release, *_ in VERSIONS]
     (of_main,) = [row[0] for row in VERSIONS if row[2] == "main"]
     assert set(re.findall(r"pip install torch==(\S+) ", readme)) == {of_main}
     assert f"torch {OLDEST} to {minor(NEWEST)}" in readme
     page = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
-    by_ci, by_hand = re.findall(
-        r"^- CI runs .* with torch ([^,].*?), on Python .*\n? *With (.*?) it passes too",
-        page.replace("\n  ", " "),
-        re.M,
-    )[0]
-    for listed, is_by_hand in ((by_ci, False), (by_hand, True)):
-        expected = [minor(row[0]) for row in VERSIONS if (row[2] == "hand") is is_by_hand]
-        assert [".".join(each.split(".")[:2]) for each in re.findall(r"\d[.\d]*\d", listed)] == expected
+    by_ci = re.findall(r"^- CI runs .* with torch (.*?) and, in turn, ", page.replace("\n  ", " "), re.MULTILINE)[0]
+    assert by_ci.replace(" and", ",").split(", ") == [row[0] for row in FIXED]
     folder = ROOT / "tests" / "clients"
     pinned = {line for path in folder.rglob("requirements.txt") for line in path.read_text().splitlines()}
     assert {line for line in pinned if line.startswith("torch==")} == {"torch==" + of_main}
+
+
+def test_what_is_tested_is_what_is_recorded(every_torch):
+    results = every_torch.read_results()
+    fixed = {minor(row[0]) for row in FIXED}
+    passed = {name for name, record in results.items() if not every_torch.still_failing(record)}
+    assert list(features.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
+    recorded = [name for name in passed if "commit" in results[name] and name not in fixed]
+    assert sorted(map(minor, OTHERS)) == sorted(recorded), "CI draws what has passed once"
+    page = (ROOT / "docs" / "torch_versions.md").read_text(encoding="utf-8")
+    assert every_torch.table(results) in page, "python .ci/every_torch.py --table"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"with {len(features.TESTED)} minor releases of torch" in readme
+
+
+REPORT = """<testsuites><testsuite><testcase classname="tests.test_nested" name="test_c[1]"/>
+<testcase classname="tests.test_nested" name="test_d"><failure message="wrong"/></testcase>
+<testcase classname="tests.test_nested" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
+<testcase classname="tests.test_nested" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
+<testcase classname="tests.test_nested" name="test_g"/>
+<testcase classname="tests.test_nested" name="test_g"><error/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_not_passed(every_torch, tmp_path):
+    (tmp_path / "report.xml").write_text(REPORT)
+    assert every_torch.counts(tmp_path / "report.xml") == {
+        "passed": 1,
+        "skipped": 1,
+        "failed": ["tests/test_nested.py::test_d", "tests/test_nested.py::test_g"],
+        "known_failures": ["tests/test_nested.py::test_f"],
+        "reasons": {"no GPU": 1},
+    }
+
+
+def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, tmp_path, monkeypatch, capsys):
+    def run(release, folder, processes, envdir, tests):
+        if release == OTHERS[0]:
+            raise RuntimeError("no disk")
+        record = {"build": release + "+cpu", "python": "3.9.1", "date": "2026-01-02", "commit": "abc", "lacks": ["x"]}
+        failed = [] if tests else ["tests/a.py::test_b[1]", "tests/a.py::test_b[2]"]
+        return dict(record, passed=5, skipped=2, failed=failed, known_failures=[])
+
+    monkeypatch.setattr(every_torch, "run", run)
+    for name in ("RESULTS", "PAGE"):
+        monkeypatch.setattr(every_torch, name, tmp_path / name)
+    (tmp_path / "PAGE").write_text("Before.\n" + every_torch.BEGIN + "old\n" + every_torch.END + "After.\n")
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", minor(OTHERS[0]), OTHERS[1]])
+    assert every_torch.main() == 1
+    assert f"torch {OTHERS[0]} was NOT RUN: no disk" in capsys.readouterr().out
+    assert list(every_torch.read_results()) == [minor(OTHERS[1])]
+    page = (tmp_path / "PAGE").read_text()
+    assert page.startswith("Before.\n") and page.endswith("After.\n") and "old" not in page
+    assert f"| {OTHERS[1]}+cpu | 3.9.1 | 2026-01-02 at `abc` | 5 | 2 | 0 | 2 | x |\n" in page
+    assert f"| {OTHERS[0]} | " in page and "(not examined yet): `tests/a.py::test_b`." in page
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", "--failed", OTHERS[1]])
+    assert every_torch.main() == 0
+    page = (tmp_path / "PAGE").read_text()
+    assert "| 5 | 2; run again at `abc`: 0 | 0 | 2 | x |" in page and "not examined" not in page
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", "0.4"])
+    with pytest.raises(SystemExit, match="no torch 0.4 in .*there are: 1.3.1, "):
+        every_torch.main()
 
 
 def test_the_workflow_runs_every_leg_of_ci():
@@ -105,7 +177,7 @@ def test_the_workflow_runs_every_leg_of_ci():
     legs = re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile) + [
         row[0] for row in rows("tests", "clients", "table.txt")
     ]
-    legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row[2] != "hand"]
+    legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row in FIXED] + ["drawn"]
     assert sorted(named) == sorted(legs) and len(legs) > 8
 
 
@@ -183,6 +255,33 @@ def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
     """
     code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
     assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
+
+
+@needs_bash
+def test_the_hash_of_the_commit_chooses_one_more_release(tmp_path):
+    code, lines = run_legs(tmp_path, TESTS)
+    leg = "torch-" + OTHERS[int(COMMIT[:7], 16) % len(OTHERS)]
+    assert code == 0 and [line for line in lines if line.startswith("== leg ")] == ["== leg main", "== leg " + leg]
+    assert f"leg drawn by commit {COMMIT[:10]}: {leg} (.ci/run {leg} runs it again)" in lines
+
+
+@needs_bash
+def test_a_failure_with_the_newest_torch_warns(tmp_path):
+    session = "[ $installing ] || { echo torch 9 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
+    code, lines = run_legs(tmp_path, session, "newest")
+    assert code == 0 and "******** WARNING: leg newest FAILED: 1 failed in 1s ********" in lines
+    assert "FAILED test_a" in lines and "******** WARNING: failed with the newest torch: newest ********" in lines
+    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
+
+
+@needs_bash
+def test_the_newest_torch_is_not_tested_twice(tmp_path):
+    session = (
+        f"echo 'nox > Session newest skipped: covered: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}'"
+    )
+    code, lines = run_legs(tmp_path, session, "newest")
+    assert code == 0 and f"leg newest: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}" in lines
+    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
 
 
 @needs_bash

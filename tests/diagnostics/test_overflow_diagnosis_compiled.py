@@ -19,8 +19,6 @@ pytestmark = pytest.mark.usefixtures("compiled_before")
 def test_findings_say_that_compiled_code_runs_no_hooks(each):
     if not compilers.traces_bound_methods():
         pytest.skip("the compiler of this torch splits the graph where a bound method is called")
-    if each == "O1" and not compilers.traces_autocast_flags():
-        pytest.skip("the compiler of this torch splits the graph where casts begin")
     model, diagnosis = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), OverflowDiagnosis()
     with ampcompat.session(each, observers=[diagnosis], verbosity=0):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -3,6 +3,8 @@
 Importable by spawned processes.
 """
 
+import inspect
+
 import torch
 from ddp_loops import batches, make_net
 
@@ -104,11 +106,13 @@ def stages(rank, level):
     options = {"opt_level": level, "init_scale": SCALE, "process_group": True, "verbosity": 0}
     amp.initialize(net, optimizer, **options)
     stage, skips = PipelineStage(net, rank, 2, torch.device("cpu")), []
+    averages = "scale_grads" in inspect.signature(ScheduleGPipe).parameters  # torch 2.6 adds micro-batches up
     for step, batch in enumerate(batches()):
         optimizer.zero_grad()
         # The schedule calls backward on each micro-batch's loss: scale_loss yields what to multiply it by.
         with amp.scale_loss(torch.tensor(float("inf") if step == 2 and level == "O1" else 1.0), optimizer) as scale:
-            schedule = ScheduleGPipe(stage, 2, loss_fn=lambda out, _, by=scale: out.float().pow(2).mean() * by)
+            by = scale if averages else scale / 2
+            schedule = ScheduleGPipe(stage, 2, loss_fn=lambda out, _, by=by: out.float().pow(2).mean() * by)
             schedule.step(batch) if rank == 0 else schedule.step(target=torch.zeros(8))
         optimizer.step()
         skips.append(amp.step_was_skipped(optimizer))

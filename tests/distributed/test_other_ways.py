@@ -4,6 +4,8 @@ import other_ways_loops as loops
 import pytest
 from helpers import ranks
 
+from ampcompat.support.torch_compat import features
+
 try:
     from torch.distributed.fsdp import fully_shard  # noqa: F401
 except ImportError:
@@ -23,17 +25,21 @@ CASES = [
     ("stages", "O1"),
     ("stages", "O4"),
 ]
+#: The pipelines of torch 2.9 abort with gloo, in programs without ampcompat too.
+PIPELINES_ABORT = features.is_version_within("2.9", "2.9")
 #: Of the largest weight.
 TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O2": 2e-3, "O4": 1.6e-2, "O5": 1.6e-2}
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return ranks.run(loops.every_way, CASES)
+    return ranks.run(loops.every_way, [case for case in CASES if not (PIPELINES_ABORT and case[0] == "stages")])
 
 
 @pytest.mark.parametrize("way, level", CASES)
 def test_ranks_skip_the_same_steps_and_train_as_one_process_does(outcomes, way, level):
+    if PIPELINES_ABORT and way == "stages":
+        pytest.skip("pipelines abort with gloo in torch 2.9")
     expected_skips, expected = loops.one_process(level)
     for outcome in outcomes:
         skips, weights = outcome[way, level]

@@ -5,6 +5,7 @@ import gc
 
 import pytest
 import torch
+from helpers import sharding
 from torch import nn
 
 import ampcompat
@@ -283,8 +284,8 @@ def test_sharded_models(level, group):
     from torch.distributed.device_mesh import init_device_mesh
 
     fsdp = pytest.importorskip("torch.distributed.fsdp")
-    if not hasattr(fsdp, "fully_shard"):
-        pytest.skip("this torch has no fully_shard")
+    if sharding.why_not():
+        pytest.skip(sharding.why_not())
     mesh = init_device_mesh("cpu", (1,))
     with forced(level):
         model = fsdp.fully_shard(mlp(), mesh=mesh)

@@ -6,17 +6,6 @@ import torch
 
 
 @functools.lru_cache(maxsize=None)
-def traces_autocast_flags():
-    """Return whether it traces where casts begin; that of torch 2.1 to 2.8 does not."""
-
-    def switched(x):
-        torch.set_autocast_enabled("cpu", False)
-        return x + 1
-
-    return _traces(switched)
-
-
-@functools.lru_cache(maxsize=None)
 def traces_bound_methods():
     """Return whether it traces calls of bound methods, as the wrappers and module hooks make; that of 2.3 does not."""
 

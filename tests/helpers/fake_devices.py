@@ -17,8 +17,9 @@ from ampcompat.tools.selftest.inputs import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-except ImportError:  # torch before 1.13
-    FakeTensorMode = FakeTensor = None
+    from torch.utils._python_dispatch import _disable_current_modes
+except ImportError:  # torch before 2.0, where nothing needs them
+    FakeTensorMode = FakeTensor = _disable_current_modes = None
 
 #: Fake CUDA tensors need flags of autocast by device type, which torch sets without a GPU since 2.4.
 REASON = "this torch has no FakeTensorMode, or cannot set autocast's flags for a device that is not there"
@@ -95,9 +96,12 @@ class FakeDevice(Device):
 
     def put(self, tensor, requires_grad=False):
         """Return a fake tensor of the CPU tensor's dtype, shape and strides."""
-        return self.mode.fake_tensor_converter.from_meta_and_device(
-            self.mode, tensor.detach().to("meta"), torch.device(self.name, 0)
-        )
+        if isinstance(tensor, FakeTensor):  # torch 2.4 makes no fake tensor of another
+            with _disable_current_modes():
+                meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        else:
+            meta = tensor.detach().to("meta")
+        return self.mode.fake_tensor_converter.from_meta_and_device(self.mode, meta, torch.device(self.name, 0))
 
     def call(self, function, args, kwargs):
         """Call a function on fake arguments."""

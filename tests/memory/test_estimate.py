@@ -133,6 +133,23 @@ def test_gpt_2_needs_the_24_gigabytes_of_the_formula(each):
     assert found.total - found.formula == 2 * found.num_params
 
 
+class ReadsItsSteps(torch.optim.SGD):
+    """Its count of steps is a tensor on the default device, which it reads, as Adam of torch 2.6 does."""
+
+    def step(self, closure=None):
+        (param,) = self.param_groups[0]["params"]
+        steps = self.state[param].setdefault("step", torch.zeros(()))
+        steps += 1
+        if steps.item():
+            super().step(closure)
+
+
+@pytest.mark.skipif(not hasattr(torch.device, "__enter__"), reason="torch.device is a context since torch 2.0")
+def test_the_default_device_does_not_keep_the_optimizer_from_its_step():
+    with torch.device("meta"):
+        assert StateSizes(lambda params: ReadsItsSteps(params, lr=0.1)).bytes_of((3, 4), torch.float32) == 4
+
+
 @pytest.mark.skipif(not hasattr(torch.nn.utils, "skip_init"), reason="modules on the meta device came with torch 1.10")
 def test_a_model_on_the_meta_device_is_predicted_without_memory():
     model = torch.nn.Linear(40000, 37500, bias=False, device="meta")

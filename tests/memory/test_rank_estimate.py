@@ -11,6 +11,7 @@ import sharded_memory_loops as loops
 
 import ampcompat
 from ampcompat.errors import AmpError
+from ampcompat.support.torch_compat import features
 
 
 def predicted(level, way, **options):
@@ -18,6 +19,13 @@ def predicted(level, way, **options):
     return ampcompat.estimate(loops.Blocks(), torch.optim.Adam, level, loss=loops.loss_of, **options)
 
 
+#: It says "Activations and temporaries are not predicted, since the step calls c10d._allgather_base_".
+runs_sharded_steps = pytest.mark.skipif(
+    features.is_version_within("2.9", "2.10"), reason="torch 2.9 and 2.10 gather no fake tensors: no step is predicted"
+)
+
+
+@runs_sharded_steps
 @pytest.mark.parametrize(
     "way, level", [("full", "O1"), ("full", "O2"), ("zero2", "O5"), ("zero1", "O2"), ("zero1", "O0"), ("ddp", "O2")]
 )
@@ -33,6 +41,7 @@ def test_the_peak_of_the_fullest_rank_is_predicted_within_five_percent(way, leve
     assert not torch.distributed.is_initialized()
 
 
+@runs_sharded_steps
 def test_gathered_weights_that_are_kept_cost_memory_and_one_gather_less():
     net = torch.nn.Sequential(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]))
     kept, gathered_twice, whole = (
@@ -52,6 +61,7 @@ def test_gathered_weights_that_are_kept_cost_memory_and_one_gather_less():
     assert kept.optimizer == gathered_twice.optimizer < 0.3 * whole.optimizer
 
 
+@runs_sharded_steps
 def test_the_state_alone_is_divided_at_stage_1():
     for loss in (None, loops.loss_of):
         whole, divided = (

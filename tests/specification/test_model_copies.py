@@ -387,7 +387,9 @@ def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setti
             assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
             assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
             assert all(map(torch.equal, twin.parameters(), model.parameters()))
-            assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
+            # A pickled model is not emulated: its half sums are torch's own, which may round otherwise (2.4).
+            for ours, theirs in zip(amp.master_params(twin_optimizer), amp.master_params(optimizer)):
+                assert torch.allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 @each_setting

@@ -19,6 +19,8 @@ def test_a_typed_client_checks_and_its_mistakes_are_found():
         pytest.skip("types of torch before 2.0 lack names that the client uses")
     files = ["--config-file", os.path.join(FOLDER, "mypy.ini"), os.path.join(FOLDER, "client.py")]
     done = python("-m", "mypy", "--cache-dir", os.devnull, *files, cwd=ROOT)
+    if 'Module "torch.optim" does not explicitly export attribute "Adam"' in done.stdout:
+        pytest.skip("torch.optim of torch 2.4 does not export its classes to type checkers")
     assert (done.returncode, done.stdout.strip()) == (0, "Success: no issues found in 1 source file"), done.stderr
 
 

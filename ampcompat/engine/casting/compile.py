@@ -9,9 +9,15 @@ import sys
 
 import torch
 
+from ...support.torch_compat import features
 from .autocast_flags import IS_BY_DEVICE
 
 _compiler = getattr(torch, "compiler", None)
+
+#: Whether what the compiler traces reads the attributes of a ``threading.local`` that the thread has set. Before torch
+#: 2.12 it reads those of the class.
+READS_THREADS = features.is_version_within(oldest="2.12")
+_RECORDS_LAYERS = features.is_version_within(newest="2.4")
 
 #: The attribute that marks our wrappers.
 MARK = "_ampcompat_wrapper"
@@ -82,12 +88,28 @@ def patch_compile(patches, wrappers=()):
         import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
         _use_originals()
+        trace_layers(patches)
         for wrapper in wrappers:
             torch._dynamo.eval_frame.skip_code(wrapper.__code__)
         return before(*args, **kwargs)
 
     patches.set(torch, "compile", compile)
     patches.defer(_forget_wrappers)
+    trace_layers(patches)
+
+
+def trace_layers(patches):
+    """Make the compiler trace what torch's own layers call, as it does from torch 2.5 on, until ``patches`` is undone.
+
+    That of 2.4 only records that a layer was called, and a ``Sequential`` is to it what its layers are. So the casts
+    of functions are compiled without a guard on whether casts are on, and those of a model's inputs are left out.
+    Older compilers cannot do otherwise.
+    """
+    # By version: newer torch warns that the setting is without effect.
+    config = getattr(sys.modules.get("torch._dynamo"), "config", None) if _RECORDS_LAYERS else None
+    if not getattr(config, "inline_inbuilt_nn_modules", True):
+        patches.defer(setattr, config, "inline_inbuilt_nn_modules", False)
+        config.inline_inbuilt_nn_modules = True
 
 
 def _use_originals():

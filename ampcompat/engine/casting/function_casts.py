@@ -174,6 +174,9 @@ class FunctionCasts(CastBackend):
 
     def entered(self):
         switch, local = self._switch, self._switch.local
+        if not compile.READS_THREADS and compile.is_tracing():
+            has_flags = self._flags is None or compile.is_autocast_enabled(self._flags.devices)
+            return None if has_flags or switch.is_off_somewhere else WithFlags(switch)
         if local.uncast:
             return self.region()
         if self._flags is None or local.off or local.entered is switch.devices:

@@ -12,9 +12,12 @@ import os
 import threading
 import weakref
 
+from ...support.torch_compat import features
 from .compile import end_graph, is_tracing
 
 _switches = weakref.WeakSet()
+#: Whether the compiler of this torch ends its graph where autocast's flags are set.
+_FLAGS_END_GRAPHS = features.is_version_within(newest="2.11")
 
 
 def _forget_threads():
@@ -218,6 +221,8 @@ class WithFlags:
     def __enter__(self):
         switch = self._switch
         if switch.flags is not None:
+            if _FLAGS_END_GRAPHS and is_tracing():
+                end_graph()  # without the compiler's warning
             self._flags, self._entered = switch.flags.read(), switch.local.entered
             switch.flags.enter(switch._low)
             switch.local.entered = switch.devices

@@ -12,6 +12,7 @@ import weakref
 import torch
 
 from ...support.nested import cast_floating
+from ..casting.compile import trace_layers
 
 MARK = "_amp_forward"
 
@@ -94,6 +95,7 @@ class InstanceForward:
 
 def mark(model, casts, patches):
     """Mark ``model`` with ``casts``; undone by ``patches``."""
+    trace_layers(patches)  # the model may be compiled already
     patches.set_in_dict(model, MARK, casts)
     if "forward" in vars(model) or isinstance(model, torch.jit.ScriptModule):
         patches.set_in_dict(model, "forward", InstanceForward(casts, model.forward))

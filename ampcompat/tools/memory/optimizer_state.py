@@ -5,6 +5,7 @@ all of them (Adam), one each (Adafactor), none (a step count). The user's optimi
 """
 
 import inspect
+from contextlib import nullcontext
 
 import torch
 
@@ -52,7 +53,8 @@ class StateSizes:
         for tried, is_sparse in attempts:
             param = torch.nn.Parameter(torch.ones(_PRIMES[:dimensions], dtype=tried, device=self._device))
             try:
-                found = self._state(param, is_sparse)
+                with self._as_default_device():
+                    found = self._state(param, is_sparse)
             except AmpError:
                 raise
             except Exception as error:  # optimizers may raise anything; the first error is reported
@@ -62,6 +64,11 @@ class StateSizes:
         raise AmpError(
             f"The optimizer could not step on a {dtype} tensor of {dimensions} dimensions: {errors[0]}"
         ) from errors[0]
+
+    def _as_default_device(self):
+        """Return a context for what the optimizer makes without naming a device; the caller's may be meta."""
+        device = torch.device(self._device)
+        return device if hasattr(device, "__enter__") else nullcontext()  # torch before 2.0 has no default device
 
     def _state(self, param, is_sparse):
         optimizer = self._new_optimizer([param])
