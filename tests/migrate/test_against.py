@@ -131,6 +131,7 @@ def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
         new.write_text(migrate(file.read()).source, encoding="utf-8")
     small = ("--images", "320", "--size", "8", "--width", "4", "--epochs", "1", "-b", "16", "-j", "0", "--lr", "0.1")
     options = ("--device", "cpu", "--against", new, "--json", tmp_path / "report.json", "--no-memory", "--no-diagnose")
+    options += ("--timing-steps", "0")
     done = forked.run(forked.ab, *(options + (script,) + small))
     assert done.returncode == 0, done.stderr
     report = Report.load(str(tmp_path / "report.json"))
