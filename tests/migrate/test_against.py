@@ -1,5 +1,6 @@
 """``ab --against``: a migrated script, without ampcompat's ``apex``, is compared with the script before."""
 
+import functools
 import json
 import os
 from dataclasses import asdict
@@ -24,6 +25,7 @@ if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch
 
 from ampcompat.tools.migrate import migrate  # noqa: E402
 
+migrated = functools.lru_cache(maxsize=None)(migrate)  # it takes as long as the trainings
 BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
 
 
@@ -53,7 +55,7 @@ def compared(record, path, *arguments):
     """Migrate a script, record both, and return the report; "new" is the migrated one."""
     new = path.replace(".py", ".new.py")
     with open(path, encoding="utf-8") as file, open(new, "w", encoding="utf-8") as out:
-        result = migrate(file.read())
+        result = migrated(file.read())
         assert result.left == []
         out.write(result.source)
     report = Report(baseline="unchanged")
