@@ -72,7 +72,8 @@ def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name, ev
     assert {key: problem for key, problem in outcomes.wrong.items() if key[1] not in known} == {}
     if not IS_OLD:
         assert {key[1] for key in outcomes.wrong} == known
-    assert outcomes.counts["agrees"] > (10 if IS_OLD else 20) * len(outcomes.left_out)
+    if every == 1:
+        assert outcomes.counts["agrees"] > (10 if IS_OLD else 20) * len(outcomes.left_out)
 
 
 def test_the_same_forms_agree_on_the_cpu():
