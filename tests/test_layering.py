@@ -1,6 +1,7 @@
 """The package's layers: modules import downwards and in no cycle, have docstrings, and parse on Python 3.7."""
 
 import ast
+import functools
 import pathlib
 import sys
 
@@ -31,6 +32,12 @@ MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relat
 IDS = [str(path.relative_to(ROOT)) for path in MODULES]
 
 
+@functools.lru_cache(maxsize=None)
+def tree_of(path):
+    """Return the parsed module, for all tests once."""
+    return ast.parse(path.read_text())
+
+
 def layer_of(dotted):
     """Return the height of a module; names of the package itself (its version) may be imported anywhere."""
     parts = dotted.split(".")
@@ -53,7 +60,7 @@ def imported(path):
     Imports within functions and for type checkers count too.
     """
     package = path.relative_to(ROOT).parts[:-1]
-    found, tree = set(), ast.parse(path.read_text())
+    found, tree = set(), tree_of(path)
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -107,14 +114,14 @@ def test_no_two_classes_have_one_name():
     theirs = {"LossScaler", "FusedSGD", "FP16_Optimizer"}
     homes = {}
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in theirs:
                 homes.setdefault(node.name, []).append(own_name(path))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 def test_every_module_has_a_docstring():
-    assert [own_name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+    assert [own_name(path) for path in MODULES if not ast.get_docstring(tree_of(path))] == []
 
 
 def test_every_module_is_python_3_7_without_bare_asserts():
@@ -132,7 +139,7 @@ def test_every_public_function_and_class_has_a_docstring():
     bare = [
         f"{own_name(path)}.{node.name}"
         for path in MODULES
-        for node in public_definitions(ast.parse(path.read_text()))
+        for node in public_definitions(tree_of(path))
         if not ast.get_docstring(node)
     ]
     assert bare == []
@@ -165,7 +172,7 @@ def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
     calls = [
         name
         for name, path in zip(IDS, MODULES)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr")
     ]
     assert set(calls) - allowed == set()

@@ -151,8 +151,8 @@ def test_a_damaged_report_is_refused_with_the_place(damage, says):
 
 
 def test_of_altered_reports_each_is_read_or_refused_with_the_place():
-    counts = count(300)
-    assert set(counts) == {"read", "refused"} and min(counts.values()) > 30
+    counts = count(150)  # ``python -m helpers.altered_reports`` tries more
+    assert set(counts) == {"read", "refused"} and min(counts.values()) > 15
 
 
 def test_the_documentation_of_the_format_is_up_to_date():

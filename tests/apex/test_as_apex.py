@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import forked
 from helpers.processes import ROOT, python
 
 TRAINING = """
@@ -35,9 +36,10 @@ def fake_apex(folder, *submodules):
     return folder
 
 
-def test_one_line_lets_apex_be_imported():
-    code, out, error = run("import ampcompat.as_apex" + TRAINING)
-    assert (code, out) == (0, "apex.amp True\n"), error
+def test_one_line_lets_apex_be_imported(tmp_path):
+    (tmp_path / "script.py").write_text("import ampcompat.as_apex" + TRAINING)
+    done = forked.run(forked.script, tmp_path / "script.py")
+    assert (done.returncode, done.stdout) == (0, "apex.amp True\n"), done.stderr
 
 
 def test_it_costs_no_torch_and_undo_gives_back_what_was_there(tmp_path):

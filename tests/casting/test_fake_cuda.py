@@ -20,10 +20,11 @@ from ampcompat.tools.selftest.inputs import CPU
 pytestmark = needs_fakes
 
 FUNCTIONS = functions()
-#: (device, backend, low dtype): each device with each backend and each dtype, each backend with each dtype.
-RUNS = [("cuda", "native", "float16"), ("cuda", "patched", "bfloat16")]
-RUNS += [("xpu", "native", "bfloat16"), ("xpu", "patched", "float16")]
-RUNS += [("mps", "native", "float16"), ("mps", "patched", "bfloat16")]
+#: (device, backend, low dtype, every how many-th function): each device with each backend and each dtype, each backend
+#: with each dtype. Torch's autocast differs between devices; our wrappers ask only whether a tensor is on one of them.
+RUNS = [("cuda", "native", "float16", 1), ("cuda", "patched", "bfloat16", 1)]
+RUNS += [("xpu", "native", "bfloat16", 1), ("xpu", "patched", "float16", 8)]
+RUNS += [("mps", "native", "float16", 1), ("mps", "patched", "bfloat16", 8)]
 #: {(device, backend): names on which they differ from the table}
 KNOWN_DIFFERENCES = {
     ("mps", "native"): {"conv_transpose3d"},  # float32: MPS has no half kernel for it, and its autocast knows
@@ -53,27 +54,28 @@ def report(what, outcomes):
     LINES.extend("    {}: {}".format(reason, ", ".join(names)) for reason, names in by_reason.items())
 
 
-def outcomes_on(device, backend_name, pair):
+def outcomes_on(device, backend_name, pair, every=1):
     backend = BACKENDS[backend_name](pair)
     backend.set_devices({device.name})
     with PatchStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, on deprecated names
         backend.open(patches)
-        return compare_all(backend, FUNCTIONS, pair, device, reason_to_leave_out)
+        return compare_all(backend, FUNCTIONS[::every], pair, device, reason_to_leave_out)
 
 
-@pytest.mark.parametrize("name, backend_name, pair_name", RUNS)
-def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name):
+@pytest.mark.parametrize("name, backend_name, pair_name, every", RUNS)
+def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name, every):
     lack = why_no_fakes(name)
     if lack:
         pytest.skip(lack)
-    outcomes = outcomes_on(FakeDevice(name), backend_name, PAIRS[pair_name])
+    outcomes = outcomes_on(FakeDevice(name), backend_name, PAIRS[pair_name], every)
     report(f"fake {name}, {backend_name}, {pair_name}", outcomes)
     known = KNOWN_DIFFERENCES.get((name, backend_name), set())
     assert {key: problem for key, problem in outcomes.wrong.items() if key[1] not in known} == {}
     if not IS_OLD:
         assert {key[1] for key in outcomes.wrong} == known
-    assert outcomes.counts["agrees"] > (10 if IS_OLD else 20) * len(outcomes.left_out)
+    if every == 1:
+        assert outcomes.counts["agrees"] > (10 if IS_OLD else 20) * len(outcomes.left_out)
 
 
 def test_the_same_forms_agree_on_the_cpu():

@@ -85,6 +85,8 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
         "O0,O1,O3",
         "--steps",
         "6",
+        "--timing-rounds",
+        "1",
         "--seed",
         "3",
         "--json",
@@ -105,7 +107,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
     assert max(map(len, table.splitlines())) <= 100
-    assert "O0 (run 1 of 13): 6 steps in 0:" in done.stderr and "O1 (run 2 of 13): failed after 3 steps" in done.stderr
+    assert "O0 (run 1 of 7): 6 steps in 0:" in done.stderr and "O1 (run 2 of 7): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert [run.status for run in report.runs.values()] == ["stopped", "failed", "failed"]
     first_losses = [report.runs[level].loss[0][2] for level in ("O0", "O3")]  # of the same weights and batch

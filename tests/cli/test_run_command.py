@@ -154,8 +154,8 @@ def test_the_launcher_of_apex_runs_as_a_module(script):
         from apex import amp
         print(amp.__name__, sys.argv[1:], os.environ["RANK"])
     """)
-    launcher = ("-m", "apex.parallel.multiproc", path, "--lr", "1", "--world-size", "1")
-    done = python(*(RUN + launcher), cwd=os.path.dirname(path))
+    launcher = ("-m", "apex.parallel.multiproc", path, "--lr", "1", "--world-size", "1")  # its rank is a real process
+    done = forked.run(forked.command, *launcher)
     assert done.stdout == "apex.amp ['--lr', '1', '--world-size', '1', '--rank', '0'] 0\n", done.stderr
 
 
@@ -220,32 +220,6 @@ def test_child_processes_import_apex_and_unpickle_classes_of_main(script):
     assert done.stdout == "all found\n", done.stderr
 
 
-def test_spawned_data_workers_import_amp(script):
-    path = script(
-        """
-        import os
-        import torch
-        from torch.utils.data import DataLoader, Dataset
-        from apex import amp
-
-        class Numbers(Dataset):
-            def __len__(self):
-                return 4
-
-            def __getitem__(self, index):
-                return torch.tensor([float(index)]), os.environ["AMPCOMPAT_OPT_LEVEL"], amp.initialize.__module__
-
-        if __name__ == "__main__":
-            batches = list(DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
-            assert batches[0][0].sum() == 6 and batches[0][1] == ("O1",) * 4
-            assert batches[0][2] == (amp.initialize.__module__,) * 4
-            print("all found")
-        """
-    )
-    done = python(*(RUN + ("--opt-level", "O1", path)))
-    assert done.stdout == "all found\n", done.stderr
-
-
 def test_options_count_on_every_rank_of_a_launcher(script, tmp_path):
     # Started with the variables that torchrun sets; test_imagenet.py starts torchrun itself.
     if not torch.distributed.is_available():
@@ -306,16 +280,6 @@ def test_other_dtypes_run_every_level_on_any_torch(script, capsys, monkeypatch):
     )
     run_in_process(monkeypatch, "--dtypes", "float32,float64", path)
     assert capsys.readouterr().out == "torch.float32 torch.float64 {torch.float64}\n"
-
-
-def test_an_error_in_the_script_has_the_scripts_traceback(script):
-    path = script("import torch\nfrom apex import amp\namp.initialize(torch.nn.Linear(1, 1), opt_level='01')\n")
-    done = python(*(RUN + (path,)))
-    lines = done.stderr.splitlines()
-    assert done.returncode == 1
-    assert lines[0] == "Traceback (most recent call last):" and path in lines[1] and "line 3" in lines[1]
-    assert "not the number zero" in lines[-1]
-    assert "runpy" not in done.stderr and os.path.join("ampcompat", "cli") not in done.stderr
 
 
 def test_run_does_not_import_torch():

@@ -30,22 +30,25 @@ def script(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", ["apex.parallel", "apex.amp", "syncbn", "amp_C"])
+@pytest.mark.parametrize("name", ["apex.parallel", "amp_C"])  # a submodule of the alias, a module beside it
 def test_a_script_may_import_apex_before_torch(script, name):
     path = script(f"import {name}\nimport torch\nprint(torch.ones(1).cuda().is_cuda)")
     done = python(*(ON_CPU + (path,)))
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
-def test_every_process_of_a_script_is_redirected(script):
+def test_every_process_of_a_script_is_redirected_and_those_that_it_spawns_import_amp(script):
     path = script(
         """
-        import multiprocessing, subprocess, sys
+        import multiprocessing, os, subprocess, sys
         import torch
+        from apex import amp
         from torch.utils.data import DataLoader, Dataset
 
         def where(index=0):
-            return "%s %s" % (torch.zeros(2, device="cuda").is_cuda, torch.cuda.get_device_name())
+            amp.initialize
+            level = os.environ["AMPCOMPAT_OPT_LEVEL"]
+            return "%s %s %s" % (torch.zeros(2, device="cuda").is_cuda, torch.cuda.get_device_name(), level)
 
         class Numbers(Dataset):
             def __len__(self):
@@ -56,25 +59,18 @@ def test_every_process_of_a_script_is_redirected(script):
 
         if __name__ == "__main__":
             mine = where()
-            assert mine == "True CPU in place of CUDA (ampcompat)"
+            assert mine == "True CPU in place of CUDA (ampcompat) O1"
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 assert pool.map(where, [0]) == [mine]
             assert [batch for batch, in DataLoader(Numbers(), num_workers=1, pin_memory=True)] == [mine, mine]
-            code = "import torch; print(torch.zeros(2).cuda().is_cuda, torch.cuda.get_device_name())"
+            code = "import os, torch; print(torch.zeros(2).cuda().is_cuda, torch.cuda.get_device_name(), "
+            code += "os.environ['AMPCOMPAT_OPT_LEVEL'])"
             assert subprocess.check_output([sys.executable, "-c", code]).decode().strip() == mine
             print("all redirected", sys.argv[1:])
         """
     )
-    done = python(*(ON_CPU + (path, "--device", "mine")))
+    done = python(*(ON_CPU + ("--opt-level", "O1", path, "--device", "mine")))
     assert done.stdout == "all redirected ['--device', 'mine']\n", done.stderr
-
-
-def test_without_the_option_nothing_of_it_is_imported_or_set(script):
-    source = "import sys, os, torch; print([n for n in sys.modules if 'cuda_redirect' in n], "
-    source += "os.environ.get('AMPCOMPAT_DEVICE'), [p for p in sys.path if 'cuda_redirect' in p], "
-    source += "torch.cuda.is_available())"
-    done = python(*(RUN + (script(source),)))
-    assert done.stdout == f"[] None [] {torch.cuda.is_available()}\n", done.stderr
 
 
 def test_a_script_that_does_not_import_torch_stays_without(script):
@@ -185,24 +181,40 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the scripts
 )
 def test_below_an_error_of_cuda_there_is_the_command_for_the_cpu(script, statement):
     path = script(f"import torch\nfrom apex import amp\n{statement}\n")
-    done = python(*(RUN + ("--opt-level", "O1", path, "--name", "two words")))
+    done = forked.run(forked.command, "--opt-level", "O1", path, "--name", "two words")
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and "Traceback (most recent call last):" in lines
     assert lines[-1] == NO_CUDA + f"--opt-level O1 {path} --name 'two words'"
 
 
 @without_cuda
+def test_in_a_process_of_its_own_the_command_is_below_the_traceback_of_the_script(script):
+    path = script("import torch\nfrom apex import amp\ntorch.cuda.set_device(0)\n")
+    done = python(*(RUN + (path,)))
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and lines[-1] == NO_CUDA + path
+    assert lines[0] == "Traceback (most recent call last):" and path in lines[1] and "line 3" in lines[1]
+    assert "runpy" not in done.stderr and os.path.join("ampcompat", "cli") not in done.stderr
+
+
+@without_cuda
 @pytest.mark.parametrize(
-    "arguments, source",
+    "options, source",
     [
-        (RUN, "import torch\nfrom apex import amp\nraise ValueError('no more data')\n"),
-        (RUN, "import apex\nraise RuntimeError('No CUDA GPUs, says a script without torch')\n"),
-        (ON_CPU, "import torch\nfrom apex import amp\ntorch.cuda.nccl.version()\n"),
+        ((), "import torch\nfrom apex import amp\nraise ValueError('no more data')\n"),
+        (("--device", "cpu"), "import torch\nfrom apex import amp\ntorch.cuda.nccl.version()\n"),
     ],
-    ids=["another error", "without torch", "with --device"],
+    ids=["another error", "with --device"],
 )
-def test_no_other_error_has_that_command_below_it(script, arguments, source):
-    done = python(*(arguments + (script(source),)))
+def test_no_other_error_has_that_command_below_it(script, options, source):
+    env = environment(**({startup.VARIABLE: "cpu"} if options else {}))  # what `run` sets where it starts Python
+    done = forked.run(forked.command, *options, script(source), env=env)
+    assert done.returncode == 1 and "Traceback" in done.stderr and NO_CUDA not in done.stderr
+
+
+@without_cuda
+def test_an_error_of_a_script_without_torch_has_no_command_below_it(script):
+    done = python(*(RUN + (script("import apex\nraise RuntimeError('No CUDA GPUs, says a script without torch')\n"),)))
     assert done.returncode == 1 and "Traceback" in done.stderr and NO_CUDA not in done.stderr
 
 
@@ -212,6 +224,6 @@ def test_no_other_error_has_that_command_below_it(script, arguments, source):
 )
 def test_ab_ends_with_the_command_for_the_cpu_after_an_error_of_cuda(script, statement, is_of_cuda):
     path = script(f"import torch\nfrom apex import amp\n{statement}\n")
-    done = python("-m", "ampcompat", "ab", "--levels", "O0", "--no-control", "--steps", "2", path)
+    done = forked.run(forked.ab, "--levels", "O0", "--no-control", "--steps", "2", path)
     expected = "ampcompat: this machine has no CUDA device; try: ampcompat ab --device cpu --levels O0 --no-control"
     assert done.returncode == 1 and (f"{expected} --steps 2 {path}" in done.stderr) is is_of_cuda

@@ -15,6 +15,8 @@ from ampcompat.cli import main
 from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools import memory_api
 
+#: What follows an example of which a page says what it prints.
+LAST_LINE = re.compile(r"```\n\nThe last line that it prints:\n\n    (.*)\n")
 PAGES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "docs", "*.md")))
 
 
@@ -25,6 +27,10 @@ def read(*path):
 
 def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", read("docs", page), re.DOTALL | re.MULTILINE)
+
+
+def numbers_as_0(text):
+    return re.sub(r"[0-9.]+", "0", text)
 
 
 def links(text):
@@ -41,7 +47,9 @@ def a_rank_alone(monkeypatch):
 
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
-def test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatch, a_rank_alone):
+def test_the_examples_of_a_page_run_one_after_another_and_print_the_last_line_it_says(
+    page, tmp_path, monkeypatch, a_rank_alone, capsys
+):
     if page == "data_parallel.md" and sharding.why_not():
         pytest.skip(sharding.why_not())
     if page == "memory.md" and not features.is_version_within(oldest=fake_tensors.OLDEST):
@@ -50,7 +58,15 @@ def test_the_examples_of_a_page_run_one_after_another(page, tmp_path, monkeypatc
     names = {"__name__": "__main__"}
     for number, source in enumerate(blocks(page), 1):
         exec(compile(source, f"{page}, example {number}", "exec"), names)
+        said = LAST_LINE.match(read("docs", page).partition(source)[2])
+        printed = capsys.readouterr().out.splitlines()
+        if said:  # its digits are those of one machine
+            assert numbers_as_0(printed[-1]) == numbers_as_0(said.group(1))
     assert list(tmp_path.iterdir()) == [], "it wrote into the reader's folder"
+
+
+def test_a_page_says_what_an_example_prints():
+    assert LAST_LINE.search(read("docs", "ab.md"))
 
 
 def test_every_page_has_an_example():

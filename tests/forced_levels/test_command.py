@@ -9,7 +9,7 @@ from helpers.processes import RUN, python
 
 from ampcompat.tools.forced_levels.forced_level import ForcedLevel, is_supported
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+needs_forced_levels = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 
 PLAIN = """
 import sys
@@ -36,28 +36,16 @@ def script(tmp_path):
     return write
 
 
-def test_without_a_level_the_script_runs_unchanged_and_nothing_is_loaded_for_it(script):
-    path = script(PLAIN + "\nprint([name for name in sys.modules if name.startswith('ampcompat')])\n")
-    done = python(*RUN, path)
+def test_without_a_level_or_a_device_the_script_runs_unchanged_and_nothing_is_loaded_for_it(script):
+    shown = "[name for name in sys.modules if name.startswith('ampcompat')], os.environ.get('AMPCOMPAT_DEVICE'), "
+    shown += "[entry for entry in sys.path if 'cuda_redirect' in entry], torch.cuda.is_available()"
+    done = python(*RUN, script(PLAIN + f"\nimport os\nprint({shown})\n"))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["[]"] and done.stderr.split() == ["torch.float32", "torch.float32"]
+    assert done.stdout == f"[] None [] {torch.cuda.is_available()}\n"
+    assert done.stderr.split()[-2:] == ["torch.float32", "torch.float32"]
 
 
-def test_an_error_names_the_line_of_the_script(script):
-    path = script(
-        """
-        import torch
-        image = torch.zeros(3, requires_grad=True)
-        optimizer = torch.optim.Adam([image])
-        image.sum().backward()
-        optimizer.step()
-        """
-    )
-    done = python(*RUN, "--opt-level", "O1", path)
-    assert done.returncode == 1
-    assert f"{path}:4" in done.stderr and "--opt-level" in done.stderr
-
-
+@needs_forced_levels
 def test_a_float32_script_trains_at_the_level_and_on_the_device_of_the_command_line(script):
     path = script(
         PLAIN.replace("model = torch.nn.Linear(4, 1)", "model = torch.nn.Linear(4, 1).cuda()").replace(
@@ -70,6 +58,7 @@ def test_a_float32_script_trains_at_the_level_and_on_the_device_of_the_command_l
     assert done.stderr.split()[-2:] == ["torch.bfloat16", "torch.float32"]
 
 
+@needs_forced_levels
 def test_a_script_whose_models_are_never_called_in_training_is_told_so(capsys):
     level = ForcedLevel("O1", tells_if_unused=True)
     level.begin()

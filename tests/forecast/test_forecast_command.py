@@ -125,7 +125,8 @@ def test_a_script_that_does_not_train_is_one_clear_error(source, told, tmp_path)
 def test_ab_says_whether_the_forecast_was_right(tmp_path):
     path = tmp_path / "training.py"
     path.write_text(SCRIPT)
-    done = forked.run(forked.ab, "--forecast", "--steps", 25, "--levels", "O0,O2", "--no-diagnose", "--no-memory", path)
+    options = "--forecast", "--steps", 25, "--levels", "O0,O2", "--no-diagnose", "--no-memory", "--timing-steps", 0
+    done = forked.run(forked.ab, *options, path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.index("Forecast of") < done.stdout.index("level  verdict")
     assert "The forecast was right at 1 of 1 judged levels." in done.stdout

@@ -21,7 +21,7 @@ import types
 import pytest
 import torch
 
-from ampcompat.abtest.running import subprocess_child, subprocess_parent
+from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_parent
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import redirect_device, startup
 from ampcompat.engine.session import process_state
@@ -102,10 +102,20 @@ def forecast(*arguments):
     _command_with_runs("forecast", *arguments)
 
 
+def planned_run(*arguments):
+    """Do what ``python -m ampcompat.abtest.running.cluster_plan ARGUMENTS`` does; its run is forked too."""
+    _fork_runs()
+    sys.exit(cluster_plan.main([str(argument) for argument in arguments]))
+
+
 def _command_with_runs(*arguments):
+    _fork_runs()
+    sys.exit(main([str(argument) for argument in arguments]))
+
+
+def _fork_runs():
     subprocess_parent.subprocess = types.SimpleNamespace(**vars(subprocess))
     subprocess_parent.subprocess.Popen = _popen_run
-    sys.exit(main([str(argument) for argument in arguments]))
 
 
 def _popen_run(args, stdin, env, cwd, stdout, stderr):
@@ -246,6 +256,16 @@ def _work(files, env, function, arguments):
         with contextlib.ExitStack() as redirected:
             if startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter
                 redirected.enter_context(redirect_device(env[startup.VARIABLE]))
-            function(*arguments)
+            try:
+                function(*arguments)
+            except Exception:
+                _end_with_error()
     finally:
         atexit._run_exitfuncs()  # a process of multiprocessing ends without them
+
+
+def _end_with_error():
+    """Do what an interpreter does with an error that nothing has caught; multiprocessing calls no ``excepthook``."""
+    sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+    sys.excepthook(*sys.exc_info())
+    sys.exit(1)

@@ -1,5 +1,6 @@
 """``ab --against``: a migrated script, without ampcompat's ``apex``, is compared with the script before."""
 
+import functools
 import json
 import os
 from dataclasses import asdict
@@ -24,6 +25,7 @@ if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch
 
 from ampcompat.tools.migrate import migrate  # noqa: E402
 
+migrated = functools.lru_cache(maxsize=None)(migrate)  # it takes as long as the trainings
 BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
 
 
@@ -53,7 +55,7 @@ def compared(record, path, *arguments):
     """Migrate a script, record both, and return the report; "new" is the migrated one."""
     new = path.replace(".py", ".new.py")
     with open(path, encoding="utf-8") as file, open(new, "w", encoding="utf-8") as out:
-        result = migrate(file.read())
+        result = migrated(file.read())
         assert result.left == []
         out.write(result.source)
     report = Report(baseline="unchanged")
@@ -125,17 +127,18 @@ def test_a_script_as_users_write_it_is_accepted(record, tmp_path, name, argument
     assert {loss_id for _, loss_id, _ in new.loss} == set(range(losses))
 
 
-def test_the_imagenet_script_is_accepted_from_the_command_line(tmp_path):
-    script, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "imagenet.new.py"
-    with open(script, encoding="utf-8") as file:
-        new.write_text(migrate(file.read()).source, encoding="utf-8")
-    small = ("--images", "320", "--size", "8", "--width", "4", "--epochs", "1", "-b", "16", "-j", "0", "--lr", "0.1")
+def test_a_script_for_cuda_is_accepted_from_the_command_line(tmp_path):
+    old, new = tmp_path / "old.py", tmp_path / "new.py"
+    on_cuda = scripts.SIMPLE.replace("nn.Linear(32, 4))", "nn.Linear(32, 4)).cuda()").replace("12)\n", "12).cuda()\n")
+    assert on_cuda.count("cuda()") == 2
+    old.write_text(on_cuda + "\n\nrun(60)\n")
+    new.write_text(migrate(old.read_text()).source)
     options = ("--device", "cpu", "--against", new, "--json", tmp_path / "report.json", "--no-memory", "--no-diagnose")
-    done = forked.run(forked.ab, *(options + (script,) + small))
+    done = forked.run(forked.ab, *options, "--timing-steps", "0", old)
     assert done.returncode == 0, done.stderr
     report = Report.load(str(tmp_path / "report.json"))
-    assert list(report.runs) == ["imagenet.py", "imagenet.new.py"]
-    assert judge(report)["imagenet.new.py"].kind == ACCEPTED, done.stdout
+    assert list(report.runs) == ["old.py", "new.py"]
+    assert judge(report)["new.py"].kind == ACCEPTED, done.stdout
 
 
 def test_a_script_that_needs_apex_fails_where_it_is_run_without(record, tmp_path):

@@ -370,6 +370,17 @@ def test_an_optimizer_without_torchs_base_class_works(setting):
         assert all(param.grad is None for param in model.parameters())
 
 
+@settings_at("O2", "O5")
+def test_after_a_step_masters_hold_no_gradients(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=0.25))
+        backward(setting, model, optimizer)
+        optimizer.step()
+        own = {id(param) for param in model.parameters()}
+        masters = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+        assert masters and all(master.grad is None for master in masters)
+
+
 @each_setting
 def test_state_of_the_whole_optimizer_is_kept(setting):
     class Counting(torch.optim.SGD):
