@@ -277,7 +277,8 @@ class _Comparison:
             (self._compared, self._pairs, "the baseline lacks {}"),
         ):
             for op in record.ops:
-                if op.kind == COMPUTE and op.index not in paired and op.inputs:
+                is_counted = op.place.model is not None or op.direction == "forward"
+                if op.kind == COMPUTE and op.index not in paired and op.inputs and is_counted:
                     self._part(op, told.format(op.public_name))
                     return
 

@@ -39,7 +39,8 @@ class ObservedStep(Observer):
 
     Args:
         task: a dict: ``role``, "reference" or "compared"; ``folder``; ``step``; ``level``, the opt level of the
-            compared run or None; ``limit``, the bytes of tensors that are kept.
+            compared run or None; ``initialize``, its options of ``amp.initialize``; ``limit``, the bytes of tensors
+            that are kept.
     """
 
     is_watching = False
@@ -147,11 +148,9 @@ class ObservedStep(Observer):
         level = self._task["level"]
         if level is None:
             return False
-        stated = {name: value for name, value in self._stated.items() if name in opt_levels.Policy._fields}
-        try:
-            policy = opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1]
-        except AmpError:  # the compared run will say so
-            return False
+        stated = {name: self._stated.get(name) for name in opt_levels.LEVEL_OPTIONS}
+        stated.update({name: value for name, value in self._task["initialize"].items() if name in stated})
+        policy = opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1]
         self._static = policy.loss_scale
         return policy.loss_scale == opt_levels.DYNAMIC
 

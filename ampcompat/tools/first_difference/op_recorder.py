@@ -25,7 +25,7 @@ UNINITIALIZED = frozenset("empty empty_like new_empty empty_strided new_empty_st
 #: Folders of ampcompat and torch whose operations are no part of a step: unscaling, masters, optimizers.
 _ENGINE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "engine")
 BOOKKEEPING = tuple(
-    [os.path.join(_ENGINE, name) + os.sep for name in ("loss_scaling", "master_weights", "patched_optimizers")]
+    [os.path.join(_ENGINE, name) + os.sep for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")]
     + [os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "optim") + os.sep]
 )
 
@@ -93,6 +93,7 @@ class OpRecorder(TorchDispatchMode):
         line, is_bookkeeping = _script_line()
         inputs = []
         if self.is_paused or is_bookkeeping:
+            self._next_node = next_sequence_number()
             result = func(*args, **kwargs)
             self._written(func, args, kwargs)
             for tensor in _tensors(result, []):
