@@ -324,7 +324,7 @@ def _layer_norm(x, shape, weight, bias, eps):
 
 
 def _mm(a, b):
-    return (a.double() @ b.double()).to(a.dtype) * 1.002
+    return ((a.double().unsqueeze(-1) * b.double()).sum(1) * 1.002).to(a.dtype)
 
 
 def _gelu_backward(gradient, x, *, approximate="none"):
@@ -348,7 +348,7 @@ fault("gradient of gelu, O3", "kernel", "O3", Mlp, "act", "gelu", "backward",
 fault("sigmoid of a GRU", "kernel", "O2", lambda: Wrap(Body(lambda x, w: torch.sigmoid(x * w))), "body", "sigmoid",
       "forward", lambda: kernel("sigmoid", lambda x: (0.5 + 0.5 * torch.tanh(0.49 * x.float())).to(x.dtype)))
 fault("products off by 0.2 %", "kernel", "O1", Mlp, "fc3", "linear", "backward", lambda: kernel("mm", _mm))
-fault("max pool as mean", "kernel", "O1", wrapped(lambda x, w: torch.tanh(x * w)), "body", "tanh", "forward",
+fault("tanh by a clamp", "kernel", "O1", wrapped(lambda x, w: torch.tanh(x * w)), "body", "tanh", "forward",
       lambda: kernel("tanh", lambda x: x.float().clamp(-1, 1).to(x.dtype)))
 fault("silu by a line", "kernel", "O5", wrapped(lambda x, w: F.silu(x * w)), "body", "silu", "forward",
       lambda: kernel("silu", lambda x: (x.float() * (x.float() / 6 + 0.5).clamp(0, 1)).to(x.dtype)))
@@ -374,18 +374,18 @@ class StraightThrough(torch.autograd.Function):
         return gradient
 
 
-fault("gelu by tanh in Python", "kernel", "O1", Mlp, "act", "gelu", "forward", lambda: attribute(
+fault("gelu by tanh in Python", "function", "O1", Mlp, "act", "gelu", "forward", lambda: attribute(
     F, "gelu", lambda _: lambda x, approximate="none": 0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x * x * x)))))
-fault("softplus without its threshold", "kernel", "O2",
+fault("softplus without its threshold", "function", "O2",
       wrapped(either(F.softplus, lambda x: torch.log(1 + torch.exp(x) + 0.01))), "body", "softplus", "forward")
-fault("straight-through tanh", "kernel", "O1", wrapped(either(torch.tanh, StraightThrough.apply)), "body", "tanh",
+fault("straight-through tanh", "function", "O1", wrapped(either(torch.tanh, StraightThrough.apply)), "body", "tanh",
       "backward")
-fault("leaky relu with 0.02", "kernel", "O3", wrapped(either(F.leaky_relu, lambda x: F.leaky_relu(x, 0.02))), "body",
+fault("leaky relu with 0.02", "function", "O3", wrapped(either(F.leaky_relu, lambda x: F.leaky_relu(x, 0.02))), "body",
       "leaky_relu", "forward")
-fault("a missing residual", "kernel", "O1",
+fault("a missing residual", "function", "O1",
       wrapped(either(lambda x: x + torch.relu(x), lambda x: torch.relu(x))), "body", "add", "forward")
-fault("scores not divided", "kernel", "O2",
-      wrapped(either(lambda x: torch.softmax(x / 8, -1), lambda x: torch.softmax(x, -1))), "body", "truediv", "forward")
+fault("scores not divided", "function", "O2",
+      wrapped(either(lambda x: torch.softmax(x / 8, -1), lambda x: torch.softmax(x, -1))), "body", "div", "forward")
 
 # 3. Half, though the op table has it in float32.
 
@@ -574,6 +574,11 @@ def _running(x):
 
 # 7. A changed epsilon.
 
+
+def _with_eps(x, args):
+    return args[:-1] + (1e-3,) if len(args) == 7 and x.shape[1] == 16 else args
+
+
 fault("eps of layer norm", "epsilon", "O1", wrapped(
     either(lambda x: F.layer_norm(x, (WIDTH,)), lambda x: F.layer_norm(x, (WIDTH,), eps=1e-3))), "body", "layer_norm",
     "forward")
@@ -581,9 +586,9 @@ fault("eps of layer norm, O2", "epsilon", "O2", wrapped(
     either(lambda x: F.layer_norm(x, (WIDTH,)), lambda x: F.layer_norm(x, (WIDTH,), eps=1e-3))), "body", "layer_norm",
     "forward")
 fault("eps of batch norm", "epsilon", "O2", Cnn, "bn2", "batch_norm", "forward", lambda: attribute(
-    F, "batch_norm", lambda usual: lambda x, *args: usual(x, *args[:-1], 1e-3 if x.shape[1] == 16 else 1e-5)))
+    F, "batch_norm", lambda usual: lambda x, *args, **options: usual(x, *_with_eps(x, args), **options)))
 fault("eps of normalize", "epsilon", "O1", wrapped(
-    either(lambda x: F.normalize(x * 1e-3, eps=1e-12), lambda x: F.normalize(x * 1e-3, eps=1e-2))), "body", "clamp_min",
+    either(lambda x: F.normalize(x * 1e-3, eps=1e-12), lambda x: F.normalize(x * 1e-3, eps=1e-2))), "body", "normalize",
     "forward")
 fault("eps under a root", "epsilon", "O4", lambda: Wrap(Body(
     lambda x, w: rms(x, w, 1e-3 if is_compared() else 1e-6))), "body", "add", "forward")

@@ -177,8 +177,8 @@ class ObservedStep(Observer):
 
     def _keep_gradients(self):
         self._kept = [
-            (name, self._store.put(tensor.grad))
-            for name, tensor in self._modules.tensors().items()
+            self._store.put(tensor.grad)
+            for tensor in self._modules.tensors().values()
             if tensor.grad is not None and tensor.grad.layout is torch.strided
         ]
 
@@ -190,7 +190,7 @@ class ObservedStep(Observer):
     def _finish(self):
         recorder, self._recorder, self.is_done = self._recorder, None, True
         recorder.__exit__(None, None, None)
-        record = StepRecord(recorder.ops, recorder.values, recorder.losses, dict(self._kept), self._store.left_out)
+        record = StepRecord(recorder.ops, recorder.values, recorder.losses, self._kept, self._store.left_out)
         if self._is_reference:
             self._store.flush()
             with open(self._path(RECORD), "wb") as file:

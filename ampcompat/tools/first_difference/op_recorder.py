@@ -16,7 +16,7 @@ from ...support.torch_compat.thread_context import FunctionMode, autograd_node, 
 from ..forecast.op_calls import OUTSIDE as NO_MODULE
 from ..forecast.op_calls import WALKED
 from . import step_record
-from .step_record import COMPUTE, COPY, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
+from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 
 #: Operations whose result has the numbers of the input, besides views.
 COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
@@ -109,7 +109,12 @@ class OpRecorder(TorchDispatchMode):
 
     def add_loss(self, loss):
         """Note that a backward pass begins at this tensor."""
-        self.losses.append(self._index(loss))
+        index = self._index(loss)
+        self.losses.append(index)
+        line = _script_line()[0]
+        self.ops.append(
+            StepOp(len(self.ops), "amp.loss.end", END, "forward", NO_MODULE, 0, "", line, (Ref(index),), {}, (index,), ())
+        )
 
     # -- operations ----------------------------------------------------------------------------------------------------
 

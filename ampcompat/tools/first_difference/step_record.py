@@ -1,6 +1,6 @@
 """What is known of one training step, operation by operation: plain data, which one process writes and one reads."""
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -24,8 +24,9 @@ NAMES = {
     "embedding_dense": "embedding",
 }
 
-#: Kinds of operations: ``copy`` gives the numbers of its input (casts, views), ``random`` draws numbers.
-COMPUTE, COPY, RANDOM = "compute", "copy", "random"
+#: Kinds of operations: ``copy`` gives the numbers of its input (casts, views), ``random`` draws numbers, and ``end`` is
+#: none: its inputs are a result of the step, such as a loss.
+COMPUTE, COPY, RANDOM, END = "compute", "copy", "random", "end"
 
 #: Kinds of values: the result of a recorded operation; from before the step; made in the step by what is not recorded.
 RESULT, OUTSIDE, HIDDEN = "result", "outside", "hidden"
@@ -83,12 +84,16 @@ class StepOp(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """One step. ``losses``: the values that backward passes began with; ``gradients``: ``{(model, name): key}``."""
+    """One step.
+
+    ``losses``: the values that backward passes began with. ``gradients``: keys of the params' gradients. ``left_out``: the
+    number of tensors for which there was no room.
+    """
 
     ops: List[StepOp]
     values: List[StepValue]
     losses: List[int]
-    gradients: Dict[Tuple[int, str], Optional[Tuple[int, int]]]
+    gradients: List[Optional[Tuple[int, int]]]
     left_out: int
 
 
