@@ -15,9 +15,34 @@ def aligned(reference, compared):
         reference, compared: two ``StepRecord``.
     """
     pairs = _aligned(reference, compared, has_shapes=True)
-    if 2 * len(pairs) >= min(len(_counted(reference)), len(_counted(compared))):
-        return pairs
-    return _aligned(reference, compared, has_shapes=False)
+    if 2 * len(pairs) < min(len(_counted(reference)), len(_counted(compared))):
+        pairs = _aligned(reference, compared, has_shapes=False)
+    return _consistent(reference, compared, pairs)
+
+
+def _consistent(reference, compared, pairs):
+    """Return the pairs whose inputs come from paired operations too, as far as those are paired.
+
+    The autograd engine adds up gradients in the order in which they come, which casts change.
+    """
+    kept, taken = {}, set()
+    for index in sorted(pairs):
+        sources = [_source(compared, value) for value in compared.ops[index].inputs]
+        others = [_source(reference, value) for value in reference.ops[pairs[index]].inputs]
+        both = [(mine, other) for mine, other in zip(sources, others) if mine in kept and other in taken]
+        if all(kept[mine] == other for mine, other in both):
+            kept[index] = pairs[index]
+            taken.add(pairs[index])
+    return kept
+
+
+def _source(record, value):
+    """Return the index of the operation that computed a value, before casts, copies and views; None without one."""
+    index = record.values[value].op
+    while index is not None and record.ops[index].kind == COPY:
+        inputs = record.ops[index].inputs
+        index = record.values[inputs[-1 if "copy_" in record.ops[index].name else 0]].op if inputs else None
+    return index
 
 
 def _counted(record):

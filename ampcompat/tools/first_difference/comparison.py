@@ -17,7 +17,7 @@ from .step_record import COMPUTE, END, OUTSIDE, RANDOM
 
 #: What rounding explains, in units of the dtype: of the same operation in float32 in both processes; of one operation
 #: in half against float32 on the same half inputs; of operations that stand for others, beyond what their inputs cause.
-SAME, KERNEL, CHAIN = 64.0, 3.0, 1.0
+SAME, KERNEL, CHAIN = 64.0, 2.0, 0.6
 
 #: Values from before the step that differ by more than this share are other data, not an older copy.
 OTHER_DATA = 0.5
@@ -174,9 +174,10 @@ class _Comparison:
         if not shadow.is_computed:
             return shadow.dtype, math.inf
         dtype = shadow.dtype
-        _, others = self._chains(index, theirs)
+        ours, others = self._chains(index, theirs)
+        if sorted(op.base for op in ours) == sorted(op.base for op in others):  # the same, in another order
+            return dtype, math.inf
         if any(self._rules.get(op.function) == expansion.FLOAT for op in others):
-            ours = upstream(self._compared, self._pairs, index)
             if any(is_half(self._compared.values[each].dtype) for op in ours for each in op.inputs + op.outputs):
                 return torch.float32, SAME + in_units(shadow.rounded, expected, torch.float32, self._low)
         return dtype, CHAIN + 2.0 * in_units(shadow.rounded, expected, dtype, self._low)
@@ -244,7 +245,9 @@ class _Comparison:
     # -- what is told --------------------------------------------------------------------------------------------------
 
     def _fault(self, op, named, introduced, inherited, told, dtype):
-        return dict(self._described(named), introduced=introduced, inherited=inherited, told=told, order=op.index,
+        partner = self._pairs.get(named.index) if named is op else None
+        name = named.public_name if partner is None else self._reference.ops[partner].public_name
+        return dict(self._described(named), op=name, introduced=introduced, inherited=inherited, told=told, order=op.index,
                     unit=_name(dtype))  # fmt: skip
 
     def _described(self, op):
@@ -282,7 +285,7 @@ class _Comparison:
             (self._compared, self._pairs, "the baseline lacks {}"),
         ):
             for op in record.ops:
-                is_counted = op.place.model is not None or op.direction == "forward"
+                is_counted = op.direction == "forward" or (op.place.model is not None and op.base != "add")
                 if op.kind == COMPUTE and op.index not in paired and op.inputs and is_counted:
                     self._part(op, told.format(op.public_name))
                     return

@@ -7,17 +7,18 @@ import os
 import sys
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...engine.casting.half_emulation_mode import without_mode_checks
 from ...support.script_frames import is_library
 from ...support.torch_compat.thread_context import FunctionMode, autograd_node, next_sequence_number
 from ..forecast.op_calls import OUTSIDE as NO_MODULE
-from ..forecast.op_calls import WALKED
 from . import step_record
+from .known_memory import Memory, layout_of
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 
+#: Functions in Python whose name says less than those of the functions they call.
+WALKED = frozenset([torch.nn.functional.multi_head_attention_forward])
 #: Operations whose result has the numbers of the input, besides views.
 COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
 #: Operations whose results are not numbers yet.
@@ -41,7 +42,7 @@ class FunctionNames(FunctionMode):
         """Call ``function``, and note its name meanwhile."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if name in ("__get__", "backward") or not isinstance(name, str):
+        if name in ("__get__", "backward") or not name.isidentifier():
             return function(*args, **kwargs)
         before, self.name = self.name, name.strip("_") if name.startswith("__") else name
         try:
@@ -74,8 +75,7 @@ class OpRecorder(TorchDispatchMode):
         self.ops, self.values, self.losses = [], [], []
         self.is_entered = False
         self.is_paused = False
-        self._storages = {}  # storage -> [weak reference, writes in the step, whether made or written in the step]
-        self._known = {}  # key of a tensor -> index of its value
+        self._storages = {}  # address of a storage -> ``Memory``
         self._nodes = {}  # sequence number of an autograd node -> index of the operation that made it
         self._next_node = next_sequence_number()
 
@@ -97,7 +97,7 @@ class OpRecorder(TorchDispatchMode):
             result = func(*args, **kwargs)
             self._written(func, args, kwargs)
             for tensor in _tensors(result, []):
-                self._storage(tensor)[2] = True
+                self._memory(tensor).is_made = True
             return result
         stored_args, stored_kwargs = self._template(args, inputs), self._template(kwargs, inputs)
         number = self._note_nodes()
@@ -133,7 +133,7 @@ class OpRecorder(TorchDispatchMode):
         op_number = None if is_empty else number
         outputs = []
         for tensor in results:
-            self._storage(tensor)[2] = True
+            self._memory(tensor).is_made = True
             outputs.append(self._add(tensor, HIDDEN if is_empty else RESULT, op_number, kind != COPY and not is_empty))
         outputs = tuple(outputs)
         self.ops.append(
@@ -166,9 +166,7 @@ class OpRecorder(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[place] if place < len(args) else kwargs.get(argument.name)
                 for tensor in _tensors(value, []):
-                    entry = self._storage(tensor)
-                    entry[1] += 1
-                    entry[2] = True
+                    self._memory(tensor).write(tensor)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -182,29 +180,20 @@ class OpRecorder(TorchDispatchMode):
             return {key: self._template(each, inputs) for key, each in value.items()}
         return None if isinstance(value, torch.Generator) else value
 
-    def _storage(self, tensor):
+    def _memory(self, tensor):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse
-            return [None, 0, True]
-        entry = self._storages.get(storage._cdata)
-        if entry is None:  # its address is not used again while there is a weak reference
-            entry = self._storages[storage._cdata] = [StorageWeakRef(storage), 0, False]
-        return entry
-
-    def _key(self, tensor):
-        entry = self._storage(tensor)
-        if entry[0] is None:
-            return id(tensor)
-        layout = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
-        return (id(entry), entry[1]) + layout
+            return Memory(None)
+        found = self._storages.get(storage._cdata)
+        if found is None:
+            found = self._storages[storage._cdata] = Memory(storage)
+        return found
 
     def _index(self, tensor):
-        index = self._known.get(self._key(tensor))
-        if index is not None:
-            return index
-        is_made_here = self._storage(tensor)[2]
-        return self._add(tensor, HIDDEN if is_made_here else OUTSIDE, None, True)
+        memory = self._memory(tensor)
+        index = memory.known.get(layout_of(tensor))
+        return self._add(tensor, HIDDEN if memory.is_made else OUTSIDE, None, True) if index is None else index
 
     def _add(self, tensor, kind, op, is_kept):
         index = len(self.values)
@@ -214,7 +203,7 @@ class OpRecorder(TorchDispatchMode):
         key = self._store.put(tensor) if is_kept else None
         device = str(tensor.device)
         self.values.append(StepValue(index, kind, tensor.dtype, tuple(tensor.shape), device, param, op, key))
-        self._known[self._key(tensor)] = index
+        self._memory(tensor).known[layout_of(tensor)] = index
         return index
 
 
