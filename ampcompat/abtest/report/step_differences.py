@@ -70,16 +70,15 @@ def table(report):
             "-" if op.module is None else op.module or "(model)",
             op.op,
             op.direction,
+            _shape(op.shapes[-1]) if op.shapes else "-",
+            op.unit,
             _number(op.introduced),
             _number(op.inherited),
-            op.unit,
         ]
         for op in compared.largest
     ]
     title = "The largest errors, in eps of the dtype: introduced by the operation, and inherited from its inputs"
-    columns = ["module", "op", "pass", "introduced", "inherited", "dtype"]
-    return [Table(title, columns, [row[:3] + row[5:] + row[3:5] for row in rows], 4, [])._replace(
-        columns=columns[:3] + columns[5:] + columns[3:5])]  # fmt: skip
+    return [Table(title, "module op pass result dtype introduced inherited".split(), rows, 5, [])]
 
 
 def _shape(shape):

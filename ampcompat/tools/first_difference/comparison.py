@@ -4,6 +4,7 @@ See the package's docstring for what is computed.
 """
 
 import math
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -13,7 +14,7 @@ from .alignment import aligned, upstream
 from .repeated_ops import is_half
 from .rounding import in_units, is_finite, is_rounding_of
 from .shadows import Shadows, coarsest
-from .step_record import COMPUTE, END, OUTSIDE, RANDOM
+from .step_record import COMPUTE, COPY, END, OUTSIDE, RANDOM
 
 #: What rounding explains, in units of the dtype: of the same operation in float32 in both processes; of one operation
 #: in half against float32 on the same half inputs; of operations that stand for others, beyond what their inputs cause.
@@ -24,6 +25,31 @@ OTHER_DATA = 0.5
 
 #: How many operations the report lists.
 LISTED = 10
+
+
+#: What is told of an operation.
+OVERFLOW, RUNS_IN = "its result is beyond the range of its dtype", "runs in"
+
+#: Operations that add up products of their inputs, so that on absolute values they give what their rounding scales with.
+SUMS = frozenset(
+    "mm addmm bmm baddbmm mv addmv dot sum mean add sub cumsum convolution convolution_backward embedding_dense_backward "
+    "index_add scatter_add".split()
+)
+
+
+class Result(NamedTuple):
+    """A result of an operation on the inputs of the reference, and on those rounded as the compared step has them.
+
+    ``index``: of its value. ``own``: in the step's dtypes; ``ideal``: from the same rounded inputs in float32;
+    ``exact``: from inputs that are not rounded; ``expected``: of the reference; ``scale``: see ``in_units``.
+    """
+
+    index: int
+    own: torch.Tensor
+    ideal: torch.Tensor
+    exact: torch.Tensor
+    expected: torch.Tensor
+    scale: Optional[torch.Tensor]
 
 
 def compare(reference, reference_store, compared, store, rules):
@@ -134,6 +160,8 @@ class _Comparison:
 
     def _is_explained(self, op, partner, theirs, index, shadow, expected):
         """Return whether an input differs from the reference's by rounding only; otherwise note the fault."""
+        if self._is_state(index, theirs):
+            return False
         if shadow.is_own:
             if is_rounding_of(shadow.own, expected):
                 return True
@@ -160,6 +188,20 @@ class _Comparison:
         named = (others or ours or [op])[0]
         self._faults.append(self._fault(op, named, max(distance, 0.0), 0.0, told, shadow.dtype))
         return False
+
+    def _is_state(self, index, theirs):
+        """Return whether a value is what both runs brought from the steps before, which they trained differently."""
+        ours, others = self._origin(self._compared, index), self._origin(self._reference, theirs)
+        return all(value.kind == OUTSIDE and value.param is None for value in (ours, others))
+
+    @staticmethod
+    def _origin(record, index):
+        """Return the value that another one is a cast, copy or view of."""
+        value = record.values[index]
+        while value.op is not None and record.ops[value.op].kind == COPY and record.ops[value.op].inputs:
+            op = record.ops[value.op]
+            value = record.values[op.inputs[-1 if op.base == "copy" else 0]]
+        return value
 
     def _is_data(self, index):
         value = self._compared.values[index]
@@ -190,56 +232,70 @@ class _Comparison:
         dtype = coarsest(dtypes + [each.dtype for each in shadows if each is not None])
         has_half = any(map(is_half, dtypes))
         try:
-            wide = {index: repeated_ops.widened(tensor) for index, tensor in given.items()}
-            exact = repeated_ops.repeat(op, wide, is_wide=True)
-            results = repeated_ops.repeat(op, inputs)
-            ideal = results
-            if has_half:
-                halves = {index: repeated_ops.widened(tensor) for index, tensor in inputs.items()}
-                ideal = repeated_ops.repeat(op, halves, is_wide=True)
+            results = self._results(op, given, inputs, expected, has_half)
         except Exception:  # such as an operation that this process cannot repeat in float32
             self._checked, self._unchecked = self._checked - 1, self._unchecked + 1
             return
-        rows = [row for row in zip(op.outputs, results, ideal, exact, expected) if row[4].is_floating_point()]
-        rows = [row for row in rows if row[1].shape == row[4].shape and row[4].numel()]
-        if not rows:
+        if not results:
             return
-        rows = [row[:4] + (row[4].to(row[1].device),) for row in rows]
-        introduced = max(in_units(row[1], row[4], dtype, self._low) for row in rows)
-        inherited = max([self._inherited(row[0], row[1], row[4], dtype) for row in rows])
+        introduced = max(self._units(each.own, each.expected, dtype, each) for each in results)
+        inherited = max(self._inherited(each, dtype) for each in results)
         self._measure(op, introduced, inherited, dtype)
-        told = self._fault_of(op, rows, dtype, has_half)
-        if told is not None:
-            if told.startswith("runs in"):  # its own rounding is that of float32
-                dtype, shift = torch.float32, torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
-                introduced, inherited = introduced * shift, inherited * shift
-            fault = self._fault(op, op, introduced, inherited, told, dtype)
-            is_overflow = not math.isfinite(introduced) and is_finite([row[4] for row in rows])
-            (self._overflows if told == OVERFLOW and is_overflow else self._faults).append(fault)
+        told = self._fault_of(op, results, dtype, has_half)
+        if told is None:
+            return
+        if told.startswith(RUNS_IN):  # its own rounding is that of float32
+            dtype, ratio = torch.float32, torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
+            introduced, inherited = introduced * ratio, inherited * ratio
+        found = self._overflows if told == OVERFLOW else self._faults
+        found.append(self._fault(op, op, introduced, inherited, told, dtype))
 
-    def _inherited(self, index, result, expected, dtype):
-        own = self._store.get(self._compared.values[index].key)
-        if own is None:
+    def _results(self, op, given, inputs, expected, has_half):
+        """Return the ``Result`` of each floating output."""
+        wide = {index: repeated_ops.widened(tensor) for index, tensor in given.items()}
+        exact = repeated_ops.repeat(op, wide, is_wide=True)
+        own = repeated_ops.repeat(op, inputs)
+        ideal = own
+        if has_half:
+            halves = {index: repeated_ops.widened(tensor) for index, tensor in inputs.items()}
+            ideal = repeated_ops.repeat(op, halves, is_wide=True)
+        scales = [None] * len(own)
+        if op.base in SUMS:
+            sizes = {index: each.abs() if each.is_floating_point() else each for index, each in wide.items()}
+            scales = repeated_ops.repeat(op, sizes, is_wide=True)
+        rows = zip(op.outputs, own, ideal, exact, expected, scales)
+        found = [Result(*row) for row in rows if row[4].is_floating_point() and row[4].numel()]
+        found = [each for each in found if each.own.shape == each.expected.shape]
+        return [each._replace(expected=each.expected.to(each.own.device)) for each in found]
+
+    def _units(self, value, expected, dtype, result):
+        return in_units(value, expected, dtype, self._low, result.scale)
+
+    def _inherited(self, result, dtype):
+        recorded = self._store.get(self._compared.values[result.index].key)
+        if recorded is None:
             return 0.0
-        total = in_units(own.to(result.device).double(), expected, dtype, self._low)
-        shift = own.to(result.device).double() - result.double() + expected.double()
-        alone = in_units(shift, expected, dtype, self._low)
-        return alone if math.isfinite(alone) else total
+        recorded = recorded.to(result.own.device).double()
+        shift = recorded - result.own.double() + result.expected.double()
+        alone = self._units(shift, result.expected, dtype, result)
+        return alone if math.isfinite(alone) else self._units(recorded, result.expected, dtype, result)
 
-    def _fault_of(self, op, rows, dtype, has_half):
+    def _fault_of(self, op, results, dtype, has_half):
         """Return what is wrong with an operation, or None."""
-        if not is_finite([row[3] for row in rows]) and is_finite([row[4] for row in rows]):
-            return "computes inf or nan from the baseline's inputs, in float32 too"
-        if max(in_units(row[3], row[4], torch.float32, self._low) for row in rows) > SAME:
+
+        def largest(name, other, unit):
+            return max(self._units(getattr(each, name), getattr(each, other), unit, each) for each in results)
+
+        if largest("exact", "expected", torch.float32) > SAME:
             return "computes something else than in the baseline, in float32 too: its kernel or its arguments differ"
-        if not is_finite([row[1] for row in rows]) and is_finite([row[2] for row in rows]):
+        if not is_finite([each.own for each in results]) and is_finite([each.expected for each in results]):
             return OVERFLOW
-        if has_half and max(in_units(row[1], row[2], coarsest([row[1].dtype, dtype]), self._low) for row in rows) > KERNEL:
+        if has_half and largest("own", "ideal", dtype) > KERNEL:
             return "its kernel for {} is less precise than the dtype".format(_name(dtype))
-        inputs = [self._compared.values[index].dtype for index in op.inputs + op.outputs]
-        if op.direction == "forward" and self._rules.get(op.public_name) == expansion.FLOAT and any(map(is_half, inputs)):
-            if max(in_units(row[1], row[4], torch.float32, self._low) for row in rows) > SAME:
-                return "runs in {} though the op table has it in float32".format(_name(dtype))
+        dtypes = [self._compared.values[index].dtype for index in op.inputs + op.outputs]
+        has_half_rule = op.direction == "forward" and self._rules.get(op.public_name) == expansion.FLOAT
+        if has_half_rule and any(map(is_half, dtypes)) and largest("own", "expected", torch.float32) > SAME:
+            return "{} {} though the op table has it in float32".format(RUNS_IN, _name(dtype))
         return None
 
     # -- what is told --------------------------------------------------------------------------------------------------
@@ -294,9 +350,6 @@ class _Comparison:
         keys = [self._compared.values[index].key for index in self._compared.losses]
         tensors = [self._store.get(key) for key in keys + self._compared.gradients]
         return not is_finite([each for each in tensors if each is not None])
-
-
-OVERFLOW = "its result is beyond the range of its dtype"
 
 
 def _told_of_chain(ours, others):

@@ -92,7 +92,7 @@ class OpRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         line, is_bookkeeping = _script_line()
         inputs = []
-        if self.is_paused or is_bookkeeping:
+        if self.is_paused or is_bookkeeping or func is torch.ops.aten._local_scalar_dense.default:
             self._next_node = next_sequence_number()
             result = func(*args, **kwargs)
             self._written(func, args, kwargs)
@@ -149,7 +149,7 @@ class OpRecorder(TorchDispatchMode):
             place, call = self._modules.current()
             return "forward", place, call, self._names.name, line
         made = self._nodes.get(node._sequence_nr())
-        is_custom = isinstance(node, torch.autograd.function.BackwardCFunction)
+        is_custom = isinstance(node, torch.autograd.function.BackwardCFunction) and not _is_own(node)
         name = type(node).__name__ if is_custom else ""
         name = name[: -len("Backward")] if name.endswith("Backward") else name
         place, call = self._modules.current()
@@ -205,6 +205,11 @@ class OpRecorder(TorchDispatchMode):
         self.values.append(StepValue(index, kind, tensor.dtype, tuple(tensor.shape), device, param, op, key))
         self._memory(tensor).known[layout_of(tensor)] = index
         return index
+
+
+def _is_own(node):
+    """Return whether an autograd function is one of ampcompat's."""
+    return type(node)._forward_cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _kind(func):
