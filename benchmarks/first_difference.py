@@ -76,7 +76,8 @@ def described(first):
     if first is None:
         return "nothing"
     module = "-" if first["module"] is None else first["module"] or "the model"
-    return f"{module}: {first['op']} {first['direction']}, {first['introduced']:.3g} eps of {first['unit']}: {first['told']}"
+    told = f"{module}: {first['op']} {first['direction']}, {first['introduced']:.3g} eps of {first['unit']}"
+    return f"{told}: {first['told']}"
 
 
 def judged(first, case):

@@ -6,7 +6,7 @@ be named. It is planted at the level and not in float32, or the network itself a
 
 import contextlib
 import math
-from typing import Callable, NamedTuple, Optional, Tuple
+from typing import Callable, NamedTuple, Optional
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ def compared():
         _compared[0] = False
 
 
-# -- networks: each is called with random numbers of shape (BATCH, FEATURES) and returns (BATCH, CLASSES) ---------------
+# -- networks: each is called with random numbers of shape (BATCH, FEATURES) and returns (BATCH, CLASSES) --------------
 
 BATCH, FEATURES, CLASSES, WIDTH, HEADS = 16, 32, 10, 64, 4
 
@@ -331,33 +331,130 @@ def _gelu_backward(gradient, x, *, approximate="none"):
     return (gradient.float() * (0.5 * (1 + torch.tanh(0.8 * x.float())))).to(x.dtype)
 
 
-fault("softmax + 0.01", "kernel", "O1", Transformer, "blocks.0.attention", "softmax", "forward",
-      lambda: kernel("_softmax", _softmax))
-fault("softmax + 0.01, O4", "kernel", "O4", Transformer, "blocks.0.attention", "softmax", "forward",
-      lambda: kernel("_softmax", _softmax))
-fault("layer norm, unbiased", "kernel", "O1", Mlp, "norm", "layer_norm", "forward",
-      lambda: kernel("native_layer_norm", _layer_norm))
-fault("layer norm, unbiased, O5", "kernel", "O5", Mlp, "norm", "layer_norm", "forward",
-      lambda: kernel("native_layer_norm", _layer_norm))
-fault("tanh for gelu", "kernel", "O2", Mlp, "act", "gelu", "forward",
-      lambda: kernel("gelu", lambda x, *, approximate="none": x * torch.sigmoid(1.702 * x)))
-fault("gradient of gelu", "kernel", "O1", Mlp, "act", "gelu", "backward",
-      lambda: kernel("gelu_backward", _gelu_backward))
-fault("gradient of gelu, O3", "kernel", "O3", Mlp, "act", "gelu", "backward",
-      lambda: kernel("gelu_backward", _gelu_backward))
-fault("sigmoid of a GRU", "kernel", "O2", lambda: Wrap(Body(lambda x, w: torch.sigmoid(x * w))), "body", "sigmoid",
-      "forward", lambda: kernel("sigmoid", lambda x: (0.5 + 0.5 * torch.tanh(0.49 * x.float())).to(x.dtype)))
+fault(
+    "softmax + 0.01",
+    "kernel",
+    "O1",
+    Transformer,
+    "blocks.0.attention",
+    "softmax",
+    "forward",
+    lambda: kernel("_softmax", _softmax),
+)
+fault(
+    "softmax + 0.01, O4",
+    "kernel",
+    "O4",
+    Transformer,
+    "blocks.0.attention",
+    "softmax",
+    "forward",
+    lambda: kernel("_softmax", _softmax),
+)
+fault(
+    "layer norm, unbiased",
+    "kernel",
+    "O1",
+    Mlp,
+    "norm",
+    "layer_norm",
+    "forward",
+    lambda: kernel("native_layer_norm", _layer_norm),
+)
+fault(
+    "layer norm, unbiased, O5",
+    "kernel",
+    "O5",
+    Mlp,
+    "norm",
+    "layer_norm",
+    "forward",
+    lambda: kernel("native_layer_norm", _layer_norm),
+)
+fault(
+    "tanh for gelu",
+    "kernel",
+    "O2",
+    Mlp,
+    "act",
+    "gelu",
+    "forward",
+    lambda: kernel("gelu", lambda x, *, approximate="none": x * torch.sigmoid(1.702 * x)),
+)
+fault(
+    "gradient of gelu", "kernel", "O1", Mlp, "act", "gelu", "backward", lambda: kernel("gelu_backward", _gelu_backward)
+)
+fault(
+    "gradient of gelu, O3",
+    "kernel",
+    "O3",
+    Mlp,
+    "act",
+    "gelu",
+    "backward",
+    lambda: kernel("gelu_backward", _gelu_backward),
+)
+fault(
+    "sigmoid of a GRU",
+    "kernel",
+    "O2",
+    lambda: Wrap(Body(lambda x, w: torch.sigmoid(x * w))),
+    "body",
+    "sigmoid",
+    "forward",
+    lambda: kernel("sigmoid", lambda x: (0.5 + 0.5 * torch.tanh(0.49 * x.float())).to(x.dtype)),
+)
 fault("products off by 0.2 %", "kernel", "O1", Mlp, "fc3", "linear", "backward", lambda: kernel("mm", _mm))
-fault("tanh by a clamp", "kernel", "O1", wrapped(lambda x, w: torch.tanh(x * w)), "body", "tanh", "forward",
-      lambda: kernel("tanh", lambda x: x.float().clamp(-1, 1).to(x.dtype)))
-fault("silu by a line", "kernel", "O5", wrapped(lambda x, w: F.silu(x * w)), "body", "silu", "forward",
-      lambda: kernel("silu", lambda x: (x.float() * (x.float() / 6 + 0.5).clamp(0, 1)).to(x.dtype)))
-fault("exp of float32 only", "kernel", "O1", wrapped(lambda x, w: torch.exp(-(x * w) ** 2)), "body", "exp", "forward",
-      lambda: kernel("exp", lambda x: (1 + x.double() / 16).pow(16).to(x.dtype)))
-fault("gradient of softmax", "kernel", "O1", Transformer, "blocks.1.attention", "softmax", "backward",
-      lambda: kernel("_softmax_backward_data", lambda g, y, dim, dtype: (g * y).to(dtype)))
-fault("gradient of tanh", "kernel", "O2", wrapped(lambda x, w: torch.tanh(x * w)), "body", "tanh", "backward",
-      lambda: kernel("tanh_backward", lambda g, y: (g.float() * (1 - y.float().abs())).to(g.dtype)))
+fault(
+    "tanh by a clamp",
+    "kernel",
+    "O1",
+    wrapped(lambda x, w: torch.tanh(x * w)),
+    "body",
+    "tanh",
+    "forward",
+    lambda: kernel("tanh", lambda x: x.float().clamp(-1, 1).to(x.dtype)),
+)
+fault(
+    "silu by a line",
+    "kernel",
+    "O5",
+    wrapped(lambda x, w: F.silu(x * w)),
+    "body",
+    "silu",
+    "forward",
+    lambda: kernel("silu", lambda x: (x.float() * (x.float() / 6 + 0.5).clamp(0, 1)).to(x.dtype)),
+)
+fault(
+    "exp of float32 only",
+    "kernel",
+    "O1",
+    wrapped(lambda x, w: torch.exp(-((x * w) ** 2))),
+    "body",
+    "exp",
+    "forward",
+    lambda: kernel("exp", lambda x: (1 + x.double() / 16).pow(16).to(x.dtype)),
+)
+fault(
+    "gradient of softmax",
+    "kernel",
+    "O1",
+    Transformer,
+    "blocks.1.attention",
+    "softmax",
+    "backward",
+    lambda: kernel("_softmax_backward_data", lambda g, y, dim, dtype: (g * y).to(dtype)),
+)
+fault(
+    "gradient of tanh",
+    "kernel",
+    "O2",
+    wrapped(lambda x, w: torch.tanh(x * w)),
+    "body",
+    "tanh",
+    "backward",
+    lambda: kernel("tanh_backward", lambda g, y: (g.float() * (1 - y.float().abs())).to(g.dtype)),
+)
 
 # 2. Another function, in Python.
 
@@ -374,18 +471,63 @@ class StraightThrough(torch.autograd.Function):
         return gradient
 
 
-fault("gelu by tanh in Python", "function", "O1", Mlp, "act", "gelu", "forward", lambda: attribute(
-    F, "gelu", lambda _: lambda x, approximate="none": 0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x * x * x)))))
-fault("softplus without its threshold", "function", "O2",
-      wrapped(either(F.softplus, lambda x: torch.log(1 + torch.exp(x) + 0.01))), "body", "softplus", "forward")
-fault("straight-through tanh", "function", "O1", wrapped(either(torch.tanh, StraightThrough.apply)), "body", "tanh",
-      "backward")
-fault("leaky relu with 0.02", "function", "O3", wrapped(either(F.leaky_relu, lambda x: F.leaky_relu(x, 0.02))), "body",
-      "leaky_relu", "forward")
-fault("a missing residual", "function", "O1",
-      wrapped(either(lambda x: x + torch.relu(x), lambda x: torch.relu(x))), "body", "add", "forward")
-fault("scores not divided", "function", "O2",
-      wrapped(either(lambda x: torch.softmax(x / 8, -1), lambda x: torch.softmax(x, -1))), "body", "div", "forward")
+fault(
+    "gelu by tanh in Python",
+    "function",
+    "O1",
+    Mlp,
+    "act",
+    "gelu",
+    "forward",
+    lambda: attribute(
+        F, "gelu", lambda _: lambda x, approximate="none": 0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x * x * x)))
+    ),
+)
+fault(
+    "softplus without its threshold",
+    "function",
+    "O2",
+    wrapped(either(F.softplus, lambda x: torch.log(1 + torch.exp(x) + 0.01))),
+    "body",
+    "softplus",
+    "forward",
+)
+fault(
+    "straight-through tanh",
+    "function",
+    "O1",
+    wrapped(either(torch.tanh, StraightThrough.apply)),
+    "body",
+    "tanh",
+    "backward",
+)
+fault(
+    "leaky relu with 0.02",
+    "function",
+    "O3",
+    wrapped(either(F.leaky_relu, lambda x: F.leaky_relu(x, 0.02))),
+    "body",
+    "leaky_relu",
+    "forward",
+)
+fault(
+    "a missing residual",
+    "function",
+    "O1",
+    wrapped(either(lambda x: x + torch.relu(x), lambda x: torch.relu(x))),
+    "body",
+    "add",
+    "forward",
+)
+fault(
+    "scores not divided",
+    "function",
+    "O2",
+    wrapped(either(lambda x: torch.softmax(x / 8, -1), lambda x: torch.softmax(x, -1))),
+    "body",
+    "div",
+    "forward",
+)
 
 # 3. Half, though the op table has it in float32.
 
@@ -452,29 +594,82 @@ def half_norm(x):
     return (x - mean) / (x - mean).pow(2).mean(-1, keepdim=True).sqrt()
 
 
-fault("a sum added up in half", "reduction", "O1",
-      wrapped(half_sums((lambda x: x / (1 + (x * x).sum(-1, keepdim=True)), lambda x: x / (1 + added_up(x * x))))),
-      "body", "sum", "forward")
-fault("a sum added up in half, O2", "reduction", "O2",
-      wrapped(either(lambda x: (x * x).sum(-1, keepdim=True) * x, lambda x: added_up(x * x) * x)), "body", "sum",
-      "forward")
-fault("a mean added up in bfloat16", "reduction", "O5",
-      wrapped(either(lambda x: x / (x * x).mean(-1, keepdim=True), lambda x: x / (added_up(x * x) / WIDTH))), "body",
-      "mean", "forward")
-fault("sum(dtype=half)", "reduction", "O1",
-      wrapped(half_sums((lambda x: x / (1 + x.abs().sum(-1, keepdim=True)),
-                         lambda x: x / (1 + x.abs().sum(-1, keepdim=True, dtype=torch.float16))))),
-      "body", "sum", "forward")
-fault("a layer norm in half", "reduction", "O1",
-      wrapped(half_sums((lambda x: F.layer_norm(x + 8, (WIDTH,)), lambda x: half_norm(x + 8)))), "body", "layer_norm",
-      "forward")
-fault("a kernel of sum that adds in half", "reduction", "O2",
-      wrapped(lambda x, w: (x * w).abs().sum(-1, keepdim=True) * x), "body", "sum", "forward",
-      lambda: kernel("sum.dim_IntList", lambda x, dims, keepdim=False, *, dtype=None: _halved_sum(x, dims, keepdim)))
-fault("a variance by squares", "reduction", "O3",
-      wrapped(either(lambda x: x * torch.var(x + 30, -1, keepdim=True),
-                     lambda x: x * (((x + 30) ** 2).mean(-1, keepdim=True) - (x + 30).mean(-1, keepdim=True) ** 2))),
-      "body", "var", "forward")
+fault(
+    "a sum added up in half",
+    "reduction",
+    "O1",
+    wrapped(half_sums((lambda x: x / (1 + (x * x).sum(-1, keepdim=True)), lambda x: x / (1 + added_up(x * x))))),
+    "body",
+    "sum",
+    "forward",
+)
+fault(
+    "a sum added up in half, O2",
+    "reduction",
+    "O2",
+    wrapped(either(lambda x: (x * x).sum(-1, keepdim=True) * x, lambda x: added_up(x * x) * x)),
+    "body",
+    "sum",
+    "forward",
+)
+fault(
+    "a mean added up in bfloat16",
+    "reduction",
+    "O5",
+    wrapped(either(lambda x: x / (x * x).mean(-1, keepdim=True), lambda x: x / (added_up(x * x) / WIDTH))),
+    "body",
+    "mean",
+    "forward",
+)
+fault(
+    "sum(dtype=half)",
+    "reduction",
+    "O1",
+    wrapped(
+        half_sums(
+            (
+                lambda x: x / (1 + x.abs().sum(-1, keepdim=True)),
+                lambda x: x / (1 + x.abs().sum(-1, keepdim=True, dtype=torch.float16)),
+            )
+        )
+    ),
+    "body",
+    "sum",
+    "forward",
+)
+fault(
+    "a layer norm in half",
+    "reduction",
+    "O1",
+    wrapped(half_sums((lambda x: F.layer_norm(x + 8, (WIDTH,)), lambda x: half_norm(x + 8)))),
+    "body",
+    "layer_norm",
+    "forward",
+)
+fault(
+    "a kernel of sum that adds in half",
+    "reduction",
+    "O2",
+    wrapped(lambda x, w: (x * w).abs().sum(-1, keepdim=True) * x),
+    "body",
+    "sum",
+    "forward",
+    lambda: kernel("sum.dim_IntList", lambda x, dims, keepdim=False, *, dtype=None: _halved_sum(x, dims, keepdim)),
+)
+fault(
+    "a variance by squares",
+    "reduction",
+    "O3",
+    wrapped(
+        either(
+            lambda x: x * torch.var(x + 30, -1, keepdim=True),
+            lambda x: x * (((x + 30) ** 2).mean(-1, keepdim=True) - (x + 30).mean(-1, keepdim=True) ** 2),
+        )
+    ),
+    "body",
+    "var",
+    "forward",
+)
 
 
 def _halved_sum(x, dims, keepdim):
@@ -548,21 +743,51 @@ class Scaled(torch.autograd.Function):
         return gradient * 2
 
 
-fault("a product in parts, O2", "accumulation", "O2",
-      wrapped(either(lambda x: (x @ x.t()) @ x * 1e-2, lambda x: split_product(x) @ x * 1e-2)), "body", "matmul",
-      "forward")
-fault("a product in parts, O5", "accumulation", "O5",
-      wrapped(either(lambda x: (x @ x.t()) @ x * 1e-2, lambda x: split_product(x) @ x * 1e-2)), "body", "matmul",
-      "forward")
-fault("a cumulative sum in parts", "accumulation", "O2",
-      wrapped(either(lambda x: torch.cumsum(x.abs(), -1) * 0.1, lambda x: _running(x.abs()) * 0.1)), "body", "cumsum",
-      "forward")
-fault("gradients added twice", "accumulation", "O1",
-      wrapped(either(lambda x: torch.tanh(x.clone()), lambda x: torch.tanh(Scaled.apply(x)))), "body", "Scaled",
-      "backward")
-fault("a mean divided by one too few", "accumulation", "O1",
-      wrapped(either(lambda x: x - x.mean(-1, keepdim=True), lambda x: x - x.sum(-1, keepdim=True) / (WIDTH - 1))),
-      "body", "mean", "forward")
+fault(
+    "a product in parts, O2",
+    "accumulation",
+    "O2",
+    wrapped(either(lambda x: (x @ x.t()) @ x * 1e-2, lambda x: split_product(x) @ x * 1e-2)),
+    "body",
+    "matmul",
+    "forward",
+)
+fault(
+    "a product in parts, O5",
+    "accumulation",
+    "O5",
+    wrapped(either(lambda x: (x @ x.t()) @ x * 1e-2, lambda x: split_product(x) @ x * 1e-2)),
+    "body",
+    "matmul",
+    "forward",
+)
+fault(
+    "a cumulative sum in parts",
+    "accumulation",
+    "O2",
+    wrapped(either(lambda x: torch.cumsum(x.abs(), -1) * 0.1, lambda x: _running(x.abs()) * 0.1)),
+    "body",
+    "cumsum",
+    "forward",
+)
+fault(
+    "gradients added twice",
+    "accumulation",
+    "O1",
+    wrapped(either(lambda x: torch.tanh(x.clone()), lambda x: torch.tanh(Scaled.apply(x)))),
+    "body",
+    "Scaled",
+    "backward",
+)
+fault(
+    "a mean divided by one too few",
+    "accumulation",
+    "O1",
+    wrapped(either(lambda x: x - x.mean(-1, keepdim=True), lambda x: x - x.sum(-1, keepdim=True) / (WIDTH - 1))),
+    "body",
+    "mean",
+    "forward",
+)
 
 
 def _running(x):
@@ -579,23 +804,74 @@ def _with_eps(x, args):
     return args[:-1] + (1e-3,) if len(args) == 7 and x.shape[1] == 16 else args
 
 
-fault("eps of layer norm", "epsilon", "O1", wrapped(
-    either(lambda x: F.layer_norm(x, (WIDTH,)), lambda x: F.layer_norm(x, (WIDTH,), eps=1e-3))), "body", "layer_norm",
-    "forward")
-fault("eps of layer norm, O2", "epsilon", "O2", wrapped(
-    either(lambda x: F.layer_norm(x, (WIDTH,)), lambda x: F.layer_norm(x, (WIDTH,), eps=1e-3))), "body", "layer_norm",
-    "forward")
-fault("eps of batch norm", "epsilon", "O2", Cnn, "bn2", "batch_norm", "forward", lambda: attribute(
-    F, "batch_norm", lambda usual: lambda x, *args, **options: usual(x, *_with_eps(x, args), **options)))
-fault("eps of normalize", "epsilon", "O1", wrapped(
-    either(lambda x: F.normalize(x * 1e-3, eps=1e-12), lambda x: F.normalize(x * 1e-3, eps=1e-2))), "body", "normalize",
-    "forward")
-fault("eps under a root", "epsilon", "O4", lambda: Wrap(Body(
-    lambda x, w: rms(x, w, 1e-3 if is_compared() else 1e-6))), "body", "add", "forward")
-fault("eps in a logarithm", "epsilon", "O1", wrapped(
-    either(lambda x: torch.log(x.abs() + 1e-6), lambda x: torch.log(x.abs() + 1e-3))), "body", "add", "forward")
-fault("eps of a loss", "epsilon", "O1", Mlp, None, "cross_entropy", "forward", None, lambda output, target:
-      F.cross_entropy(output, target, label_smoothing=0.01 if is_compared() else 0.0))
+fault(
+    "eps of layer norm",
+    "epsilon",
+    "O1",
+    wrapped(either(lambda x: F.layer_norm(x, (WIDTH,)), lambda x: F.layer_norm(x, (WIDTH,), eps=1e-3))),
+    "body",
+    "layer_norm",
+    "forward",
+)
+fault(
+    "eps of layer norm, O2",
+    "epsilon",
+    "O2",
+    wrapped(either(lambda x: F.layer_norm(x, (WIDTH,)), lambda x: F.layer_norm(x, (WIDTH,), eps=1e-3))),
+    "body",
+    "layer_norm",
+    "forward",
+)
+fault(
+    "eps of batch norm",
+    "epsilon",
+    "O2",
+    Cnn,
+    "bn2",
+    "batch_norm",
+    "forward",
+    lambda: attribute(
+        F, "batch_norm", lambda usual: lambda x, *args, **options: usual(x, *_with_eps(x, args), **options)
+    ),
+)
+fault(
+    "eps of normalize",
+    "epsilon",
+    "O1",
+    wrapped(either(lambda x: F.normalize(x * 1e-3, eps=1e-12), lambda x: F.normalize(x * 1e-3, eps=1e-2))),
+    "body",
+    "normalize",
+    "forward",
+)
+fault(
+    "eps under a root",
+    "epsilon",
+    "O4",
+    lambda: Wrap(Body(lambda x, w: rms(x, w, 1e-3 if is_compared() else 1e-6))),
+    "body",
+    "add",
+    "forward",
+)
+fault(
+    "eps in a logarithm",
+    "epsilon",
+    "O1",
+    wrapped(either(lambda x: torch.log(x.abs() + 1e-6), lambda x: torch.log(x.abs() + 1e-3))),
+    "body",
+    "add",
+    "forward",
+)
+fault(
+    "eps of a loss",
+    "epsilon",
+    "O1",
+    Mlp,
+    None,
+    "cross_entropy",
+    "forward",
+    None,
+    lambda output, target: F.cross_entropy(output, target, label_smoothing=0.01 if is_compared() else 0.0),
+)
 
 # -- healthy runs ------------------------------------------------------------------------------------------------------
 

@@ -285,4 +285,6 @@ def write_atomically(path, content):
 
 def documentation():
     """Return the description of the format as Markdown."""
-    return schema.documentation((Report, Run, Speed, Equivalence, schema.Series, Memory, Finding, OpDifference, StepComparison))
+    return schema.documentation(
+        (Report, Run, Speed, Equivalence, schema.Series, Memory, Finding, OpDifference, StepComparison)
+    )

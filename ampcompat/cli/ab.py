@@ -296,9 +296,8 @@ def _check_syntax(parser, path):
 def _check_first_difference(parser, options):
     """Check what ``--first-difference`` is combined with, and choose the rows."""
     name = options.first_difference
-    others = ("in_process", "plan", "resume", "live", "find_keep_fp32", "forecast", "levels", "png", "csv", "tensorboard",
-              "markdown", "latex", "launcher")  # fmt: skip
-    given = ["--" + each.replace("_", "-") for each in others if getattr(options, each)]
+    others = "in_process plan resume live find_keep_fp32 forecast levels png csv tensorboard markdown latex launcher"
+    given = ["--" + each.replace("_", "-") for each in others.split() if getattr(options, each)]
     if given:
         parser.error("--first-difference compares one step, and trains nothing: leave out {}".format(", ".join(given)))
     variants = [each for each, _ in ([options.against] if options.against else []) + (options.variants or [])]

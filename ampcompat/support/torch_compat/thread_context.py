@@ -35,6 +35,11 @@ def _zero():
 #: The sequence number that this thread's next autograd node gets (torch 1.13).
 next_sequence_number = getattr(torch.autograd, "_get_sequence_nr", _zero)
 
+#: Whether the two above are there.
+HAS_AUTOGRAD_NODES = autograd_node is not _never and next_sequence_number is not _zero
+
+#: The base class of dispatch modes (torch 1.13); ``object`` in torch without them.
+DispatchMode = getattr(getattr(torch.utils, "_python_dispatch", None), "TorchDispatchMode", object)
 #: The base class of function modes (torch 2.0); ``object`` in torch without them.
 FunctionMode = getattr(_overrides, "TorchFunctionMode", object)
 #: The list of active function modes, outermost first.

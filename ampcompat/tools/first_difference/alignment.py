@@ -1,4 +1,4 @@
-"""Pairs the operations of two recorded steps: by module, call of the module, direction and operation, in their order."""
+"""Pairs the operations of two recorded steps: by module, call of the module, direction and name, in their order."""
 
 from difflib import SequenceMatcher
 

@@ -14,7 +14,7 @@ from .alignment import aligned, upstream
 from .repeated_ops import is_half
 from .rounding import in_units, is_finite, is_rounding_of
 from .shadows import Shadows, coarsest
-from .step_record import COMPUTE, COPY, END, OUTSIDE, RANDOM
+from .step_record import COMPUTE, COPY, END, OUTSIDE
 
 #: What rounding explains, in units of the dtype: of the same operation in float32 in both processes; of one operation
 #: in half against float32 on the same half inputs; of operations that stand for others, beyond what their inputs cause.

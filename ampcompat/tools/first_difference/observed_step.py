@@ -13,11 +13,11 @@ import sys
 import torch
 
 from ... import amp, opt_levels
-from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
+from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, DispatchMode, autograd_node
 from . import comparison
 from .module_stack import ModuleStack
 from .op_recorder import FunctionNames, OpRecorder
@@ -46,7 +46,7 @@ class ObservedStep(Observer):
     is_watching = False
 
     def __init__(self, task):
-        if not features.has_function_modes() or not features.has_dispatch_modes():
+        if not (HAS_AUTOGRAD_NODES and features.has_function_modes() and features.has_dispatch_modes()):
             told = "The first difference needs torch 2.2 or newer, which has dispatch modes; this is {}."
             raise AmpError(told.format(features.version()))
         self._task = task
@@ -212,7 +212,7 @@ class ObservedStep(Observer):
         return {row.name: row.rule for row in reversed(rows)}
 
 
-class GradientMaximum(torch.utils._python_dispatch.TorchDispatchMode):
+class GradientMaximum(DispatchMode):
     """A dispatch mode that finds the largest absolute value that a backward pass computes, without reading it."""
 
     def __init__(self):
@@ -229,8 +229,6 @@ class GradientMaximum(torch.utils._python_dispatch.TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Call the operation, and note its largest result in a backward pass."""
-        from ...support.torch_compat.thread_context import autograd_node
-
         result = func(*args, **(kwargs or {}))
         is_strided = isinstance(result, torch.Tensor) and result.layout is torch.strided
         if is_strided and result.is_floating_point() and result.numel() and autograd_node() is not None:

@@ -7,14 +7,13 @@ import os
 import sys
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...engine.casting.half_emulation_mode import without_mode_checks
 from ...support.script_frames import is_library
-from ...support.torch_compat.thread_context import FunctionMode, autograd_node, next_sequence_number
+from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
 from ..forecast.op_calls import OUTSIDE as NO_MODULE
 from . import step_record
-from .known_memory import Memory, layout_of
+from .storage_values import StorageValues, layout_of
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 
 #: Functions in Python whose name says less than those of the functions they call.
@@ -23,10 +22,15 @@ WALKED = frozenset([torch.nn.functional.multi_head_attention_forward])
 COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
 #: Operations whose results are not numbers yet.
 UNINITIALIZED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
+#: The tag of operations that draw random numbers.
+_SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
 #: Folders of ampcompat and torch whose operations are no part of a step: unscaling, masters, optimizers.
 _ENGINE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "engine")
 BOOKKEEPING = tuple(
-    [os.path.join(_ENGINE, name) + os.sep for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")]
+    [
+        os.path.join(_ENGINE, name) + os.sep
+        for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")
+    ]
     + [os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "optim") + os.sep]
 )
 
@@ -54,7 +58,7 @@ class FunctionNames(FunctionMode):
             self.name = before
 
 
-class OpRecorder(TorchDispatchMode):
+class OpRecorder(DispatchMode):
     """A dispatch mode that records the operations of one step.
 
     Args:
@@ -75,7 +79,7 @@ class OpRecorder(TorchDispatchMode):
         self.ops, self.values, self.losses = [], [], []
         self.is_entered = False
         self.is_paused = False
-        self._storages = {}  # address of a storage -> ``Memory``
+        self._storages = {}  # address of a storage -> ``StorageValues``
         self._nodes = {}  # sequence number of an autograd node -> index of the operation that made it
         self._next_node = next_sequence_number()
 
@@ -113,7 +117,9 @@ class OpRecorder(TorchDispatchMode):
         self.losses.append(index)
         line = _script_line()[0]
         self.ops.append(
-            StepOp(len(self.ops), "amp.loss.end", END, "forward", NO_MODULE, 0, "", line, (Ref(index),), {}, (index,), ())
+            StepOp(
+                len(self.ops), "amp.loss.end", END, "forward", NO_MODULE, 0, "", line, (Ref(index),), {}, (index,), ()
+            )
         )
 
     # -- operations ----------------------------------------------------------------------------------------------------
@@ -184,10 +190,10 @@ class OpRecorder(TorchDispatchMode):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse
-            return Memory(None)
+            return StorageValues(None)
         found = self._storages.get(storage._cdata)
         if found is None:
-            found = self._storages[storage._cdata] = Memory(storage)
+            found = self._storages[storage._cdata] = StorageValues(storage)
         return found
 
     def _index(self, tensor):
@@ -218,7 +224,7 @@ def _kind(func):
     is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
     if is_view or name in COPIES:
         return COPY
-    return RANDOM if torch.Tag.nondeterministic_seeded in func.tags else COMPUTE
+    return RANDOM if _SEEDED in func.tags else COMPUTE
 
 
 def _tensors(value, found):

@@ -27,7 +27,7 @@ def in_units(value, expected, dtype, limit=None, scale=None):
 
 
 def is_rounding_of(value, expected):
-    """Return whether each number of a tensor is that of another, rounded to the first one's dtype, to the last place."""
+    """Return whether each number of a tensor is that of another rounded to its dtype, to the last place."""
     wide, dtype = _doubles(expected, value.dtype), value.dtype
     limit = unit(dtype) * wide.abs() + torch.finfo(dtype).tiny * unit(dtype)
     difference = (value.double() - wide).abs()

@@ -86,8 +86,8 @@ class StepOp(NamedTuple):
 class StepRecord(NamedTuple):
     """One step.
 
-    ``losses``: the values that backward passes began with. ``gradients``: keys of the params' gradients. ``left_out``: the
-    number of tensors for which there was no room.
+    ``losses``: the values that backward passes began with. ``gradients``: keys of the params' gradients. ``left_out``:
+    the number of tensors for which there was no room.
     """
 
     ops: List[StepOp]

@@ -3,7 +3,7 @@
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
-class Memory:
+class StorageValues:
     """One storage.
 
     Attributes:
