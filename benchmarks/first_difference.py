@@ -36,7 +36,9 @@ def main():
     parser.add_argument("--healthy", action="store_true", help="only healthy runs")
     parser.add_argument("--faults", action="store_true", help="only faults")
     parser.add_argument("--verbose", action="store_true", help="print all that is known")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     options = parser.parse_args()
+    cases.DEVICE[0] = options.device
     torch.set_num_threads(1)
     begin, counts, claims = time.time(), collections.Counter(), 0
     print("| kind | case | level | named | |\n|---|---|---|---|---|")

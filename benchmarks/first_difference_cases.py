@@ -20,6 +20,9 @@ LOW = {"O1": torch.float16, "O2": torch.float16, "O3": torch.float16, "O4": torc
 
 _compared = [False]
 
+#: Where networks are trained.
+DEVICE = ["cpu"]
+
 
 def is_compared():
     """Return whether the run is the one at the level."""
@@ -79,7 +82,7 @@ class Attention(nn.Module):
     def forward(self, x):
         q, k, v = [each.transpose(1, 2) for each in self.qkv(x).view(*x.shape[:2], 3, HEADS, -1).unbind(2)]
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
         x = torch.softmax(scores, -1) @ v
         return self.out(x.transpose(1, 2).flatten(2))
@@ -211,7 +214,7 @@ def rms(x, weight, eps=1e-6):
 def train(network, level, loss_of=None, steps=STEPS, passes=1, optimizer=None, backend=None):
     """Train a network for some steps with ``amp``, on random numbers."""
     torch.manual_seed(0)
-    model = network()
+    model = network().to(DEVICE[0])
     make = optimizer or (lambda params: torch.optim.SGD(params, lr=0.3))
     model, opt = amp.initialize(model, make(model.parameters()), opt_level=level, verbosity=0)
     loss_of = loss_of or (lambda output, target: F.cross_entropy(output, target))
@@ -219,6 +222,7 @@ def train(network, level, loss_of=None, steps=STEPS, passes=1, optimizer=None, b
         opt.zero_grad()
         for _ in range(passes):
             x, target = torch.randn(BATCH, FEATURES), torch.randint(0, CLASSES, (BATCH,))
+            x, target = x.to(DEVICE[0]), target.to(DEVICE[0])
             loss = loss_of(model(x), target)
             with amp.scale_loss(loss, opt) as scaled:
                 scaled.backward()
@@ -230,12 +234,12 @@ def train(network, level, loss_of=None, steps=STEPS, passes=1, optimizer=None, b
 
 @contextlib.contextmanager
 def kernel(name, function):
-    """Replace torch's CPU kernel of an operation by a function."""
+    """Replace torch's kernel of an operation by a function."""
     with contextlib.ExitStack() as stack:
         library = torch.library.Library("aten", "IMPL")
         stack.callback(library._destroy)
         with quiet():
-            library.impl(name, function, "CPU")
+            library.impl(name, function, DEVICE[0].upper())
         yield
 
 

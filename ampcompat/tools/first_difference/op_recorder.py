@@ -13,8 +13,8 @@ from ...support.script_frames import is_library
 from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
 from ..forecast.op_calls import OUTSIDE as NO_MODULE
 from . import step_record
-from .storage_values import StorageValues, layout_of
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
+from .storage_values import StorageValues, layout_of
 
 #: Functions in Python whose name says less than those of the functions they call.
 WALKED = frozenset([torch.nn.functional.multi_head_attention_forward])

@@ -36,11 +36,10 @@ class Shadows:
     Args:
         record: the ``StepRecord``, and ``store`` its ``TensorStore``.
         params: ``{(model, name): float32 tensor}`` of the reference.
-        paired: the indices of operations that have a counterpart.
     """
 
-    def __init__(self, record, store, params, paired):
-        self._record, self._store, self._params, self._paired = record, store, params, paired
+    def __init__(self, record, store, params):
+        self._record, self._store, self._params = record, store, params
         self._found, self._last = {}, {}
         for op in record.ops:
             self._last.update(dict.fromkeys(op.inputs, op.index))
