@@ -877,6 +877,138 @@ fault(
     lambda output, target: F.cross_entropy(output, target, label_smoothing=0.01 if is_compared() else 0.0),
 )
 
+# 8. Of all kinds; written when the comparison's constants had been chosen with the others.
+
+
+class Projections(nn.Module):
+    """Scores of queries and keys; the compared run takes the queries twice where ``swaps``."""
+
+    def __init__(self, swaps):
+        super().__init__()
+        self.q, self.k, self.swaps = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), swaps
+
+    def forward(self, x):
+        q, k = self.q(x), self.k(x)
+        return torch.softmax(q @ (q if self.swaps and is_compared() else k).t() / 8, -1) @ x
+
+
+class NormWithParams(nn.Module):
+    """A layer norm whose weight and bias change places in the compared run."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x):
+        params = (self.bias, self.weight) if is_compared() else (self.weight, self.bias)
+        return F.layer_norm(x, (WIDTH,), *params)
+
+
+class Hooked(nn.Module):
+    """tanh of a product, the gradient of which is halved by a hook in the compared run."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        x = x * self.weight
+        if is_compared():
+            x.register_hook(lambda gradient: gradient * 0.5)
+        return torch.tanh(x)
+
+
+class Lookup(nn.Module):
+    """An embedding that looks up the next row in the compared run."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(11, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        places = (x[:, :4].abs() * 3).long().clamp(max=9)
+        return self.fc(self.embed(places + 1 if is_compared() else places).sum(1))
+
+
+def dropped_state():
+    """Return a recurrent network that cuts the gradient of its state in the compared run."""
+
+    class Cut(Recurrent):
+        def forward(self, x):
+            state = x.new_zeros(len(x), WIDTH)
+            for part in x.view(len(x), 8, 4).unbind(1):
+                state = self.cell(part, state.detach() if is_compared() else state)
+            return self.head(state)
+
+    return Cut()
+
+
+def held_out(*args, **kwargs):
+    """Add a fault to the list that was written afterwards."""
+    fault(*args, **kwargs)
+    HELD_OUT.append(args[0])
+
+
+HELD_OUT = []
+
+
+def _no_bias(bias, a, b, *, beta=1, alpha=1):
+    return ((a.double().unsqueeze(-1) * b.double()).sum(1)).to(a.dtype)
+
+
+def _without_momentum(usual):
+    return lambda x, mean, var, weight, bias, training, *rest, **more: usual(
+        x, mean, var, weight, bias, training and x.shape[1] != 16, *rest, **more
+    )
+
+
+held_out("a product without its bias", "kernel", "O2", Mlp, "fc1", "linear", "forward", lambda: kernel("addmm", _no_bias))
+held_out(
+    "a convolution of rounded inputs", "kernel", "O1", Cnn, "conv1", "conv2d", "forward",
+    lambda: attribute(F, "conv2d", lambda usual: lambda x, *args: usual((x * 4).round() / 4, *args)),
+)  # fmt: skip
+held_out("queries for keys", "function", "O4", lambda: Wrap(Projections(True)), "body", "matmul", "forward")
+held_out("weight and bias changed places", "function", "O3", lambda: Wrap(NormWithParams()), "body", "layer_norm", "forward")
+held_out(
+    "logits in half", "half", "O1", Mlp, None, "cross_entropy", "forward", None,
+    lambda output, target: in_half(lambda x: F.cross_entropy(x, target))(output, 1.0),
+)  # fmt: skip
+held_out(
+    "a detour over bfloat16", "half", "O1",
+    wrapped(lambda x, w: F.linear(x.bfloat16().half() if is_compared() else x, torch.eye(WIDTH) * w)), "body", "linear",
+    "forward",
+)  # fmt: skip
+held_out("rows of the next place", "function", "O2", Lookup, "", "add", "forward")
+held_out("a state without gradient", "accumulation", "O2", dropped_state, "cell", "gru_cell", "backward")
+held_out(
+    "a mean over too few", "accumulation", "O1", Mlp, None, "cross_entropy", "forward", None,
+    lambda output, target: F.cross_entropy(output, target, reduction="sum") / 15 if is_compared() else
+    F.cross_entropy(output, target),
+)  # fmt: skip
+held_out("half of a gradient", "accumulation", "O1", lambda: Wrap(Hooked()), "body", "mul", "backward")
+held_out(
+    "running statistics in training", "function", "O1", Cnn, "bn2", "batch_norm", "forward",
+    lambda: attribute(F, "batch_norm", _without_momentum),
+)  # fmt: skip
+held_out(
+    "a temperature", "function", "O5",
+    wrapped(either(lambda x: torch.softmax(x, -1), lambda x: torch.softmax(x * 1.05, -1))), "body", "mul", "forward",
+)  # fmt: skip
+held_out(
+    "another pooling", "function", "O2", Cnn, "pool", "max_pool2d", "forward",
+    lambda: attribute(F, "max_pool2d", lambda _: lambda x, size, *args, **options: F.avg_pool2d(x, size)),
+)  # fmt: skip
+held_out(
+    "another share of dropout", "function", "O2", Mlp, "drop", "dropout", "forward",
+    lambda: attribute(F, "dropout", lambda usual: lambda x, p, *args, **options: usual(x, 0.2, *args, **options)),
+)  # fmt: skip
+held_out(
+    "eps of a variance", "epsilon", "O3",
+    wrapped(either(lambda x: x * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5),
+                   lambda x: x * torch.rsqrt(x.var(-1, keepdim=True) + 1e-2))),
+    "body", "add", "forward",
+)  # fmt: skip
+
 # -- healthy runs ------------------------------------------------------------------------------------------------------
 
 healthy("perceptron", "O1", Mlp)
