@@ -962,13 +962,17 @@ def _without_momentum(usual):
     )
 
 
-held_out("a product without its bias", "kernel", "O2", Mlp, "fc1", "linear", "forward", lambda: kernel("addmm", _no_bias))
+held_out(
+    "a product without its bias", "kernel", "O2", Mlp, "fc1", "linear", "forward", lambda: kernel("addmm", _no_bias)
+)
 held_out(
     "a convolution of rounded inputs", "kernel", "O1", Cnn, "conv1", "conv2d", "forward",
     lambda: attribute(F, "conv2d", lambda usual: lambda x, *args: usual((x * 4).round() / 4, *args)),
 )  # fmt: skip
 held_out("queries for keys", "function", "O4", lambda: Wrap(Projections(True)), "body", "matmul", "forward")
-held_out("weight and bias changed places", "function", "O3", lambda: Wrap(NormWithParams()), "body", "layer_norm", "forward")
+held_out(
+    "weight and bias changed places", "function", "O3", lambda: Wrap(NormWithParams()), "body", "layer_norm", "forward"
+)
 held_out(
     "logits in half", "half", "O1", Mlp, None, "cross_entropy", "forward", None,
     lambda output, target: in_half(lambda x: F.cross_entropy(x, target))(output, 1.0),

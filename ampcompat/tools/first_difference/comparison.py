@@ -28,19 +28,20 @@ LARGEST_DRIFT = 0.5
 LISTED = 10
 
 
-def compare(reference, reference_store, compared, store, rules):
+def compare(reference, reference_store, compared, store, rules, low=None):
     """Return what is known of the difference of two steps, as JSON has it: see ``abtest.step_comparison``.
 
     Args:
         reference, compared: ``StepRecord``.
         reference_store, store: their ``TensorStore``.
         rules: ``{function: rule}`` of the op table where it casts functions in the compared step.
+        low: the half dtype of its level, if it has one.
     """
-    return _Comparison(reference, reference_store, compared, store, rules).result()
+    return _Comparison(reference, reference_store, compared, store, rules, low).result()
 
 
 class _Comparison:
-    def __init__(self, reference, reference_store, compared, store, rules):
+    def __init__(self, reference, reference_store, compared, store, rules, low):
         self._reference, self._reference_store = reference, reference_store
         self._compared, self._store, self._rules = compared, store, rules
         self._pairs = aligned(reference, compared)
@@ -50,7 +51,7 @@ class _Comparison:
             if value.param is not None and value.kind == OUTSIDE and value.param not in params:
                 params[value.param] = reference_store.get(value.key)
         self._shadows = Shadows(compared, store, params)
-        self._low = coarsest([value.dtype for value in compared.values if value.dtype.is_floating_point])
+        self._low = low or coarsest([value.dtype for value in compared.values])
         self._faults, self._overflows, self._measured, self._parted = [], [], [], None
         self._checked = self._unchecked = 0
 
@@ -120,9 +121,26 @@ class _Comparison:
             return usual
         if expected.is_floating_point():
             return shadow.own if self._is_explained(op, index, other, shadow, expected) else usual
-        if value.kind == OUTSIDE and not torch.equal(shadow.own, expected):
-            self._part(op, descriptions.OTHER_DATA.format(op.public_name))
+        if not torch.equal(shadow.exact, expected):
+            if value.kind == OUTSIDE:
+                self._part(op, descriptions.OTHER_DATA.format(op.public_name))
+            elif value.op is not None and not shadow.is_own:
+                ours, others = self._chains(index, other)
+                told = descriptions.told_of_chain(ours, others)
+                self._add_fault(op, ours, others, shadow, expected, told, torch.float32)
         return usual
+
+    def _chains(self, index, other):
+        """Return the operations without a counterpart that compute an input, in the two steps."""
+        ours = upstream(self._compared, self._pairs, index)
+        return ours, upstream(self._reference, self._reference_paired, other)
+
+    def _add_fault(self, op, ours, others, shadow, expected, told, dtype):
+        named, record = (others[0], self._reference) if others else (ours[0] if ours else op, self._compared)
+        distance = in_units(shadow.own, expected, dtype, self._low)
+        known = described(record, named)
+        known["module"] = op.place.name if known["module"] is None else known["module"]
+        self._faults.append(_fault(op, known, distance, 0.0, told, dtype))
 
     def _is_explained(self, op, index, other, shadow, expected):
         """Return whether an input differs from the reference's by rounding only; otherwise note why."""
@@ -134,8 +152,7 @@ class _Comparison:
                 return True
             told = descriptions.OLD_VALUE
         else:
-            ours = upstream(self._compared, self._pairs, index)
-            others = upstream(self._reference, self._reference_paired, other)
+            ours, others = self._chains(index, other)
             is_other_data = is_other_data and self._compared.values[index].op is None
             if drift > SAME:
                 told = descriptions.told_of_chain(ours, others)
@@ -147,9 +164,7 @@ class _Comparison:
         if is_other_data and not ours and not others:
             self._part(op, descriptions.OTHER_DATA.format(op.public_name))
             return False
-        named, record = (others[0], self._reference) if others else (ours[0] if ours else op, self._compared)
-        distance = in_units(shadow.own, expected, dtype, self._low)
-        self._faults.append(_fault(op, described(record, named), distance, 0.0, told, dtype))
+        self._add_fault(op, ours, others, shadow, expected, told, dtype)
         return False
 
     def _explained(self, shadow, ours, others, expected):
@@ -158,6 +173,8 @@ class _Comparison:
         Args:
             ours, others: the operations without a counterpart that compute it in the two steps.
         """
+        if torch.finfo(shadow.dtype).eps > torch.finfo(self._low).eps:
+            return self._low, 1.0  # a cast to a dtype that is coarser than the level's
         if not shadow.is_computed or sorted(op.base for op in ours) == sorted(op.base for op in others):
             return shadow.dtype, math.inf  # casts and views; the same operations, in another order
         tensors = [index for op in ours for index in op.inputs + op.outputs]

@@ -91,9 +91,15 @@ class ObservedStep(Observer):
         if self._recorder is not None:
             self._recorder.add_loss(backward.loss)
 
+    def after_backward(self, backward):
+        """Note the gradients, if nothing had to be done to them."""
+        if self._recorder is not None:
+            self._recorder.end_pass()
+
     def before_step(self, record):
         """Leave out what an optimizer does."""
         if self._recorder is not None:
+            self._recorder.end_pass()
             self._recorder.is_paused = True
             self._keep_gradients()
 
@@ -139,8 +145,7 @@ class ObservedStep(Observer):
         self._set_scale(start)
         _set_random_states(start["random"])
         self._modules.begin_step()
-        params = {id(tensor): name for name, tensor in tensors.items()}
-        self._recorder = OpRecorder(self._store, self._names, self._modules, params, self._is_reference)
+        self._recorder = OpRecorder(self._store, self._names, self._modules, tensors, self._is_reference)
         self._recorder.__enter__()
 
     def _is_dynamic(self):
@@ -200,11 +205,16 @@ class ObservedStep(Observer):
         with open(self._path(RECORD), "rb") as file:
             reference, store = pickle.load(file)
         with self._without_casts(), torch.no_grad():
-            found = comparison.compare(reference, store, record, self._store, self._rules())
+            found = comparison.compare(reference, store, record, self._store, self._rules(), self._low())
         self._events.append({"first_difference": found})
 
     def _without_casts(self):
         return self._session.process_casts.paused() if self._session is not None else torch.no_grad()
+
+    def _low(self):
+        """Return the half dtype of the level, or None."""
+        policy = getattr(self._session, "policy", None)
+        return None if policy is None or policy.opt_level == "O0" else policy.dtypes.low
 
     def _rules(self):
         """Return ``{function: rule}`` of the op table where it casts functions, otherwise an empty dict."""

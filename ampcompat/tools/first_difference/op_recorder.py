@@ -5,6 +5,7 @@ A dispatch mode sees the operations; a function mode, outside all others, notes 
 
 import os
 import sys
+import weakref
 
 import torch
 
@@ -12,6 +13,7 @@ from ...engine.casting.half_emulation_mode import without_mode_checks
 from ...support.script_frames import is_library
 from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
 from ..forecast.op_calls import OUTSIDE as NO_MODULE
+from ..forecast.op_calls import OpPlace
 from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 from .storage_values import StorageValues, layout_of
@@ -65,7 +67,7 @@ class OpRecorder(DispatchMode):
         store: the ``TensorStore`` of the values.
         names: the ``FunctionNames``.
         modules: the ``ModuleStack``.
-        params: ``{id(tensor): (model, name)}`` of params and buffers.
+        params: ``{(model, name): tensor}`` of params and buffers.
         keeps_arguments: whether arguments are kept that can be computed from other values: views and casts.
 
     Attributes:
@@ -74,12 +76,16 @@ class OpRecorder(DispatchMode):
 
     def __init__(self, store, names, modules, params, keeps_arguments):
         super().__init__()
-        self._store, self._names, self._modules, self._params = store, names, modules, params
+        self._store, self._names, self._modules = store, names, modules
+        self._params = {id(tensor): name for name, tensor in params.items()}
+        self._weights = {name: weakref.ref(tensor) for name, tensor in params.items()}
+        self._lines = {}  # OpPlace -> the line of the script that called it last
         self._keeps_arguments = keeps_arguments
         self.ops, self.values, self.losses = [], [], []
         self.is_entered = False
         self.is_paused = False
         self._storages = {}  # address of a storage -> ``StorageValues``
+        self._is_in_pass = False  # from a loss on until its gradients are complete
         self._nodes = {}  # sequence number of an autograd node -> index of the operation that made it
         self._next_node = next_sequence_number()
 
@@ -96,6 +102,8 @@ class OpRecorder(DispatchMode):
         kwargs = kwargs or {}
         line, is_bookkeeping = _script_line()
         inputs = []
+        if is_bookkeeping:
+            self.end_pass()
         if self.is_paused or is_bookkeeping or func is torch.ops.aten._local_scalar_dense.default:
             self._next_node = next_sequence_number()
             result = func(*args, **kwargs)
@@ -115,12 +123,29 @@ class OpRecorder(DispatchMode):
         """Note that a backward pass begins at this tensor."""
         index = self._index(loss)
         self.losses.append(index)
+        self._is_in_pass = True
         line = _script_line()[0]
         self.ops.append(
             StepOp(
                 len(self.ops), "amp.loss.end", END, "forward", NO_MODULE, 0, "", line, (Ref(index),), {}, (index,), ()
             )
         )
+
+    def end_pass(self):
+        """Note the gradients of the params, before the loss scale is taken out of them; once after each loss."""
+        if not self._is_in_pass:
+            return
+        self._is_in_pass = False
+        for (number, name), param in self._named_params():
+            gradient = param.grad
+            if gradient is None or gradient.layout is not torch.strided:
+                continue
+            module, _, own_name = name.rpartition(".")
+            index, place = self._index(gradient), OpPlace(number, module)
+            kernel = "aten.gradient_of_{}.end".format(own_name)
+            line = self._lines.get(place, ("", 0))
+            op = StepOp(len(self.ops), kernel, END, "backward", place, 0, "", line, (Ref(index),), {}, (index,), ())
+            self.ops.append(op)
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -153,6 +178,7 @@ class OpRecorder(DispatchMode):
         node = autograd_node()
         if node is None:
             place, call = self._modules.current()
+            self._lines[place] = line
             return "forward", place, call, self._names.name, line
         made = self._nodes.get(node._sequence_nr())
         is_custom = isinstance(node, torch.autograd.function.BackwardCFunction) and not _is_own(node)
@@ -173,6 +199,10 @@ class OpRecorder(DispatchMode):
                 value = args[place] if place < len(args) else kwargs.get(argument.name)
                 for tensor in _tensors(value, []):
                     self._memory(tensor).write(tensor)
+
+    def _named_params(self):
+        alive = [(name, reference()) for name, reference in self._weights.items()]
+        return [(name, tensor) for name, tensor in alive if tensor is not None and tensor.is_leaf]
 
     # -- values --------------------------------------------------------------------------------------------------------
 
