@@ -85,7 +85,7 @@ class OpRecorder(DispatchMode):
         self.is_entered = False
         self.is_paused = False
         self._storages = {}  # address of a storage -> ``StorageValues``
-        self._is_in_pass = False  # from a loss on until its gradients are complete
+        self._is_in_pass = False  # from the first operation of a backward pass on, until its gradients are noted
         self._nodes = {}  # sequence number of an autograd node -> index of the operation that made it
         self._next_node = next_sequence_number()
 
@@ -102,7 +102,7 @@ class OpRecorder(DispatchMode):
         kwargs = kwargs or {}
         line, is_bookkeeping = _script_line()
         inputs = []
-        if is_bookkeeping:
+        if is_bookkeeping and autograd_node() is None:
             self.end_pass()
         if self.is_paused or is_bookkeeping or func is torch.ops.aten._local_scalar_dense.default:
             self._next_node = next_sequence_number()
@@ -123,7 +123,6 @@ class OpRecorder(DispatchMode):
         """Note that a backward pass begins at this tensor."""
         index = self._index(loss)
         self.losses.append(index)
-        self._is_in_pass = True
         line = _script_line()[0]
         self.ops.append(
             StepOp(
@@ -132,7 +131,7 @@ class OpRecorder(DispatchMode):
         )
 
     def end_pass(self):
-        """Note the gradients of the params, before the loss scale is taken out of them; once after each loss."""
+        """Note the gradients of the params, before the loss scale is taken out of them; once after each pass."""
         if not self._is_in_pass:
             return
         self._is_in_pass = False
@@ -159,6 +158,7 @@ class OpRecorder(DispatchMode):
 
     def _add_op(self, number, func, args, kwargs, inputs, results, line):
         direction, place, module_call, function, line = self._where(line)
+        self._is_in_pass = self._is_in_pass or direction == "backward"
         kind = _kind(func)
         is_empty = str(func).split(".")[1] in UNINITIALIZED
         op_number = None if is_empty else number
