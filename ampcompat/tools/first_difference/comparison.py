@@ -9,7 +9,7 @@ import torch
 
 from ...engine.op_table import expansion
 from . import descriptions
-from .alignment import aligned, upstream
+from .alignment import aligned, upstream, without_common
 from .descriptions import described, dtype_name, shapes_of
 from .op_errors import SAME, OpErrors, results
 from .repeated_ops import is_half
@@ -133,7 +133,9 @@ class _Comparison:
     def _chains(self, index, other):
         """Return the operations without a counterpart that compute an input, in the two steps."""
         ours = upstream(self._compared, self._pairs, index)
-        return ours, upstream(self._reference, self._reference_paired, other)
+        others = upstream(self._reference, self._reference_paired, other)
+        is_sum_of_gradients = any(each.direction == "backward" and each.base == "add" for each in ours + others)
+        return without_common(ours, others) if is_sum_of_gradients else (ours, others)
 
     def _add_fault(self, op, ours, others, shadow, expected, told, dtype):
         named, record = (others[0], self._reference) if others else (ours[0] if ours else op, self._compared)

@@ -79,6 +79,7 @@ class OpRecorder(DispatchMode):
         self._store, self._names, self._modules = store, names, modules
         self._params = {id(tensor): name for name, tensor in params.items()}
         self._weights = {name: weakref.ref(tensor) for name, tensor in params.items()}
+        self._fresh = set()  # the names of params that have had no gradient in this step
         self._lines = {}  # OpPlace -> the line of the script that called it last
         self._keeps_arguments = keeps_arguments
         self.ops, self.values, self.losses = [], [], []
@@ -121,6 +122,8 @@ class OpRecorder(DispatchMode):
 
     def add_loss(self, loss):
         """Note that a backward pass begins at this tensor."""
+        if not self.losses:
+            self._fresh = {name for name, param in self._named_params() if param.grad is None}
         index = self._index(loss)
         self.losses.append(index)
         line = _script_line()[0]
@@ -131,14 +134,18 @@ class OpRecorder(DispatchMode):
         )
 
     def end_pass(self):
-        """Note the gradients of the params, before the loss scale is taken out of them; once after each pass."""
+        """Note the gradients of the params, before the loss scale is taken out of them; those that a pass begins.
+
+        What later passes add up is in the gradients of the params, or of their masters.
+        """
         if not self._is_in_pass:
             return
         self._is_in_pass = False
         for (number, name), param in self._named_params():
-            gradient = param.grad
+            gradient = param.grad if (number, name) in self._fresh else None
             if gradient is None or gradient.layout is not torch.strided:
                 continue
+            self._fresh.remove((number, name))
             module, _, own_name = name.rpartition(".")
             index, place = self._index(gradient), OpPlace(number, module)
             kernel = "aten.gradient_of_{}.end".format(own_name)
@@ -158,6 +165,8 @@ class OpRecorder(DispatchMode):
 
     def _add_op(self, number, func, args, kwargs, inputs, results, line):
         direction, place, module_call, function, line = self._where(line)
+        if direction == "backward" and str(func).startswith("aten.add."):
+            function = ""  # the engine adds up the gradients of a value that is used more than once
         self._is_in_pass = self._is_in_pass or direction == "backward"
         kind = _kind(func)
         is_empty = str(func).split(".")[1] in UNINITIALIZED
