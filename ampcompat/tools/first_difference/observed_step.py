@@ -195,6 +195,8 @@ class ObservedStep(Observer):
     def _finish(self):
         recorder, self._recorder, self.is_done = self._recorder, None, True
         recorder.__exit__(None, None, None)
+        if not recorder.losses:  # the script ended before the step
+            return
         record = StepRecord(recorder.ops, recorder.values, recorder.losses, self._kept, self._store.left_out)
         if self._is_reference:
             self._store.flush()
