@@ -24,7 +24,7 @@ class OpDifference:
     call: int = described(COUNT, "which call of the module in the step, from 0", 0)
     line: str = described(TEXT, "`FILE:LINE` of the script; of a gradient that of the forward pass", "")
     source: str = described(TEXT, "this line", "")
-    shapes: List[List[int]] = described(list_of(list_of(COUNT)), "of its tensors, results last", factory=list)
+    shapes: List[List[int]] = described(list_of(list_of(COUNT)), "of its tensors, the result last", factory=list)
     dtypes: List[str] = described(list_of(TEXT), "of the same tensors", factory=list)
 
 

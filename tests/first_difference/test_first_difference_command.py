@@ -25,7 +25,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         x = self.first(x)
-        if os.environ["AMPCOMPAT_OPT_LEVEL"] == "O1":
+        if os.environ.get("AMPCOMPAT_OPT_LEVEL") == "O1":
             with amp.disable_casts():
                 return self.last(torch.softmax(x.half(), -1).float())
         return self.last(torch.softmax(x, -1))
@@ -59,7 +59,9 @@ def test_the_first_wrong_op_is_told_with_its_line_and_is_in_the_report(tmp_path)
         "op": "softmax",
         "direction": "forward",
     }
-    assert first["introduced"] > 64 and first["line"] == f"{path}:{number}" and "torch.softmax(x.half()" in first["source"]
+    assert (
+        first["introduced"] > 64 and first["line"] == f"{path}:{number}" and "torch.softmax(x.half()" in first["source"]
+    )
     assert report.step_comparison.step == 1 and report.step_comparison.unchecked == 0 and report.runs == {}
     assert to_text(report, 100) in told and "runs in float16 though the op table has it in float32" in " ".join(
         told.split()
@@ -71,6 +73,18 @@ def test_a_script_of_one_step_is_compared_in_it_and_null_is_nothing(tmp_path):
     _, told, report, tree = compare(tmp_path, "O2", 1)
     assert tree["first_difference"] is None and report.step_comparison.step == 0
     assert "No operation of step 1 differs between O0 and O2 by more than its dtype explains." in told
+
+
+@pytest.mark.parametrize("baseline", ([], ["--baseline", "O0"]))
+def test_a_variant_is_compared_with_float32_only(baseline, tmp_path):
+    path = tmp_path / "training.py"
+    path.write_text(SCRIPT)
+    done = forked.run(forked.ab, "--first-difference", "new", "--variant", "new: --opt-level O5", *baseline, path, 5)
+    assert done.returncode == (0 if baseline else 1)
+    if baseline:
+        assert "No operation of step 2 differs between O0 and new" in done.stdout
+    else:
+        assert "the baseline computes at O2: pass --baseline O0." in done.stderr
 
 
 def test_a_script_that_fails_is_one_clear_error(tmp_path):

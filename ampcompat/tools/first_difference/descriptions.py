@@ -16,7 +16,7 @@ def described(record, op):
     Args:
         record: the ``StepRecord`` that it belongs to.
     """
-    values = [record.values[index] for index in op.inputs + op.outputs]
+    values = [record.values[index] for index in op.inputs + op.outputs[::-1]]
     return {
         "module": op.place.name,
         "op": op.public_name,

@@ -136,7 +136,8 @@ class ObservedStep(Observer):
         self._store = TensorStore(folder, self._task["limit"])
         tensors = self._modules.tensors()
         if self._is_reference:
-            start = {"random": _random_states(), "scale": self._loss_scale(), "dynamic": self._is_dynamic()}
+            self._check_reference()
+            start = {"random": _random_states(), "scale": self._loss_scale()}
             start["tensors"] = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
             save(start, self._path(START))
         else:
@@ -148,20 +149,26 @@ class ObservedStep(Observer):
         self._recorder = OpRecorder(self._store, self._names, self._modules, tensors, self._is_reference)
         self._recorder.__enter__()
 
-    def _is_dynamic(self):
-        """Return whether the compared run has a dynamic loss scale; its scale is set for this step."""
+    def _check_reference(self):
+        level = None if self._session is None else self._session.policy.opt_level
+        if level not in (None, "O0"):
+            told = "The first difference is that from float32, and the baseline computes at {}: pass --baseline O0."
+            raise AmpError(told.format(level))
+
+    def _level_scale(self):
+        """Return the loss scale that the compared run asks for: a float or ``DYNAMIC``."""
         level = self._task["level"]
-        if level is None:
-            return False
+        if level is None or self._session is None:  # without amp the loss is not scaled
+            return 1.0
         stated = {name: self._stated.get(name) for name in opt_levels.LEVEL_OPTIONS}
         stated.update({name: value for name, value in self._task["initialize"].items() if name in stated})
-        policy = opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1]
-        self._static = policy.loss_scale
-        return policy.loss_scale == opt_levels.DYNAMIC
+        return opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1].loss_scale
 
     def _loss_scale(self):
-        if not self._is_dynamic():
-            return float(getattr(self, "_static", None) or 1.0)
+        """Return the loss scale of both runs; a dynamic one leaves room between the gradients and float16's range."""
+        wanted = self._level_scale()
+        if wanted != opt_levels.DYNAMIC:
+            return float(wanted or 1.0)
         largest = self._maxima.value() if self._maxima is not None else 0.0
         if not largest:
             return FIRST_SCALE
