@@ -17,7 +17,8 @@ LAYERS = """
     tools.memory tools.diagnostics amp sessions
     apex cuda_redirect mmcv
     tools.estimate tools.memory_api tools.forced_levels
-    abtest.packed_numbers abtest.schema abtest.outcomes abtest.report_data abtest.planned_run abtest.row_names
+    abtest.packed_numbers abtest.schema abtest.outcomes abtest.step_comparison abtest.report_data
+    abtest.planned_run abtest.row_names
     abtest.report.number_format abtest.recording abtest.judging
     abtest.report abtest.running abtest
     tools as_apex cli __main__

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpValueError
-from . import schema
+from . import schema, step_comparison
 from .outcomes import Equivalence, Speed
 from .packed_numbers import Numbers, Rows
 from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
+from .step_comparison import OpDifference, StepComparison
 
 SCHEMA = 2
 
@@ -180,6 +181,14 @@ class Report:
     baseline: str = described(TEXT, "the level that the others are compared with", "O0")
     runs: Dict[str, Run] = described(map_of(_RUN), "the levels", factory=dict)
     advice: str = described(TEXT, "which level to take, and remarks on the measurement; one line each", "")
+    first_difference: Optional[OpDifference] = described(
+        optional(step_comparison.DIFFERENCE),
+        "the first operation whose error its dtype does not explain; null without one, and without `step_comparison`",
+        None,
+    )
+    step_comparison: Optional[StepComparison] = described(
+        optional(step_comparison.COMPARISON), "what `--first-difference` has compared", None
+    )
 
     def add(self, level, repeat, run):
         """Put the ``repeat``-th run of a level in its place; those before it that are missing count as interrupted."""
@@ -276,4 +285,6 @@ def write_atomically(path, content):
 
 def documentation():
     """Return the description of the format as Markdown."""
-    return schema.documentation((Report, Run, Speed, Equivalence, schema.Series, Memory, Finding))
+    return schema.documentation(
+        (Report, Run, Speed, Equivalence, schema.Series, Memory, Finding, OpDifference, StepComparison)
+    )

@@ -7,6 +7,7 @@ keeps what was recorded. This process does not import torch.
 import argparse
 import os
 import shlex
+import shutil
 import sys
 import warnings
 import zipfile
@@ -15,12 +16,14 @@ from ..abtest.judging import advice
 from ..abtest.judging.summary import summarize
 from ..abtest.planned_run import PLACEHOLDER
 from ..abtest.report import export, renderer
+from ..abtest.report.text import to_text
 from ..abtest.running.cluster_plan import COMMANDS, write_plan
 from ..abtest.running.subprocess_parent import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .first_difference import compare_step
 from .forecast import STEPS, agreement, print_forecast, run_forecast
 from .live import follow
 from .progress import make_progress
@@ -41,6 +44,8 @@ def ab(arguments):
         report, missing = begin_or_resume(options, command, planned)
     except AmpError as error:
         parser.error(str(error))
+    if options.first_difference:
+        return _first_difference(parser, options, report, planned)
     if options.plan:
         return _plan(parser, options.plan, report, planned)
     kept = len(planned) - len(missing)
@@ -114,6 +119,8 @@ def _parser():
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
+    first = "compare one step with the baseline's op by op, and train nothing: which op is the first to be wrong?"
+    add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     _add_process_options(add)
     add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
@@ -191,6 +198,22 @@ def _forecast(options, command):
     return found
 
 
+def _first_difference(parser, options, report, planned):
+    """Compare one step, print and write what was found, and return the exit code: 0 where nothing is claimed."""
+    progress = make_progress(steps=options.steps, runs=2)
+    try:
+        interrupted = _interruptible(compare_step, options, report, planned, progress)
+        if interrupted is not None:
+            return interrupted
+        print(to_text(report, min(100, max(80, shutil.get_terminal_size((100, 24)).columns))))
+        for path in write_files(options, report):
+            print("wrote {}".format(path), file=sys.stderr)
+    except (AmpError, OSError) as error:
+        print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
+        return ALL_FAILED
+    return 0
+
+
 def _plan(parser, folder, report, planned):
     try:
         write_plan(folder, report, planned)
@@ -236,6 +259,8 @@ def _interruptible(function, *args):
 def _checked_command(parser, options):
     """Check the options and return the script to run with its arguments; exit with one line if something is wrong."""
     _check_combinations(parser, options)
+    if options.first_difference:
+        _check_first_difference(parser, options)
     gate_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
     command = script_command(parser, options)
@@ -266,6 +291,25 @@ def _check_syntax(parser, path):
     except SyntaxError as error:
         told = "{}, line {}: {}: {}: {}".format(path, error.lineno, type(error).__name__, error.msg, error.text or "")
         parser.error(told.rstrip().rstrip(":"))
+
+
+def _check_first_difference(parser, options):
+    """Check what ``--first-difference`` is combined with, and choose the rows."""
+    name = options.first_difference
+    others = "in_process plan resume live find_keep_fp32 forecast levels png csv tensorboard markdown latex launcher"
+    given = ["--" + each.replace("_", "-") for each in others.split() if getattr(options, each)]
+    if given:
+        parser.error("--first-difference compares one step, and trains nothing: leave out {}".format(", ".join(given)))
+    variants = [each for each, _ in ([options.against] if options.against else []) + (options.variants or [])]
+    if name not in variants:
+        try:
+            options.levels = [parse_level(name)]
+        except argparse.ArgumentTypeError as error:
+            names = ", nor a variant: {}".format(", ".join(variants)) if variants else ""
+            parser.error("--first-difference: {}{}".format(error, names))
+    if name == options.baseline or (name == "O0" and options.baseline is None):
+        parser.error("--first-difference {0}: {0} is the baseline; name what to compare with it".format(name))
+    options.control = False
 
 
 def _check_combinations(parser, options):

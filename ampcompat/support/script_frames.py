@@ -13,9 +13,14 @@ _LIBRARIES = (
 )
 
 
+def is_library(path):
+    """Return whether a file of source code is torch's or ampcompat's, or ``contextlib``."""
+    return path.startswith(_LIBRARIES)
+
+
 def script_line():
     """Return ``(file, line)`` of the script's innermost frame, or of the outermost frame if all are libraries'."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -6,7 +6,7 @@ from ..judging.failures import failure
 from ..judging.summary import summarize
 from ..judging.verdict import ACCEPTED, BASELINE
 from ..row_names import are_scripts
-from . import tables
+from . import step_differences, tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
 OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
@@ -27,9 +27,13 @@ def to_text(report, width=100, details=False, summary=None):
     """
     advice = report.advice.splitlines()
     summary = summary or summarize(report)
+    compared = _step_comparison(report, width)
+    if compared and not report.runs:
+        return "\n\n".join([_heading(report, width)] + compared)
     overview = tables.levels([("", report, summary)])._replace(title="")
     blocks = [_heading(report, width)]
     blocks.append("\n".join([_table(overview, width)] + [_sentences([note], width) for note in overview.notes]))
+    blocks += compared
     blocks += [_table(each, width) for each in tables.layers(report)]
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
@@ -69,6 +73,12 @@ def _by_verdict(report, has_reasons=True):
             told = reason if reason.startswith(told) else f"{told}: {reason}"
         found.setdefault(told, []).append(level)
     return ["{} {}".format(", ".join(levels), verdict) for verdict, levels in found.items()]
+
+
+def _step_comparison(report, width):
+    """Return the blocks of what ``--first-difference`` has found."""
+    told = [_sentences(each, width) for each in step_differences.paragraphs(report)]
+    return told + [_table(each, width) for each in step_differences.table(report)]
 
 
 def _heading(report, width):

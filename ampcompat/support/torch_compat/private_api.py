@@ -15,6 +15,7 @@ LOOP = "a loop over the tensors does the same, more slowly"
 NO_MODES = "half products on a CPU are not computed in float32 at O2, O3 and O5"
 NO_TRANSFORM = "nothing to watch out for: a torch without it has no function transforms"
 BROKEN = "ampcompat does not work"
+NO_DIFFERENCE = "`ab --first-difference` ends with an error that names the torch that it needs"
 SKIPPED = "`run --device` skips the row"
 
 
@@ -90,6 +91,9 @@ _AUTOGRAD = (
     )
     + _rows("torch._C._functorch", "peek_interpreter_stack", "no cached casts in transforms", NO_TRANSFORM, "2.13.0")
     + _rows("torch._C", "_current_graph_task_id", "tells passes within passes", "no level for plain scripts", "2.13.0")
+    + _rows("torch._C", "_current_autograd_node", "which forward operation a gradient is of", NO_DIFFERENCE, "2.13.0")
+    + _rows("torch.autograd", "_get_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
+    + _rows("a node of the graph", "_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
     + _rows("torch._C", "_get_tracing_state", "no cached casts in torch.jit.trace", "a traced cast may be a constant")
 )
 _SCALERS = _rows("a GradScaler", "_per_optimizer_states", "trainers read found_inf there", "they fail", "2.13.0")
@@ -286,6 +290,7 @@ def _scheduled():
 _SAMPLES = {
     "torch.nn.Module()": torch.nn.Module,
     "torch.autocast('cpu')": lambda: torch.autocast("cpu"),
+    "a node of the graph": lambda: torch.ones(1, requires_grad=True).exp().grad_fn,
     "a GradScaler": lambda: torch.amp.GradScaler("cpu"),
     "a state of fully_shard": _sharding_state,
     "a ZeroRedundancyOptimizer": _zero_redundancy,

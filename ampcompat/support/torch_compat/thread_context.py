@@ -24,6 +24,22 @@ jit_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
 #: Whether inference mode is on.
 in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
 
+#: The node of the autograd graph whose gradient is computed now (torch 2.2), or None.
+autograd_node = getattr(torch._C, "_current_autograd_node", _never)
+
+
+def _zero():
+    return 0
+
+
+#: The sequence number that this thread's next autograd node gets (torch 1.13).
+next_sequence_number = getattr(torch.autograd, "_get_sequence_nr", _zero)
+
+#: Whether the two above are there.
+HAS_AUTOGRAD_NODES = autograd_node is not _never and next_sequence_number is not _zero
+
+#: The base class of dispatch modes (torch 1.13); ``object`` in torch without them.
+DispatchMode = getattr(getattr(torch.utils, "_python_dispatch", None), "TorchDispatchMode", object)
 #: The base class of function modes (torch 2.0); ``object`` in torch without them.
 FunctionMode = getattr(_overrides, "TorchFunctionMode", object)
 #: The list of active function modes, outermost first.

@@ -1,0 +1,291 @@
+"""Observes a run up to one optimizer step, and records that step; an event source of ``RunOptions(watch=…)``.
+
+The process of the reference writes the step's weights, random states and loss scale before it, and its record after
+it. The other process reads them, so that its step begins with the same weights; then it compares.
+"""
+
+import json
+import os
+import pickle
+import random
+import sys
+
+import torch
+
+from ... import amp, opt_levels
+from ...errors import AmpError
+from ...support.observer import Observer
+from ...support.patching import PatchStack
+from ...support.torch_compat import features
+from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, DispatchMode, autograd_node
+from . import comparison
+from .module_stack import ModuleStack
+from .op_recorder import FunctionNames, OpRecorder
+from .step_record import StepRecord
+from .tensor_store import TensorStore, load, save
+
+#: The environment variable with the task of the process, as JSON: see ``Task``.
+VARIABLE = "AMPCOMPAT_FIRST_DIFFERENCE"
+
+#: The files in the folder of the task.
+START, RECORD = "start.pt", "record.pickle"
+
+#: The loss scale where no gradients are known, and its bounds: gradients as large as 2**-2 of float16's range.
+FIRST_SCALE, LARGEST_SCALE, ROOM = 2.0**10, 2.0**16, 2.0**14
+
+
+class ObservedStep(Observer):
+    """Records one optimizer step, counted from 0.
+
+    Args:
+        task: a dict: ``role``, "reference" or "compared"; ``folder``; ``step``; ``level``, the opt level of the
+            compared run or None; ``initialize``, its options of ``amp.initialize``; ``limit``, the bytes of tensors
+            that are kept.
+    """
+
+    is_watching = False
+
+    def __init__(self, task):
+        if not (HAS_AUTOGRAD_NODES and features.has_function_modes() and features.has_dispatch_modes()):
+            told = "The first difference needs torch 2.2 or newer, which has dispatch modes; this is {}."
+            raise AmpError(told.format(features.version()))
+        self._task = task
+        self._is_reference = task["role"] == "reference"
+        self._modules, self._names = ModuleStack(), FunctionNames()
+        self._patches = PatchStack()
+        self._recorder = self._store = self._maxima = None
+        self._session, self._stated = None, {}
+        self._events, self._kept = [], []
+        self.is_done = False
+
+    def __enter__(self):
+        self._names.__enter__()
+        self._modules.start()
+        self._patches.defer(self._modules.stop)
+        self._patches.set(amp, "_initialize", self._noting(amp._initialize))
+        return self
+
+    def __exit__(self, *error):
+        self._stop()
+        self._patches.undo()
+        self._names.__exit__(*error)
+
+    def _noting(self, initialize):
+        def noted(stated):
+            self._stated = {**stated, **{name: value for name, value in self._stated.items() if value is not None}}
+            return initialize(stated)
+
+        return noted
+
+    # -- what the session and the recorder tell ------------------------------------------------------------------------
+
+    def initialized(self, session, models, optimizers):
+        """Name the modules of the models; begin, if it is the first step that is recorded."""
+        self._session = session
+        self._modules.add_models(models)
+        if self._task["step"] == 0 and self._recorder is None and not self.is_done:
+            self._begin()
+
+    def before_backward(self, backward):
+        """Note where a backward pass begins."""
+        if self._recorder is not None:
+            self._recorder.add_loss(backward.loss)
+
+    def after_backward(self, backward):
+        """Note the gradients, if nothing had to be done to them."""
+        if self._recorder is not None:
+            self._recorder.end_pass()
+
+    def before_step(self, record):
+        """Leave out what an optimizer does."""
+        if self._recorder is not None:
+            self._recorder.end_pass()
+            self._recorder.is_paused = True
+            self._keep_gradients()
+
+    def after_step(self, record):
+        """Go on after an optimizer."""
+        if self._recorder is not None:
+            self._recorder.is_paused = False
+
+    def step_ended(self, next_step):
+        """Begin or end the record; None: the run has ended."""
+        if self._recorder is not None:
+            self._finish()
+        if self._maxima is not None and self._maxima.is_entered:
+            self._maxima.__exit__(None, None, None)
+        if next_step is not None and next_step == self._task["step"]:
+            self._begin()
+        elif next_step is not None and next_step == self._task["step"] - 1 and self._is_reference:
+            self._maxima = GradientMaximum()
+            self._maxima.__enter__()
+
+    def new_events(self):
+        """Return the event of the comparison, once."""
+        events, self._events = self._events, []
+        return events
+
+    # -- the step ------------------------------------------------------------------------------------------------------
+
+    def _path(self, name):
+        return os.path.join(self._task["folder"], name)
+
+    def _begin(self):
+        folder = self._path(self._task["role"])
+        os.makedirs(folder, exist_ok=True)
+        self._store = TensorStore(folder, self._task["limit"])
+        tensors = self._modules.tensors()
+        if self._is_reference:
+            self._check_reference()
+            start = {"random": _random_states(), "scale": self._loss_scale()}
+            start["tensors"] = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+            save(start, self._path(START))
+        else:
+            start = load(self._path(START), map_location="cpu", weights_only=False)
+            _write(tensors, start["tensors"])
+        self._set_scale(start)
+        _set_random_states(start["random"])
+        self._modules.begin_step()
+        self._recorder = OpRecorder(self._store, self._names, self._modules, tensors, self._is_reference)
+        self._recorder.__enter__()
+
+    def _check_reference(self):
+        level = None if self._session is None else self._session.policy.opt_level
+        if level not in (None, "O0"):
+            told = "The first difference is that from float32, and the baseline computes at {}: pass --baseline O0."
+            raise AmpError(told.format(level))
+
+    def _level_scale(self):
+        """Return the loss scale that the compared run asks for: a float or ``DYNAMIC``."""
+        level = self._task["level"]
+        if level is None or self._session is None:  # without amp the loss is not scaled
+            return 1.0
+        stated = {name: self._stated.get(name) for name in opt_levels.LEVEL_OPTIONS}
+        stated.update({name: value for name, value in self._task["initialize"].items() if name in stated})
+        return opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1].loss_scale
+
+    def _loss_scale(self):
+        """Return the loss scale of both runs; a dynamic one leaves room between the gradients and float16's range."""
+        wanted = self._level_scale()
+        if wanted != opt_levels.DYNAMIC:
+            return float(wanted or 1.0)
+        largest = self._maxima.value() if self._maxima is not None else 0.0
+        if not largest:
+            return FIRST_SCALE
+        scale = 1.0
+        while scale < LARGEST_SCALE and scale * 2 * largest <= ROOM:
+            scale *= 2
+        while scale * largest > ROOM and scale > 2.0**-20:
+            scale /= 2
+        return scale
+
+    def _set_scale(self, start):
+        if self._session is None or self._task["level"] is None:
+            return
+        for each in self._session.configurations:
+            for scaler in each.scalers:
+                if self._is_reference or scaler.dynamic:
+                    scaler._loss_scale = start["scale"]
+
+    def _keep_gradients(self):
+        self._kept = [
+            self._store.put(tensor.grad)
+            for tensor in self._modules.tensors().values()
+            if tensor.grad is not None and tensor.grad.layout is torch.strided
+        ]
+
+    def _stop(self):
+        for mode in (self._recorder, self._maxima):
+            if mode is not None and mode.is_entered:
+                mode.__exit__(None, None, None)
+
+    def _finish(self):
+        recorder, self._recorder, self.is_done = self._recorder, None, True
+        recorder.__exit__(None, None, None)
+        if not recorder.losses:  # the script ended before the step
+            return
+        record = StepRecord(recorder.ops, recorder.values, recorder.losses, self._kept, self._store.left_out)
+        if self._is_reference:
+            self._store.flush()
+            with open(self._path(RECORD), "wb") as file:
+                pickle.dump((record, self._store), file)
+            self._events.append({"first_difference": {"ops": len(record.ops)}})
+            return
+        with open(self._path(RECORD), "rb") as file:
+            reference, store = pickle.load(file)
+        with self._without_casts(), torch.no_grad():
+            found = comparison.compare(reference, store, record, self._store, self._rules(), self._low())
+        self._events.append({"first_difference": found})
+
+    def _without_casts(self):
+        return self._session.process_casts.paused() if self._session is not None else torch.no_grad()
+
+    def _low(self):
+        """Return the half dtype of the level, or None."""
+        policy = getattr(self._session, "policy", None)
+        return None if policy is None or policy.opt_level == "O0" else policy.dtypes.low
+
+    def _rules(self):
+        """Return ``{function: rule}`` of the op table where it casts functions, otherwise an empty dict."""
+        rows = getattr(getattr(getattr(self._session, "process_casts", None), "backend", None), "rows", ())
+        return {row.name: row.rule for row in reversed(rows)}
+
+
+class GradientMaximum(DispatchMode):
+    """A dispatch mode that finds the largest absolute value that a backward pass computes, without reading it."""
+
+    def __init__(self):
+        super().__init__()
+        self._largest, self.is_entered = [], False
+
+    def __enter__(self):
+        self.is_entered = True
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.is_entered = False
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Call the operation, and note its largest result in a backward pass."""
+        result = func(*args, **(kwargs or {}))
+        is_strided = isinstance(result, torch.Tensor) and result.layout is torch.strided
+        if is_strided and result.is_floating_point() and result.numel() and autograd_node() is not None:
+            self._largest.append(result.detach().abs().amax().float())
+        return result
+
+    def value(self):
+        """Return the maximum of finite values."""
+        found = [each.item() for each in self._largest]
+        return max([each for each in found if each < float("inf")], default=0.0)
+
+
+def make(recorder, steps):
+    """Return the observer of a run, a context manager; its task is in the environment."""
+    return ObservedStep(json.loads(os.environ[VARIABLE]))
+
+
+def _write(tensors, values):
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            value = values.get(name)
+            if value is not None and value.shape == tensor.shape:
+                tensor.copy_(value)
+
+
+def _random_states():
+    states = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    if "numpy" in sys.modules:
+        states["numpy"] = sys.modules["numpy"].random.get_state()
+    return states
+
+
+def _set_random_states(states):
+    random.setstate(states["python"])
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    if "numpy" in states and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(states["numpy"])

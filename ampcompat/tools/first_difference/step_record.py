@@ -1,0 +1,112 @@
+"""What is known of one training step, operation by operation: plain data, which one process writes and one reads."""
+
+from typing import List, NamedTuple, Optional, Tuple
+
+import torch
+
+from ..forecast.op_calls import OpPlace
+
+#: The names of operations in torch whose public function has another name. A leading "_", "native_" and a trailing
+#: "_backward" are dropped before.
+NAMES = {
+    "softmax_backward_data": "softmax",
+    "log_softmax_backward_data": "log_softmax",
+    "convolution": "conv",
+    "convolution_overrideable": "conv",
+    "batch_norm_legit": "batch_norm",
+    "batch_norm_legit_functional": "batch_norm",
+    "cudnn_batch_norm": "batch_norm",
+    "cudnn_convolution": "conv",
+    "threshold": "relu",
+    "fused_rms_norm": "rms_norm",
+    "nll_loss_forward": "nll_loss",
+    "nll_loss2d_forward": "nll_loss",
+    "embedding_dense": "embedding",
+}
+
+#: Kinds of operations: ``copy`` gives the numbers of its input (casts, views), ``random`` draws numbers, and ``end`` is
+#: none: its inputs are a result of the step, such as a loss.
+COMPUTE, COPY, RANDOM, END = "compute", "copy", "random", "end"
+
+#: Kinds of values: the result of a recorded operation; from before the step; made in the step by what is not recorded.
+RESULT, OUTSIDE, HIDDEN = "result", "outside", "hidden"
+
+
+class Ref(NamedTuple):
+    """Stands for a tensor among the arguments of an operation: the index of its value."""
+
+    index: int
+
+
+class StepValue(NamedTuple):
+    """A tensor at one time. ``param``: ``(model, name)`` of a param or buffer; ``key``: in the ``TensorStore``."""
+
+    index: int
+    kind: str
+    dtype: torch.dtype
+    shape: Tuple[int, ...]
+    device: str
+    param: Optional[Tuple[int, str]]
+    op: Optional[int]
+    key: Optional[Tuple[int, int]]
+
+
+class StepOp(NamedTuple):
+    """One operation of torch, below autograd.
+
+    ``name``: in torch.ops, such as "aten.addmm.default". ``function``: the public function that called it, or the
+    autograd function, "" if unknown. ``line``: (file, line) of the script; in a backward pass those of the forward
+    operation. ``args``, ``kwargs``: with a ``Ref`` in place of each tensor. ``inputs``, ``outputs``: values.
+    """
+
+    index: int
+    name: str
+    kind: str
+    direction: str
+    place: OpPlace
+    module_call: int
+    function: str
+    line: Tuple[str, int]
+    args: tuple
+    kwargs: dict
+    inputs: Tuple[int, ...]
+    outputs: Tuple[int, ...]
+
+    @property
+    def base(self):
+        """The operation's name for the alignment: in-place forms and overloads of one operation have one name."""
+        return base_name(self.name)
+
+    @property
+    def public_name(self):
+        """The name for people: of the function called, otherwise of the operation."""
+        return self.function or readable(self.base)
+
+
+class StepRecord(NamedTuple):
+    """One step.
+
+    ``losses``: the values that backward passes began with. ``gradients``: keys of the params' gradients. ``left_out``:
+    the number of tensors for which there was no room.
+    """
+
+    ops: List[StepOp]
+    values: List[StepValue]
+    losses: List[int]
+    gradients: List[Optional[Tuple[int, int]]]
+    left_out: int
+
+
+def base_name(name):
+    """Return the name of an operation without its library, its overload and the "_" of an in-place form."""
+    packet = name.split(".")[1] if name.count(".") >= 1 else name
+    return packet[:-1] if packet.endswith("_") and not packet.endswith("__") else packet
+
+
+def readable(base):
+    """Return the public name of an operation, as far as it can be told from torch's inner one."""
+    name = base.lstrip("_")
+    name = name[len("native_") :] if name.startswith("native_") else name
+    name = NAMES.get(name, name)
+    name = name[: -len("_backward")] if name.endswith("_backward") else name
+    return NAMES.get(name, name)
