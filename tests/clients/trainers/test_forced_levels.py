@@ -13,6 +13,12 @@ transformers = client_modules.imported_with_apex("transformers", "trainers")
 WEIGHTS = {"O2": torch.float16, "O5": torch.bfloat16}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def first_model(tmp_path_factory):
+    """Make one model first: transformers adds a method to ``torch.nn.Module`` then."""
+    fit(tmp_path_factory.mktemp("first"))
+
+
 def fit(folder):
     """Train a small classifier by the Trainer; return its losses, the float32 weights, and the dtype that it has."""
     torch.manual_seed(0)
