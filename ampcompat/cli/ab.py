@@ -14,12 +14,13 @@ import zipfile
 
 from ..abtest.judging import advice
 from ..abtest.judging.summary import summarize
-from ..abtest.planned_run import PLACEHOLDER
+from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report import export, renderer
 from ..abtest.report.text import to_text
 from ..abtest.running.cluster_plan import COMMANDS, write_plan
 from ..abtest.running.subprocess_parent import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
+from ..tools.check.amp_use import uses_amp
 from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
@@ -157,7 +158,10 @@ def _numbers(text):
 def _add_row_options(add):
     levels = "default: O0,O1,O2,O3; with --variant none"
     add("--levels", type=_levels, metavar="O0,O1,…", help=levels)
-    baseline = "a level or variant to compare the others with; default: O0, without levels the script unchanged"
+    baseline = (
+        "a level or variant to compare the others with, or none: the script unchanged; default: O0 of a script that "
+        "calls amp.initialize, else none"
+    )
     add("--baseline", metavar="NAME", help=baseline)
     variant = (
         "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or "
@@ -267,7 +271,8 @@ def _checked_command(parser, options):
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
     try:
-        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command)
+        has_amp = options.in_process or _uses_amp(command)
+        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)
     except (ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     if not any("python" in row for row in options.rows.values()):  # which may know other syntax
@@ -278,6 +283,12 @@ def _checked_command(parser, options):
         parser.error("--device cannot be combined with --in-process: it applies to processes that are started")
     device_option.check_option(parser, options.device)
     return command
+
+
+def _uses_amp(command):
+    """Return whether the script may call ``amp.initialize``; for a program that is no Python file this is assumed."""
+    path = script_file(command, os.getcwd())
+    return not path.endswith(".py") or uses_amp(path)
 
 
 def _check_syntax(parser, path):

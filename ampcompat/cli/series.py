@@ -37,7 +37,7 @@ def _planned(options, command, level, repeat):
     run_options = {"verbosity": None if options.verbose else 0}
     run_options.update({name: getattr(options, name) for name in ("backend", "dtypes", "diagnose", "memory", "layers")})
     run_options.update(changes.pop("options", {}))
-    if any("script" in each for each in options.rows.values()):
+    if options.baseline == UNCHANGED or any("script" in each for each in options.rows.values()):
         run_options["losses_by_line"] = True
     rest = command[2:] if command[0] == "-m" else command[1:]
     common = PlannedRun(

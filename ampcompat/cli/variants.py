@@ -122,16 +122,17 @@ def parse_against(path):
     return os.path.basename(path), {"script": _checked_script(path), "has_alias": False, "options": {}}
 
 
-def choose_rows(levels, variants, baseline, command=None):
+def choose_rows(levels, variants, baseline, command=None, uses_amp=True):
     """Return ``(rows, baseline)``: what each row changes, by name, the baseline's among them.
 
-    Where other scripts are compared with the ``command``, ``[script, …]``, its own row has the script's name.
+    Where other scripts are compared with the ``command``, ``[script, …]``, its own row has the script's name. The
+    levels of a script without ``amp`` (``uses_amp``) are compared with the script unchanged, also named "none".
 
     Raises:
         ValueError, argparse.ArgumentTypeError: two rows have one name, or the baseline is neither a row nor a level.
     """
     levels = ([] if variants else ["O0", "O1", "O2", "O3"]) if levels is None else levels
-    baseline = baseline or ("O0" if levels else UNCHANGED)
+    baseline = UNCHANGED if baseline == "none" else baseline or ("O0" if levels and uses_amp else UNCHANGED)
     names = levels + [name for name, _ in variants]
     twice = [name for name in names if names.count(name) > 1 or name == UNCHANGED]
     if twice:

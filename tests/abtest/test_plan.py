@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
     """Return the folder of a plan of O0 with its control, O1 and a variant, whose runs are made."""
     monkeypatch.setattr(cluster_plan, "run_process", made)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "training.py").write_text("print('training')\n")
+    (tmp_path / "training.py").write_text("import apex.amp\n")
     options = ["--plan", "runs of it", "--levels", "O0,O1", "--variant", "my own: --opt-level O1 loss_scale=8"]
     assert ab_command.ab(options + ["training.py", "--lr", "0.1"]) == 0
     return str(tmp_path / "runs of it")

@@ -59,7 +59,7 @@ def begun(monkeypatch):
 @pytest.fixture
 def script(tmp_path):
     """Return the path of a script that exists."""
-    (tmp_path / "training.py").write_text("print('training')\n")
+    (tmp_path / "training.py").write_text("import apex.amp\n")
     return str(tmp_path / "training.py")
 
 
@@ -237,7 +237,7 @@ def test_where_scripts_are_compared_the_row_of_the_script_has_its_name(command, 
 
 def test_a_file_of_version_0_2_is_resumed_though_its_baseline_had_another_name(begun, script, tmp_path):
     saved, other = tmp_path / "report.json", tmp_path / "new.py"
-    other.write_text("print('training')\n")
+    other.write_text("print('another')\n")
     command = ["--resume", str(saved), "--against", str(other), script]
     assert ab_command.ab(command) == 0 and len(begun) == 3
     report = Report.load(str(saved))

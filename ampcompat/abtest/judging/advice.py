@@ -3,7 +3,7 @@
 from ..outcomes import Speed
 from ..report.number_format import milliseconds, percent, seconds
 from ..row_names import are_scripts, name_of
-from . import equivalence, time_to_target
+from . import equivalence, time_to_target, unchanged
 from .summary import MIN_TIMED, emulates_half, find_rounds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
@@ -40,6 +40,7 @@ def advise(report):
         report.runs[level].equivalence = equivalences.get(level)
         report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
     told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
+    told += [each for each in (unchanged.tell(report),) if each]
     first = " ".join(told + _warnings(report, rows))
     report.advice = "\n".join([first] + _remarks(report, rows))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Dict, Optional, Tuple
 
-from . import curves, time_to_target
+from . import curves, time_to_target, unchanged
 from .failures import nonfinite_starts
 from .speed import speeds
 from .verdict import Verdict, judge
@@ -85,12 +85,14 @@ def summarize(report):
     """Return ``{level: LevelSummary}`` of a report."""
     verdicts, baseline = judge(report), report.runs.get(report.baseline)
     shared = max([1 + len(run.repeats) for run in report.runs.values() if run is not baseline], default=None)
-    known, found = find_speeds(report), {}
+    known, found, peak = find_speeds(report), {}, _peak_of_baseline(report)
     for level, run in report.runs.items():
         row = _row(level, run, verdicts[level], shared)
         row.speed, row.interval = (known[level].ratio, known[level].interval) if level in known else (None, None)
-        if baseline is not None and row.peak is not None and baseline.memory.peak_total is not None:
-            row.saved = baseline.memory.peak_total - row.peak
+        if level == report.baseline:
+            row.peak = peak
+        if row.peak is not None and peak is not None:
+            row.saved = peak - row.peak
         if baseline is not None:
             runs, references = ([each] + each.repeats for each in (run, baseline))
             row.to_target = time_to_target.measure(
@@ -104,6 +106,14 @@ def summarize(report):
                 ending.end = whole + difference.gap if math.isfinite(difference.gap) else ending.end
         found[level] = row
     return found
+
+
+def _peak_of_baseline(report):
+    """Return the baseline's peak memory; of a script unchanged, which is not measured, that of an equal O0."""
+    baseline = report.runs.get(report.baseline)
+    if baseline is not None and baseline.memory.peak_total is None and unchanged.is_equal(report):
+        return report.runs[unchanged.FLOAT32].memory.peak_total
+    return None if baseline is None else baseline.memory.peak_total
 
 
 def emulates_half(report):

@@ -70,7 +70,7 @@ class PlainTraining:
         self._loss_ids = {}  # (file, line) -> loss_id
         self._optimizers = weakref.WeakKeyDictionary()  # optimizer -> PlainOptimizer
         self._scaled = deque(maxlen=16)  # (weak reference to the scaled loss, the loss, its GradScaler)
-        self._is_in_backward = False
+        self._is_in_backward = self._casts_itself = False
         self._step, self._passes, self._stepped = 0, {}, []  # in this step: loss_id -> optimizer steps before it
 
     def number(self):
@@ -85,6 +85,7 @@ class PlainTraining:
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
         patches.redirect(torch.autograd.backward, self._backward)  # sessions replace the attribute meanwhile
         patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        patches.set(torch.autocast, "__enter__", self._entered(torch.autocast.__enter__))
         patches.set(scaler, "scale", self._scale(scaler.scale))
         patches.set(scaler, "step", self._scaler_step(scaler.step))
         patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
@@ -111,6 +112,18 @@ class PlainTraining:
         def watched(optimizer, *args, **kwargs):
             make(optimizer, *args, **kwargs)
             self._optimizers.setdefault(optimizer, PlainOptimizer())
+
+        return watched
+
+    def _entered(self, enter):
+        @functools.wraps(enter)
+        def watched(region):
+            result = enter(region)
+            if not self._casts_itself and not _is_amp_in_use() and region._enabled:
+                self._casts_itself = True
+                told = "torch.autocast in {}:{}".format(*script_line())
+                self._recorder.record({"environment": {"casts_itself": told}})
+            return result
 
         return watched
 

@@ -1,0 +1,48 @@
+"""Whether O0, beside a script that is run unchanged, trains as it does, bit for bit."""
+
+import math
+
+from ..row_names import UNCHANGED
+
+#: The row of float32 throughout.
+FLOAT32 = "O0"
+
+
+def is_equal(report):
+    """Return whether O0 has every loss of the script unchanged, bit for bit; None where this is not known."""
+    found = _first_difference(report)
+    return None if found is None else found == ()
+
+
+def tell(report):
+    """Return in one sentence how O0 compares with the script unchanged; None where the report lacks one of them."""
+    found = _first_difference(report)
+    if found is None:
+        return None
+    if not found:
+        steps = len(report.runs[FLOAT32].step_seconds)
+        return "O0 has the losses of the script unchanged, bit for bit, in all of {} steps.".format(steps)
+    told = "O0 differs from the script unchanged from step {} on ({!r} against {!r}): ".format(*found)
+    places = report.environment.get("casts_itself")
+    if places:
+        return told + "the script casts by itself ({}), and O0 computes in float32.".format(places)
+    return told + "the script does not repeat itself on this machine, or depends on what runs before it."
+
+
+def _first_difference(report):
+    """Return (step, loss at O0, loss unchanged) of the first that differ, () if none does, None if unknown."""
+    if report.baseline != UNCHANGED or FLOAT32 not in report.runs or UNCHANGED not in report.runs:
+        return None
+    one, other = report.runs[FLOAT32], report.runs[UNCHANGED]
+    if one.identity.get("script") != other.identity.get("script") or not one.step_seconds or not other.step_seconds:
+        return None
+    if "failed" in (one.status, other.status) or "interrupted" in (one.status, other.status):
+        return None
+    for mine, plain in zip(one.loss, other.loss):
+        if tuple(mine[:2]) != tuple(plain[:2]) or not _same(mine[2], plain[2]):
+            return mine[0], mine[2], plain[2]
+    return () if len(one.loss) == len(other.loss) else (min(len(one.loss), len(other.loss)), None, None)
+
+
+def _same(one, other):
+    return one == other or (math.isnan(one) and math.isnan(other))

@@ -1,0 +1,93 @@
+"""``ab`` on scripts without Apex: the baseline is the script unchanged, and O0 beside it is bit-equal."""
+
+import math
+
+import pytest
+
+from ampcompat.abtest import Report
+from ampcompat.abtest.judging import unchanged
+from ampcompat.abtest.judging.summary import summarize
+from ampcompat.abtest.report_data import Memory, Run
+from ampcompat.cli import main, variants
+from ampcompat.tools.check.amp_use import uses_amp
+from ampcompat.tools.forced_levels.forced_level import is_supported
+
+PLAIN = """
+import torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(6):
+    inputs = torch.randn(32, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=CASTS):
+        loss = (model(inputs).float() - inputs.sum(1, keepdim=True)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+@pytest.mark.parametrize("casts", [False, True])
+def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts):
+    script, file = tmp_path / "train.py", tmp_path / "report.json"
+    script.write_text(PLAIN.replace("CASTS", str(casts)))
+    options = ["--no-control", "--timing-steps", "0", "--no-memory", "--no-diagnose", "--json", str(file)]
+    assert main(["ab", "--levels", "O0", *options, str(script)]) == 0
+    report = Report.load(file)
+    assert (report.baseline, list(report.runs)) == ("unchanged", ["unchanged", "O0"])
+    assert unchanged.is_equal(report) is not casts
+    told = f"torch.autocast in {script}:7" if casts else "O0 has the losses of the script unchanged, bit for bit"
+    assert told in report.advice
+
+
+def made(losses, o0=None, **fields):
+    runs = {"unchanged": losses, "O0": losses if o0 is None else o0}
+    made = {name: Run(loss=[(i, 0, each) for i, each in enumerate(row)]) for name, row in runs.items()}
+    for run in made.values():
+        run.step_seconds = [0.1] * len(run.loss)
+    made["O0"].memory = Memory(peak_total=4096)
+    return Report(baseline="unchanged", runs=made, **fields)
+
+
+def test_the_last_bit_of_a_loss_counts_and_a_run_that_is_shorter_differs():
+    assert "bit for bit, in all of 2 steps" in unchanged.tell(made([2.0, math.nan]))
+    assert "from step 1 on (1.0000000000000002 against 1.0)" in unchanged.tell(made([2.0, 1.0], [2.0, 1.0 + 2.0**-52]))
+    assert "does not repeat itself" in unchanged.tell(made([2.0, 1.0], [2.0]))
+    assert unchanged.tell(Report(runs={"O0": Run()})) is None
+
+
+def test_the_baseline_has_the_memory_of_an_equal_o0_and_none_else():
+    assert summarize(made([2.0, 1.0]))["unchanged"].peak == 4096
+    assert summarize(made([2.0, 1.0], [2.0, 1.5]))["unchanged"].peak is None
+
+
+def test_levels_of_a_script_without_amp_are_compared_with_the_script_unchanged():
+    rows, baseline = variants.choose_rows(["O1"], [], None, uses_amp=False)
+    assert (list(rows), baseline) == (["unchanged", "O1"], "unchanged")
+    assert variants.choose_rows(["O1"], [], "none") == (rows, baseline)
+    assert variants.choose_rows(["O1"], [], "O0", uses_amp=False)[1] == "O0"
+
+
+@pytest.mark.parametrize(
+    "source, beside, used",
+    [
+        ("import torch\nfrom torch.cuda import amp\n", {}, False),
+        ("from apex import amp\n", {}, True),
+        ("from ampcompat import amp\n", {}, True),
+        ("import apex\napex.amp.initialize()\n", {}, True),
+        ("from apex.normalization import FusedLayerNorm\n", {}, False),
+        ("from engine.loop import fit\n", {"engine/loop.py": "from apex import amp\n"}, True),
+        (
+            "import engine\n",
+            {"engine/__init__.py": "from . import loop\n", "engine/loop.py": "import ampcompat\n"},
+            True,
+        ),
+        ("import engine\n", {"engine/__init__.py": "", "other.py": "from apex import amp\n"}, False),
+        ("def\n", {}, True),
+    ],
+)
+def test_amp_is_found_in_the_script_and_in_what_it_imports_of_its_own(tmp_path, source, beside, used):
+    for name, text in dict(beside, **{"train.py": source}).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert uses_amp(tmp_path / "train.py") is used
