@@ -16,7 +16,7 @@ BLOCK = 1 << 22
 
 
 def count(first, step):
-    """Return (finite values, those that are not restored bit for bit, ties that 16 bits cannot tell apart, NaN lost)."""
+    """Return (finite values, those not restored bit for bit, ties that 16 bits cannot tell apart, NaN lost)."""
     last = min(first + BLOCK * step, 2**31)
     values = torch.arange(first, last, step, dtype=torch.int64).to(torch.int32).view(torch.float32)
     weights = values.to(torch.bfloat16).view(torch.int16)
@@ -40,10 +40,10 @@ def main():
     for first in range(-(2**31), 2**31, BLOCK * step):
         totals = [total + more for total, more in zip(totals, count(first, step))]
     print(f"torch {torch.__version__}, every {step}. bit pattern, {time.perf_counter() - began:.0f} s")
-    print("finite values tried                {:>14,}".format(totals[0]))
-    print("not restored bit for bit           {:>14,}".format(totals[1]))
-    print("would differ with 16 bits alone    {:>14,}".format(totals[2]))
-    print("NaN that became a number           {:>14,}".format(totals[3]))
+    print(f"finite values tried                {totals[0]:>14,}")
+    print(f"not restored bit for bit           {totals[1]:>14,}")
+    print(f"would differ with 16 bits alone    {totals[2]:>14,}")
+    print(f"NaN that became a number           {totals[3]:>14,}")
 
 
 if __name__ == "__main__":

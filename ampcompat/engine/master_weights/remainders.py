@@ -26,8 +26,8 @@ _TIE = 1 << 15
 class Ties:
     """Which elements of a 1-D tensor have the remainder +2**15: their indices, or one bit for each element.
 
-    Indices are kept where they are fewer bytes. Counting them waits for the device, so on other devices than a CPU there
-    are bits: 1/8 byte for each element.
+    Indices are kept where they are fewer bytes. Counting them waits for the device, so on other devices than a CPU
+    there are bits: 1/8 byte for each element.
 
     Args:
         size: the number of elements.
