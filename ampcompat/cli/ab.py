@@ -211,9 +211,9 @@ def _first_difference(parser, options, report, planned):
             return interrupted
         print(to_text(report, min(100, max(80, shutil.get_terminal_size((100, 24)).columns))))
         for path in write_files(options, report):
-            print("wrote {}".format(path), file=sys.stderr)
+            print(f"wrote {path}", file=sys.stderr)
     except (AmpError, OSError) as error:
-        print("{}: error: {}".format(parser.prog, error), file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return ALL_FAILED
     return 0
 
@@ -317,9 +317,9 @@ def _check_first_difference(parser, options):
             options.levels = [parse_level(name)]
         except argparse.ArgumentTypeError as error:
             names = ", nor a variant: {}".format(", ".join(variants)) if variants else ""
-            parser.error("--first-difference: {}{}".format(error, names))
+            parser.error(f"--first-difference: {error}{names}")
     if name == options.baseline or (name == "O0" and options.baseline is None):
-        parser.error("--first-difference {0}: {0} is the baseline; name what to compare with it".format(name))
+        parser.error(f"--first-difference {name}: {name} is the baseline; name what to compare with it")
     options.control = False
 
 

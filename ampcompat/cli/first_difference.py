@@ -75,7 +75,7 @@ def _record(options, planned, compared, role, folder, step, progress, report):
         progress.update(label, event)
         found.extend([event["first_difference"]] if event and "first_difference" in event else [])
 
-    label = "{}, step {}".format(planned.level, step + 1)
+    label = f"{planned.level}, step {step + 1}"
     progress.begin(label)
     try:
         child.run_to_end(on_event)
@@ -93,5 +93,5 @@ def _failure(level, child, step):
     told = child.run.error if child.run.status == "failed" else None
     kind = AmpError if told and told not in NOTHING_TO_RECORD else _TooShort
     told = told or "it ended after {} optimizer step{}".format(steps, "" if steps == 1 else "s")
-    head = "{} has no step {} to compare: {}".format(level, step + 1, told)
+    head = f"{level} has no step {step + 1} to compare: {told}"
     return kind("\n".join(filter(None, [child.output.strip(), head])))

@@ -21,11 +21,11 @@ def tell(report):
         return None
     if not found:
         steps = len(report.runs[FLOAT32].step_seconds)
-        return "O0 has the losses of the script unchanged, bit for bit, in all of {} steps.".format(steps)
+        return f"O0 has the losses of the script unchanged, bit for bit, in all of {steps} steps."
     told = "O0 differs from the script unchanged from step {} on ({!r} against {!r}): ".format(*found)
     places = report.environment.get("casts_itself")
     if places:
-        return told + "the script casts by itself ({}), and O0 computes in float32.".format(places)
+        return told + f"the script casts by itself ({places}), and O0 computes in float32."
     return told + "the script does not repeat itself on this machine, or depends on what runs before it."
 
 

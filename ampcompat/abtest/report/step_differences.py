@@ -12,29 +12,26 @@ def paragraphs(report):
         return []
     told = [_first(report.first_difference, compared)]
     if compared.parted is not None:
-        told.append(["The two steps part at {}: {}.".format(_place(compared.parted), compared.parted.told)])
+        told.append([f"The two steps part at {_place(compared.parted)}: {compared.parted.told}."])
     told[-1].append(_counts(compared))
     return told
 
 
 def _first(first, compared):
-    rows = "{} and {}".format(compared.baseline, compared.row)
+    rows = f"{compared.baseline} and {compared.row}"
     if first is None:
-        return ["No operation of step {} differs between {} by more than its dtype explains.".format(
-            compared.step + 1, rows)]  # fmt: skip
+        number = compared.step + 1
+        return [f"No operation of step {number} differs between {rows} by more than its dtype explains."]
     lines = [
-        "The first difference between {} that a dtype does not explain is at {}: {}.".format(
-            rows, _place(first), _what(first)
-        )
+        f"The first difference between {rows} that a dtype does not explain is at {_place(first)}: {_what(first)}."
     ]
     if first.line:
         lines.append("    {}{}".format(first.line, "    " + first.source if first.source else ""))
-    shown = ", ".join("{} {}".format(_shape(shape), dtype) for shape, dtype in zip(first.shapes, first.dtypes))
-    lines.append("    {}: {}".format(first.kernel, shown))
+    shown = ", ".join(f"{_shape(shape)} {dtype}" for shape, dtype in zip(first.shapes, first.dtypes))
+    lines.append(f"    {first.kernel}: {shown}")
+    own, inherited = _number(first.introduced), _number(first.inherited)
     lines.append(
-        "    On the baseline's inputs its error is {} eps of {}; its inputs add {} eps.".format(
-            _number(first.introduced), first.unit, _number(first.inherited)
-        )
+        f"    On the baseline's inputs its error is {own} eps of {first.unit}; its inputs add {inherited} eps."
     )
     return lines
 
@@ -45,18 +42,20 @@ def _what(first):
 
 def _place(op):
     where = "outside the model" if op.module is None else "in {}".format(op.module or "the model itself")
-    call = ", call {}".format(op.call + 1) if op.call else ""
+    call = f", call {op.call + 1}" if op.call else ""
     return "{}{} {}{}".format("the gradient of " if op.direction == "backward" else "", op.op, where, call)
 
 
 def _counts(compared):
-    told = "{} operations of step {} were repeated on the inputs of {}".format(
-        compared.checked, compared.step + 1, compared.baseline
+    told = (
+        f"{compared.checked} operations of step {compared.step + 1} were repeated on the inputs of {compared.baseline}"
     )
     if compared.unchecked:
-        told += "; {} could not be".format(compared.unchecked)
+        told += f"; {compared.unchecked} could not be"
     if compared.left_out:
-        told += "; {} tensors were left out for lack of room".format(compared.left_out)
+        told += (
+            f"; {compared.left_out} tensors were left out, since they are larger than the limit of the temporary folder"
+        )
     return told + "."
 
 
@@ -88,4 +87,4 @@ def _shape(shape):
 def _number(value):
     if not math.isfinite(value):
         return repr(value)
-    return "{:.2g}".format(value) if value < 100 else "{:.0f}".format(value)
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"

@@ -84,7 +84,7 @@ class _Comparison:
         if not self._have_equal_shapes(op, partner):
             ours = shapes_of(self._compared, op.inputs + op.outputs)
             others = shapes_of(self._reference, partner.inputs + partner.outputs)
-            self._part(op, "{} has {} where the baseline has {}".format(op.public_name, ours, others))
+            self._part(op, f"{op.public_name} has {ours} where the baseline has {others}")
             self._unchecked += 1
             for index in op.outputs:
                 self._shadows.put(index, None)
@@ -162,7 +162,7 @@ class _Comparison:
                 dtype, limit = self._explained(shadow, ours, others, expected)
                 if in_units(shadow.own, expected, dtype, self._low) <= limit:
                     return True
-                told = "its results are less precise than {} explains".format(dtype_name(dtype))
+                told = f"its results are less precise than {dtype_name(dtype)} explains"
         if is_other_data and not ours and not others:
             self._part(op, descriptions.OTHER_DATA.format(op.public_name))
             return False

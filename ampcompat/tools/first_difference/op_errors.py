@@ -113,11 +113,11 @@ class OpErrors:
         if not is_finite([each.own for each in self._found]) and is_finite([each.expected for each in self._found]):
             return descriptions.OVERFLOW
         if has_half and self._largest("own", "ideal", self._dtype) > KERNEL:
-            return "its kernel for {} is less precise than the dtype".format(descriptions.dtype_name(self._dtype))
+            return f"its kernel for {descriptions.dtype_name(self._dtype)} is less precise than the dtype"
         is_meant_wide = rule == expansion.FLOAT and any(map(is_half, dtypes))
         if is_meant_wide and self._largest("own", "expected", torch.float32) > SAME:
             name = descriptions.dtype_name(self._dtype)
-            return "{} {} though the op table has it in float32".format(descriptions.RUNS_IN, name)
+            return f"{descriptions.RUNS_IN} {name} though the op table has it in float32"
         return None
 
     def _largest(self, name, other, dtype):

@@ -148,7 +148,7 @@ class OpRecorder(DispatchMode):
             self._fresh.remove((number, name))
             module, _, own_name = name.rpartition(".")
             index, place = self._index(gradient), OpPlace(number, module)
-            kernel = "aten.gradient_of_{}.end".format(own_name)
+            kernel = f"aten.gradient_of_{own_name}.end"
             line = self._lines.get(place, ("", 0))
             op = StepOp(len(self.ops), kernel, END, "backward", place, 0, "", line, (Ref(index),), {}, (index,), ())
             self.ops.append(op)

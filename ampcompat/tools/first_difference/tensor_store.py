@@ -61,4 +61,4 @@ class TensorStore:
         return self._loaded[chunk][place]
 
     def _path(self, chunk):
-        return os.path.join(self._folder, "tensors-{}.pt".format(chunk))
+        return os.path.join(self._folder, f"tensors-{chunk}.pt")
