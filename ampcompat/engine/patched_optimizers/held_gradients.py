@@ -38,10 +38,17 @@ class Unscaled(NamedTuple):
     """True gradients, or none."""
 
 
+class NumberedLoss(NamedTuple):
+    """A loss: its ``LossScaler``, and the ``loss_id`` that ``amp.scale_loss`` got; None of a loss without a block."""
+
+    scaler: Any
+    loss_id: Any
+
+
 class Scaled(NamedTuple):
     """Gradients multiplied by ``scale``: a float, or a tensor of shape ().
 
-    ``loss`` is the ``(LossScaler, loss_id)`` of the pass; None leaves the overflow check to the loss of a later pass.
+    ``loss`` is the ``NumberedLoss`` of the pass; None leaves the overflow check to the loss of a later pass.
     """
 
     scale: Any
@@ -108,16 +115,16 @@ class HeldGradients:
                 them.
 
         Returns:
-            ``(LossScaler, loss_id)`` of the loss whose gradients were unscaled; None if none were.
+            The ``NumberedLoss`` whose gradients were unscaled; None if none were.
         """
         if not self.are_delayed():
             return None
         delayed_scale, loss = self.state
-        loss = loss or (scaler, None)
-        if loss[0] is scaler and is_same(scale, delayed_scale):
+        loss = loss or NumberedLoss(scaler, None)
+        if loss.scaler is scaler and is_same(scale, delayed_scale):
             self._own_with_gradient(seen)
             return None
-        self.leave(loss[0], delayed_scale, unscaled)
+        self.leave(loss.scaler, delayed_scale, unscaled)
         return loss
 
     def enter(self, scaler, scale, seen, are_local=False):

@@ -9,6 +9,7 @@ from ...errors import AmpError
 from ...support import tensor_lists
 from ..loss_scaling.overflow import check_overflow, defer_check
 from ..loss_scaling.scaler import is_one
+from ..patched_optimizers.held_gradients import NumberedLoss
 from ..patched_optimizers.step import client_method
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
@@ -107,9 +108,9 @@ class BackwardPass:
             if loss is not None:
                 self._ddp_wrappers.move_to_masters([record])
                 delayed.setdefault(loss, []).append(record)
-        for (scaler, loss_id), of_loss in delayed.items():
-            if scaler is not self.scaler:
-                (defer_check if are_local else check_overflow)(scaler, loss_id, of_loss)
+        for loss, of_loss in delayed.items():
+            if loss.scaler is not self.scaler:
+                (defer_check if are_local else check_overflow)(loss.scaler, loss.loss_id, of_loss)
         for record, prepare in zip(records, by_client):
             if prepare is None:
                 record.gradients.enter(self.scaler, self.scale, seen, are_local)
@@ -161,8 +162,9 @@ class BackwardPass:
             else:
                 self.scaler.clear_overflow_state(earlier)
         elif self.delay_unscale or is_unreduced:
+            loss = NumberedLoss(self.scaler, self.loss_id)
             for record in records:
-                record.gradients.leave_scaled(self.scale, None if is_unreduced else (self.scaler, self.loss_id))
+                record.gradients.leave_scaled(self.scale, None if is_unreduced else loss)
             self._ddp_wrappers.record_unreduced(self.records, stay=True)
         else:
             self._unscale(records)
