@@ -162,8 +162,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "delayed overflow charged to the next loss",
         "HeldGradients.unscale_delayed",
-        "loss = loss or (scaler, None)",
-        "loss = (scaler, None)",
+        "loss = loss or NumberedLoss(scaler, None)",
+        "loss = NumberedLoss(scaler, None)",
         DELAYED,
     ),
     Fault(
