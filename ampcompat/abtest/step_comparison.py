@@ -39,8 +39,8 @@ class StepComparison:
     row: str = described(TEXT, "the level or variant", "")
     step: int = described(COUNT, "the number of the optimizer step, from 0", 1)
     checked: int = described(COUNT, "operations that were repeated on the baseline's inputs", 0)
-    unchecked: int = described(COUNT, "operations that could not be: other shapes, or no room for their tensors", 0)
-    left_out: int = described(COUNT, "tensors for which there was no room", 0)
+    unchecked: int = described(COUNT, "operations that could not be: other shapes, or tensors that were left out", 0)
+    left_out: int = described(COUNT, "tensors beyond the limit of the temporary folder", 0)
     parted: Optional[OpDifference] = described(
         optional(_DIFFERENCE), "the first operation that only one of the two has, or with other shapes or data", None
     )

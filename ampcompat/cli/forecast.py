@@ -67,7 +67,7 @@ def _parser():
     add("--steps", type=whole_number(2), default=STEPS, metavar="N", help="optimizer steps to observe; default: 50")
     add("--json", type=writable_file, metavar="FILE", help="write the forecast as JSON")
     add("--html", type=writable_file, metavar="FILE", help="write a page with a map of modules and levels")
-    add("--details", action="store_true", help="print all findings, and how much room each module has")
+    add("--details", action="store_true", help="print all findings, and the margin of each module")
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     add("--verbose", action="store_true", help="print the script's output")

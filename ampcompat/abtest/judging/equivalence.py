@@ -95,12 +95,12 @@ def of(difference, tolerance):
     return Equivalence(NOT_SHOWN, value, (low, high), seeds, _seeds_needed(seeds, deviation, tolerance - abs(value)))
 
 
-def _seeds_needed(seeds, deviation, room):
-    """Return the least number of seeds, from 3 up, whose interval has half the width ``room``; None where none does."""
-    if room <= 0.0:
+def _seeds_needed(seeds, deviation, margin):
+    """Return the least number of seeds, from 3 up, whose interval is at most ``margin`` to each side; or None."""
+    if margin <= 0.0:
         return None
     most = range(max(3, seeds), MOST_SEEDS)
-    return next((count for count in most if t_quantile(count - 1) * deviation <= room * math.sqrt(count)), None)
+    return next((count for count in most if t_quantile(count - 1) * deviation <= margin * math.sqrt(count)), None)
 
 
 def tell(name, found, tolerance):

@@ -31,7 +31,7 @@ VARIABLE = "AMPCOMPAT_FIRST_DIFFERENCE"
 START, RECORD = "start.pt", "record.pickle"
 
 #: The loss scale where no gradients are known, and its bounds: gradients as large as 2**-2 of float16's range.
-FIRST_SCALE, LARGEST_SCALE, ROOM = 2.0**10, 2.0**16, 2.0**14
+FIRST_SCALE, LARGEST_SCALE, SCALED_LIMIT = 2.0**10, 2.0**16, 2.0**14
 
 
 class ObservedStep(Observer):
@@ -165,7 +165,7 @@ class ObservedStep(Observer):
         return opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1].loss_scale
 
     def _loss_scale(self):
-        """Return the loss scale of both runs; a dynamic one leaves room between the gradients and float16's range."""
+        """Return the loss scale of both runs; a dynamic one keeps gradients far from the end of float16's range."""
         wanted = self._level_scale()
         if wanted != opt_levels.DYNAMIC:
             return float(wanted or 1.0)
@@ -173,9 +173,9 @@ class ObservedStep(Observer):
         if not largest:
             return FIRST_SCALE
         scale = 1.0
-        while scale < LARGEST_SCALE and scale * 2 * largest <= ROOM:
+        while scale < LARGEST_SCALE and scale * 2 * largest <= SCALED_LIMIT:
             scale *= 2
-        while scale * largest > ROOM and scale > 2.0**-20:
+        while scale * largest > SCALED_LIMIT and scale > 2.0**-20:
             scale /= 2
         return scale
 

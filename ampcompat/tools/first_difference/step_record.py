@@ -87,7 +87,7 @@ class StepRecord(NamedTuple):
     """One step.
 
     ``losses``: the values that backward passes began with. ``gradients``: keys of the params' gradients. ``left_out``:
-    the number of tensors for which there was no room.
+    the number of tensors beyond the limit of the temporary folder.
     """
 
     ops: List[StepOp]
