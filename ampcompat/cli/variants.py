@@ -42,6 +42,7 @@ INITIALIZE = {
     "raise_on_max_skips": _boolean,
     "diagnose": _boolean,
     "free_half_grads": _boolean,
+    "store_param_remainders": _boolean,
     "allow_half_model": _boolean,
     "process_group": _boolean,
     "loss_scale": _number_or_dynamic,

@@ -20,6 +20,7 @@ class Configuration:
         self.notices = Notices(verbosity)
         self.options = request.fixed_options()
         self.shows_half_gradients = not request.free_half_grads
+        self.stores_remainders = request.store_param_remainders
         self.records = WeakList()  # the ``OptimizerRecord`` of each of its optimizers
 
     def add_losses(self, request):

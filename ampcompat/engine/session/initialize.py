@@ -12,7 +12,7 @@ from ...errors import AmpError, AmpValueError
 from ...support.patching import PatchStack
 from ..master_weights import zero_redundancy
 from ..models import forward, fsdp, state_dict, weights
-from ..patched_optimizers import step
+from ..patched_optimizers import chunked_step, step
 from ..patched_optimizers.amp_stash import STASH
 from ..patched_optimizers.record import OptimizerRecord, record_of
 from . import process_state
@@ -52,6 +52,8 @@ def make_plan(request, session):
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
     _check_models(models, session, policy, request.allow_half_model or process_state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizers, policy)
+    for optimizer in optimizers if request.store_param_remainders else ():
+        chunked_step.check(optimizer)
     return Plan(models, grown, optimizers)
 
 

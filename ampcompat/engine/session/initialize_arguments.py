@@ -8,6 +8,7 @@ from ... import opt_levels
 from ...errors import AmpTypeError, AmpValueError
 from ..loss_scaling.process_group import checked_group
 from ..loss_scaling.scaler import LossScaler
+from ..master_weights.stored_masters import check_policy as check_remainders
 from . import process_state
 
 
@@ -25,6 +26,7 @@ class Request(NamedTuple):
     skip_limit: tuple
     diagnose: bool
     free_half_grads: bool
+    store_param_remainders: bool
     allow_half_model: bool
 
     def make_scalers(self):
@@ -39,7 +41,7 @@ class Request(NamedTuple):
         options = {_KEYWORDS.get(name, name): value for name, value in self.scaler_options.items()}
         layers = [layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32]
         kept = dict(keep_fp32=layers, cast_model_outputs=self.cast_model_outputs, free_half_grads=self.free_half_grads)
-        return dict(options, **kept)
+        return dict(options, store_param_remainders=self.store_param_remainders, **kept)
 
     @property
     def output_dtype(self):
@@ -84,6 +86,7 @@ def make_request(stated, command_line, dtypes=None):
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
         free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
+        store_param_remainders=_stores_remainders(stated, defaults, policy),
         allow_half_model=_checked_switch("allow_half_model", stated["allow_half_model"]),
     )
 
@@ -127,6 +130,16 @@ def _checked_switch(name, value):
     if not isinstance(value, bool):
         raise AmpTypeError(f"{name} must be True or False, not {value!r}.")
     return value
+
+
+def _stores_remainders(stated, defaults, policy):
+    """Return the option ``store_param_remainders``: False where the command line has chosen another level."""
+    if not _checked_switch("store_param_remainders", stated["store_param_remainders"]):
+        return False
+    if defaults.opt_level != stated["opt_level"] and "store_param_remainders" not in process_state.initialize_options:
+        return False
+    check_remainders(policy)
+    return True
 
 
 def _output_dtype(dtype):

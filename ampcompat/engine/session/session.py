@@ -16,6 +16,7 @@ from ...support.weak_list import WeakList
 from ..loss_scaling.scaler import scaler_states
 from ..master_weights.store import MasterStore
 from ..models import ddp, forward, fsdp, weights
+from ..patched_optimizers import chunked_step
 from ..patched_optimizers.record import record_of
 from . import process_state
 from .backward_pass import BackwardPass, UnscaledPass
@@ -140,6 +141,8 @@ class Session:
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
         self.masters.add(pairs, record.gradients, self.patches, record.configuration.shows_half_gradients)
+        if record.masters.are_stored:
+            self.masters.restore_before_writes(self.patches)
 
     def add_copy(self, record):
         """Add the record of a deep copy of an optimizer."""
@@ -290,6 +293,8 @@ class Session:
         configuration = self._configuration_by_params(optimizer)
         if configuration is None:
             raise process_state.not_initialized("amp.scale_loss")
+        if configuration.stores_remainders:
+            chunked_step.check(optimizer)
         configuration.notices.optimizer_added(optimizer)
         with Preparation(self) as preparation:
             record = preparation.add_optimizer(optimizer, configuration, {})

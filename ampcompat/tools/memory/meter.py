@@ -128,7 +128,7 @@ class MemoryMeter:
         if self._is_in_step:
             self._find_static_tensors()
         gradients = sizes_in(
-            [stored_gradient(param) for param in self._params] + [chunk.memory() for chunk in self._chunks]
+            [stored_gradient(param) for param in self._params] + [chunk.gradient_memory() for chunk in self._chunks]
         )
         kinds, temporaries = self._count(gradients)
         usage, total = self._usage, kinds.total
