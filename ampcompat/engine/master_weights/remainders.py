@@ -19,7 +19,7 @@ import torch
 from ...support.torch_compat import fake_tensors
 
 #: Elements whose int32 temporaries exist at the same time: on a CPU they fit into its cache.
-PIECE = 1 << 17
+PIECE = 1 << 16
 DEVICE_PIECE = 1 << 21
 
 _SHIFT = 1 << 16
@@ -101,7 +101,8 @@ def split(values, weights):
     patterns, stored = values.view(torch.int32), stored_in(values)
     ties = Ties(values.numel(), values.device)
     for start, end in _pieces(values):  # ascending: a piece of remainders lies before the values not read yet
-        difference = patterns[start:end] - weights[start:end].to(torch.int32).mul_(_SHIFT)
+        difference = weights[start:end].to(torch.int32).mul_(_SHIFT)
+        torch.sub(patterns[start:end], difference, out=difference)
         ties.add(start, difference == _TIE)
         stored[start:end].copy_(difference)  # +2**15 becomes -2**15
     return ties

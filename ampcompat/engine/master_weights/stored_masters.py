@@ -189,23 +189,18 @@ class RemainderChunk(MasterChunk):
                     master.__class__ = StoredMaster
 
     def _narrow_gradients(self, spare):
-        """Return the gradients of the masters as half ones, and drop them; first in the memory ``spare``."""
-        views = self._views(spare)
-        dense, targets, kept = [], [], []
-        for master, view in zip(self.masters, views):
-            gradient = stored_gradient(master)
-            if gradient is None or gradient.is_sparse:
-                kept.append(gradient)
-            else:
-                kept.append(view)
-                dense.append(gradient)
-                targets.append(view)
+        """Return the gradients of the masters as half ones; via ``spare``, so that the float32 ones are freed before."""
+        gradients = list(map(stored_gradient, self.masters))
+        for master in self.masters:
             set_stored_gradient(master, None)
-        tensor_lists.copy_(targets, dense)
-        dense = None  # frees them
-        if targets:
-            narrow = self._views(spare.clone())
-            kept = [new if old is view else old for old, view, new in zip(kept, views, narrow)]
+        views = self._views(spare)
+        indices = _dense(gradients)
+        tensor_lists.copy_([views[index] for index in indices], [gradients[index] for index in indices])
+        kept = [None if each is None or not each.is_sparse else each for each in gradients]
+        del gradients
+        narrow = self._views(spare.clone()) if indices else ()
+        for index in indices:
+            kept[index] = narrow[index]
         return kept
 
     def restore(self):
@@ -244,7 +239,7 @@ class RemainderChunk(MasterChunk):
     def _widen_gradients(self, gradients, spare):
         """Return half gradients in float32; via ``spare``, so that they are freed before float32 memory is taken."""
         views = self._views(spare)
-        indices = [index for index, each in enumerate(gradients) if each is not None and not each.is_sparse]
+        indices = _dense(gradients)
         tensor_lists.copy_([views[index] for index in indices], [gradients[index] for index in indices])
         wide = [None if each is None or not each.is_sparse else _widened_sparse(each) for each in gradients]
         del gradients[:]
@@ -314,15 +309,21 @@ class RemainderChunk(MasterChunk):
         self._restore_values(halves)
 
     def end_step(self, writes, keeps_gradients):
-        """Round the masters into the half params and store them. Arguments: as in ``store``."""
+        """Round the masters into the half params and store them.
+
+        Args:
+            writes: the session's ``WrittenMemory``.
+            keeps_gradients: whether ``drop_gradients`` returns the gradients of this step, half. Otherwise they are
+                dropped now.
+        """
+        self.is_new = False
+        if not keeps_gradients:
+            super().drop_gradients()
         with torch.no_grad():
-            self.is_new = False
             self.round_into_models(writes)
             self.store(keeps_gradients)
-            if not keeps_gradients:
-                self._gradients_of_step = [None] * len(self.models)
-                for master in self.masters:
-                    set_stored_gradient(master, None)
+        if not keeps_gradients:
+            self._gradients_of_step = [None] * len(self.models)
 
     def _take_half_gradients(self):
         gradients = list(map(stored_gradient, self.models))
@@ -399,6 +400,11 @@ class RemainderChunk(MasterChunk):
 
     def _for_pairs(self, pairs, memo):
         return RemainderChunk(pairs, copy.deepcopy(self._owner(), memo))
+
+
+def _dense(gradients):
+    """Return the indices of dense gradients."""
+    return [index for index, each in enumerate(gradients) if each is not None and not each.is_sparse]
 
 
 def _bits(half):
