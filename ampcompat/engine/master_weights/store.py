@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 class MasterEntry(NamedTuple):
-    """A half param, its master, and its ``HeldGradients`` (``_none`` where ``.grad`` does not show them).
+    """A half param, its master, its ``HeldGradients``, and whether ``.grad`` of the half param shows them.
 
     The half param and its gradients are weak references.
     """
@@ -41,10 +41,7 @@ class MasterEntry(NamedTuple):
     model: Any
     master: torch.Tensor
     gradients: Any
-
-
-def _none():
-    return None
+    shows_gradients: bool
 
 
 class MasterStore:
@@ -61,6 +58,7 @@ class MasterStore:
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> ``MasterEntry``
         self._gradients = GradientsOnRead(self._entries)
+        self._in_several = set()  # ids of half params that are in several optimizers
         self._watches_methods = False
         holders.add(self)
 
@@ -76,14 +74,29 @@ class MasterStore:
         if not pairs:
             return
         for model, master in pairs:
-            self._set_entry(model, master, weakref.ref(gradients) if shows_gradients else _none)
+            known = self._entries.get(id(model))
+            if known is not None and known.master is not master and known.gradients() is not None:
+                self._in_several.add(id(model))
+                restore(known.master)
+            self._set_entry(model, master, weakref.ref(gradients), shows_gradients)
         self.writes.open(patches)
         if shows_gradients:
             self._gradients.open(patches)
 
-    def _set_entry(self, model, master, gradients):
-        forget = functools.partial(self._entries.pop, id(model))  # ``pop`` gets the reference as default
-        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, gradients)
+    def _set_entry(self, model, master, *gradients):
+        forget = functools.partial(self._forget, id(model))
+        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, *gradients)
+
+    def _forget(self, key, reference):
+        self._entries.pop(key, None)
+        self._in_several.discard(key)
+
+    def may_store(self, models):
+        """Return whether masters of these half params may be stored: nothing can write to them unseen.
+
+        Another optimizer's step could, or an alias that a script has kept.
+        """
+        return not any([model in self.writes or id(model) in self._in_several for model in models])
 
     def restore_before_writes(self, patches):
         """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
@@ -105,10 +118,12 @@ class MasterStore:
 
     def release(self, param):
         """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
-        entry = self._entries.pop(id(param), None)
+        entry = self._entries.get(id(param))
         if entry is None:
             return None
-        return functools.partial(self._set_entry, param, entry.master, entry.gradients)
+        restore(entry.master)
+        del self._entries[id(param)]
+        return functools.partial(self._set_entry, param, *entry[1:])
 
     def widened(self, param, value):
         """Return ``value``, that of a half param, as its master has it.
@@ -330,7 +345,7 @@ class OptimizerMasters:
         if not self._has_begun:
             self.refresh()
         for chunk in self._remainder_chunks():
-            if chunk.is_new:
+            if chunk.is_new and self._store.may_store(chunk.models):
                 chunk.store_if_rounded()
 
     def _remainder_chunks(self):
@@ -341,7 +356,7 @@ class OptimizerMasters:
         return [chunk for chunk in self._remainder_chunks() if chunk.is_stored()]
 
     def end_step_of(self, chunk):
-        """Round the masters of one chunk into the model, and store them."""
+        """Round the masters of one chunk into the model, and store them again."""
         chunk.end_step(self._store.writes, self._keeps_gradients)
 
     def are_on_cuda(self):
@@ -366,7 +381,7 @@ class OptimizerMasters:
             chunk.is_new = False
         self.round_into_models()
         for chunk in self._remainder_chunks():
-            if not chunk.is_stored():
+            if not chunk.is_stored() and self._store.may_store(chunk.models):
                 chunk.store()
 
     # -- gradients -----------------------------------------------------------------------------------------------------

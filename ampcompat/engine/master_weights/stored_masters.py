@@ -8,6 +8,7 @@ stored master gets its value too: it makes the chunk restore all of its masters,
 
 import copy
 import weakref
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,21 +55,19 @@ class StoredMaster(torch.Tensor):
         kwargs = kwargs or {}
         if function not in _METADATA:
             for master in _stored_in([args, kwargs]):
-                _place(master)[0].restore()
+                restore(master)
         with _without_torch_function():
             return function(*args, **kwargs)
 
     @property
     def grad(self):
         """The gradient, in float32."""
-        chunk, index = _place(self)
-        chunk.show_gradient(index)
+        _show_gradient(_place(self))
         return stored_gradient(self)
 
     @grad.setter
     def grad(self, gradient):
-        chunk, index = _place(self)
-        chunk.show_gradient(index)
+        _show_gradient(_place(self))
         set_stored_gradient(self, gradient)
 
     @grad.deleter
@@ -79,6 +78,13 @@ class StoredMaster(torch.Tensor):
 _without_torch_function = getattr(torch._C, "DisableTorchFunctionSubclass", torch._C.DisableTorchFunction)
 
 
+def _show_gradient(place):
+    """Make a gradient that stayed half the float32 one of its master, which a script is about to read or replace."""
+    chunk = place.chunk()
+    if chunk is not None and stored_gradient(place.model()) is not None:
+        chunk.show_gradients()
+
+
 def _stored_in(values):
     for value in values.values() if isinstance(values, dict) else values:
         if type(value) is StoredMaster:
@@ -87,23 +93,73 @@ def _stored_in(values):
             yield from _stored_in(value)
 
 
-def _place(master):
-    """Return the ``RemainderChunk`` of a stored master, which it keeps alive, and its index there."""
-    return vars(master)["_amp_place"]
-
-
 def value_of(master):
     """Return the value of a master, float32; of a stored one in new memory, and it stays stored."""
-    if type(master) is not StoredMaster:
-        return master.detach()
-    chunk, index = _place(master)
-    return chunk.value(index)
+    return _place(master).value() if type(master) is StoredMaster else master.detach()
 
 
 def restore(master):
     """Give a stored master its value, until the next step has ended; others have it."""
     if type(master) is StoredMaster:
-        _place(master)[0].restore()
+        place = _place(master)
+        chunk = place.chunk()
+        if chunk is not None:
+            chunk.restore()
+        else:  # its optimizer is gone
+            _give_value(master, place.value())
+
+
+def _give_value(master, value):
+    if type(master) is StoredMaster:
+        master.__class__ = torch.Tensor
+        del vars(master)["_amp_place"]
+    tensor_lists.set_data(master, value)
+
+
+class StoredValues:
+    """What the weights of some masters lack.
+
+    Args:
+        remainders: int16, 1-D, with what ``remainders.split`` leaves.
+        ties: what it has returned.
+        layouts: (offset, shape, stride) of each master.
+    """
+
+    __slots__ = ("remainders", "ties", "layouts")
+
+    def __init__(self, remainders, ties, layouts):
+        self.remainders, self.ties, self.layouts = remainders, ties, layouts
+
+    def value(self, index, model):
+        """Return the float32 value of one master, in new memory; ``model`` is its half param."""
+        offset, shape, stride = self.layouts[index]
+        size, device = shape.numel(), self.remainders.device
+        with without_gradients():
+            memory = torch.empty(size, dtype=torch.float32, device=device)
+            remainders.stored_in(memory).copy_(self.remainders[offset : offset + size])
+            weights = torch.empty_strided(shape, stride, dtype=torch.int16, device=device).copy_(_bits(model))
+            remainders.join(memory, weights.as_strided((size,), (1,)), self.ties, offset)
+            return memory.as_strided(shape, stride)
+
+
+class Place(NamedTuple):
+    """Where a stored master has its value. A master may outlive its optimizer, but not its half param.
+
+    ``chunk`` and ``model`` are weak references: the session holds the masters of half params that are alive.
+    """
+
+    chunk: Any
+    index: int
+    stored: StoredValues
+    model: Any
+
+    def value(self):
+        """Return the value of the master."""
+        return self.stored.value(self.index, self.model())
+
+
+def _place(master):
+    return vars(master)["_amp_place"]
 
 
 def check_policy(policy):
@@ -129,7 +185,7 @@ class RemainderChunk(MasterChunk):
         owner: their ``OptimizerMasters``.
     """
 
-    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_remainders", "_ties", "_gradients_of_step")
+    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "_gradients_of_step", "__weakref__")
 
     def __init__(self, pairs, owner):
         super().__init__(pairs)
@@ -141,17 +197,16 @@ class RemainderChunk(MasterChunk):
             self._layouts.append((offset, master.shape, master.stride()))
             self._size = offset + master.numel()
         self._memory = None  # float32 of shape (size,): the values; while stored None
-        self._remainders = None  # int16 of shape (size,); None while the masters have their values
-        self._ties = None
+        self._stored = None  # ``StoredValues``; None while the masters have their values
         self._gradients_of_step = None
 
     def is_stored(self):
         """Return whether the masters are stored now."""
-        return self._remainders is not None
+        return self._stored is not None
 
     def stored_memory(self):
         """Return the tensors that hold what the weights lack."""
-        return [self._remainders] + self._ties.memory() if self.is_stored() else []
+        return [self._stored.remainders] + self._stored.ties.memory() if self.is_stored() else []
 
     # -- storing and restoring -----------------------------------------------------------------------------------------
 
@@ -160,11 +215,8 @@ class RemainderChunk(MasterChunk):
         if self.is_stored():
             return
         with without_gradients():
-            for model, master in zip(self.models, self.masters):
-                rounded = master.detach().to(model.dtype)
-                if model.device != master.device or not torch.equal(_bits(rounded), _bits(model)):
-                    return
-        self.store()
+            if all(map(_is_rounded, self.models, self.masters)):
+                self.store()
 
     def store(self, keeps_gradients=False):
         """Store the masters, whose values rounded are those of the half params.
@@ -180,12 +232,13 @@ class RemainderChunk(MasterChunk):
             ties = remainders.split(memory, self._weights())
             if keeps_gradients:
                 self._gradients_of_step = self._narrow_gradients(remainders.spare_memory(memory))
-            self._remainders, self._ties = remainders.stored_in(memory).clone(), ties
+            self._stored = StoredValues(remainders.stored_in(memory).clone(), ties, self._layouts)
             self._memory = memory = None
             for index, master in enumerate(self.masters):
                 tensor_lists.set_data(master, torch.empty(1, dtype=master.dtype, device=master.device).expand_as(master))
                 if type(master) is torch.Tensor:
-                    vars(master)["_amp_place"] = self, index
+                    model = weakref.ref(self.models[index])
+                    vars(master)["_amp_place"] = Place(weakref.ref(self), index, self._stored, model)
                     master.__class__ = StoredMaster
 
     def _narrow_gradients(self, spare):
@@ -205,13 +258,18 @@ class RemainderChunk(MasterChunk):
 
     def restore(self):
         """Give the masters their values and the gradients of a finished pass, until the next step has ended."""
-        owner = self._owner()
         if self.is_stored():
-            if owner is not None:
-                owner.show_gradients()
+            self.show_gradients()
             self._restore_values()
+            owner = self._owner()
             if owner is not None:
                 owner.watch(self.masters)
+
+    def show_gradients(self):
+        """Make the gradients of the optimizer that stayed half those of the masters."""
+        owner = self._owner()
+        if owner is not None:
+            owner.show_gradients()
 
     def _restore_values(self, gradients=None):
         """Give the masters their values.
@@ -221,16 +279,13 @@ class RemainderChunk(MasterChunk):
         """
         with without_gradients():
             memory = self._new_memory()
-            remainders.stored_in(memory).copy_(self._remainders)
-            self._remainders = remainders.stored_in(memory)  # of the same memory: nothing is lost if anything raises
+            stored = remainders.stored_in(memory).copy_(self._stored.remainders)
+            self._stored.remainders = stored  # frees those before; and nothing is lost if anything raises
             wide = None if gradients is None else self._widen_gradients(gradients, remainders.spare_memory(memory))
-            remainders.join(memory, self._weights(), self._ties)
-            self._memory, self._remainders, self._ties = memory, None, None
+            remainders.join(memory, self._weights(), self._stored.ties)
+            self._memory, self._stored = memory, None
             for master, values in zip(self.masters, self._views(memory)):
-                if type(master) is StoredMaster:
-                    master.__class__ = torch.Tensor
-                    del vars(master)["_amp_place"]
-                tensor_lists.set_data(master, values)
+                _give_value(master, values)
         for master, gradient in zip(self.masters, wide or ()):
             if gradient is not None:
                 master.grad = gradient
@@ -249,19 +304,6 @@ class RemainderChunk(MasterChunk):
             for index in indices:
                 wide[index] = memory[index]
         return wide
-
-    def value(self, index):
-        """Return the float32 value of one stored master, in new memory."""
-        offset, shape, stride = self._layouts[index]
-        with without_gradients():
-            size = shape.numel()
-            memory = torch.empty(size, dtype=torch.float32, device=self._remainders.device)
-            remainders.stored_in(memory).copy_(self._remainders[offset : offset + size])
-            weights = _bits(self.models[index]).to(memory.device)
-            if weights.stride() != stride:
-                weights = torch.empty_strided(shape, stride, dtype=weights.dtype, device=memory.device).copy_(weights)
-            remainders.join(memory, weights.as_strided((size,), (1,)), self._ties, offset)
-            return memory.as_strided(shape, stride)
 
     def _new_memory(self):
         return torch.empty(self._size, dtype=torch.float32, device=self.masters[0].device)
@@ -392,14 +434,15 @@ class RemainderChunk(MasterChunk):
                 set_stored_gradient(model, None)
         return dropped
 
-    def show_gradient(self, index):
-        """Make a gradient that stayed half the float32 one of its master; called before that is read."""
-        owner = self._owner()
-        if owner is not None and stored_gradient(self.models[index]) is not None:
-            owner.show_gradients()
-
     def _for_pairs(self, pairs, memo):
         return RemainderChunk(pairs, copy.deepcopy(self._owner(), memo))
+
+
+def _is_rounded(model, master):
+    """Return whether a half param is its master rounded, bit for bit; fake tensors have no values that differ."""
+    if model.device != master.device or fake_tensors.is_fake_type(type(master)):
+        return model.device == master.device
+    return torch.equal(_bits(master.detach().to(model.dtype)), _bits(model))
 
 
 def _dense(gradients):

@@ -13,7 +13,7 @@ import torch
 
 from ...errors import AmpError
 from ...support.patching import PatchStack
-from ...support.torch_compat import thread_context
+from ...support.torch_compat import fake_tensors, thread_context
 from ..master_weights import zero_redundancy
 from .amp_stash import STASH
 
@@ -174,15 +174,15 @@ def check(optimizer):
     if zero_redundancy.is_partitioned(optimizer):
         raise AmpError(f"{name} steps on this rank's part of the params with an optimizer of its own. {advice}")
     try:
-        with torch.random.fork_rng(devices=[]), PatchStack() as patches:
+        with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:
             _hidden_hooks(optimizer, patches)
-            whole, parts = [_trial(optimizer, in_parts) for in_parts in (False, True)]
+            is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
     except Exception as error:
         raise AmpError(
             f"store_param_remainders=True steps on some params after others, and {name} could not be tried so: "
             f"{type(error).__name__}: {error}. {advice}"
         ) from error
-    if not _equal(whole, parts):
+    if not is_equal:
         raise AmpError(
             f"store_param_remainders=True steps on some params after others, and the step of {name} depends on all of "
             f"them: it gives other weights then. {advice}"
@@ -200,7 +200,9 @@ def _trial(optimizer, in_parts):
             numbers = torch.arange(index, index + param.numel(), dtype=param.dtype, device=param.device)
             param.grad = numbers.cos_().mul_(size).view_as(param)
         step_in_parts(twin, [[param] for param in params] if in_parts else [], step)
-    return [(param.detach(), twin.state.get(param)) for param in params], [_options(each) for each in twin.param_groups]
+    found = [(param.detach(), twin.state.get(param)) for param in params]
+    of_all = {key: entry for key, entry in twin.state.items() if not isinstance(key, torch.Tensor)}
+    return found, of_all, [_options(group) for group in twin.param_groups]
 
 
 def _options(group):
@@ -214,10 +216,13 @@ def _tiny_copy(optimizer):
     for param in params:
         tiny[param] = memo[id(param)] = _tiny(param)
     memo[id(optimizer.state)] = state = defaultdict(dict)
-    for param in params:
-        entry = _cropped(optimizer.state[param], param.shape, tiny[param]) if param in optimizer.state else None
-        if entry is not None:
-            state[tiny[param]] = entry
+    for key, entry in optimizer.state.items():
+        if key not in tiny:  # of the whole optimizer, such as a count of its steps
+            state[key] = copy.deepcopy(entry)
+        elif not fake_tensors.is_fake_type(type(key)):
+            cropped = _cropped(entry, key.shape, tiny[key])
+            if cropped is not None:
+                state[tiny[key]] = cropped
     kind = type(optimizer)
     twin = memo[id(optimizer)] = kind.__new__(kind)
     replaced = [name for name, value in vars(optimizer).items() if callable(value) and hasattr(kind, name)]
@@ -230,7 +235,8 @@ def _tiny_copy(optimizer):
 
 def _tiny(param):
     shape = torch.Size([min(extent, EXTENT) for extent in param.shape])
-    values = torch.linspace(0.5, 1.5, max(shape.numel(), 1), device=param.device)[: shape.numel()]
+    device = "cpu" if fake_tensors.is_fake_type(type(param)) else param.device
+    values = torch.linspace(0.5, 1.5, max(shape.numel(), 1), device=device)[: shape.numel()]
     return torch.nn.Parameter(values.view(shape), requires_grad=param.requires_grad)
 
 

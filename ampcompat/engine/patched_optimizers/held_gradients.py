@@ -72,10 +72,11 @@ class HeldGradients:
     def __init__(self, record):
         self._record = record
         self._masters = record.masters
-        self._masters.show_gradients = self.prepare_clipping
+        self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
         self._read = {}  # id(half param) -> _ReadGradient: gradients that the script may have changed
+        self._shown = {}  # id(half param) -> (half param, master) whose half gradient was read before it moves
         self._stepped = ()  # (half params, float32 gradients) of the last step, until the next pass
         self._thread = get_ident()  # the thread that trains the params
 
@@ -94,7 +95,7 @@ class HeldGradients:
         self._thread = get_ident()
         self._masters.begin()
         self.take_changes()
-        self._stepped = ()
+        self._stepped, self._shown = (), {}
 
     def has_gradients_to_rescale(self):
         """Return whether ``enter`` has anything to do: earlier passes left gradients."""
@@ -250,6 +251,18 @@ class HeldGradients:
         if not (self.are_delayed() or self._is_in_scaled_block()) and self._masters.have_half_gradients():
             self._move_plain_gradients()
 
+    def widen(self):
+        """Make gradients that stayed half those of their masters. What the script has read in ``.grad`` stays there."""
+        if self.are_delayed() or self._is_in_scaled_block():
+            return
+        read = [(each.model, stored_gradient(each.model)) for each in self._read.values()]
+        for model, _ in read:
+            set_stored_gradient(model, None)
+        if self._masters.have_half_gradients():
+            self._move_plain_gradients()
+        for model, gradient in read:
+            set_stored_gradient(model, gradient)
+
     def _is_in_scaled_block(self):
         return any([not is_one(block.scale) for block in self._record.open_passes()])
 
@@ -258,8 +271,13 @@ class HeldGradients:
         self._forget_others(are_replaced)
         if isinstance(self.state, ScaledByOther):
             return
+        shown, self._shown = [(pair, stored_gradient(pair[0])) for pair in self._shown.values()], {}
         with torch.no_grad():
             self._masters.move_gradients(None, 1.0, may_stay)
+        for (model, master), gradient in shown if not may_stay else ():  # the script may change what it has read
+            if gradient is not None:
+                set_stored_gradient(model, gradient)
+                self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
@@ -274,7 +292,9 @@ class HeldGradients:
         if self._are_in_pass() or is_other or id(model) in self._read:
             return stored
         if stored_gradient(master) is None:
-            if stored is None and self._stepped:
+            if stored is not None:
+                self._shown[id(model)] = model, master
+            elif self._stepped:
                 set_stored_gradient(model, _rounded(self._gradients_of_step().get(id(model)), model))
             return stored_gradient(model)
         if stored is not None:  # of a plain pass since
@@ -342,7 +362,7 @@ class HeldGradients:
     def clear(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
-        self._set_aside, self._read, self._stepped = [], {}, ()
+        self._set_aside, self._read, self._shown, self._stepped = [], {}, {}, ()
         self.state = Unscaled()
 
     def copied_to(self, record, memo):
@@ -361,16 +381,16 @@ class _ReadGradient:
         is_shown: whether ``.grad`` of the half param was made of the master's; otherwise the script has assigned it.
     """
 
-    __slots__ = ("_model", "_master", "_marks")
+    __slots__ = ("model", "_master", "_marks")
 
     def __init__(self, model, master, is_shown):
-        self._model, self._master = model, master
+        self.model, self._master = model, master
         self._marks = (_mark(stored_gradient(model)), _mark(stored_gradient(master))) if is_shown else None
 
     def take(self):
         """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
-        master, now = self._master, stored_gradient(self._model)
-        set_stored_gradient(self._model, None)
+        master, now = self._master, stored_gradient(self.model)
+        set_stored_gradient(self.model, None)
         if now is None or stored_gradient(master) is None or self._marks is None:
             set_stored_gradient(master, None if now is None else _widened(now, master))
         elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(stored_gradient(master)))):
