@@ -17,6 +17,7 @@ from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
 from ...support.swapped_tensors import holders
 from ...support.tensor_lists import set_stored_gradient
+from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.written_memory import WrittenMemory, watch_methods_in_place
 from . import pickled_optimizers, zero_redundancy
 from .chunks import chunks_of
@@ -361,7 +362,8 @@ class OptimizerMasters:
 
     def are_on_cuda(self):
         """Return whether the first master is on a CUDA device."""
-        return bool(self._pairs) and next(iter(self._pairs.values())).master.device.type == "cuda"
+        masters = [pair.master for pair in list(self._pairs.values())[:1]]
+        return any(master.is_cuda and not is_fake_type(type(master)) for master in masters)
 
     def restore_values(self):
         """Give stored masters their values, until the next step has ended."""

@@ -469,16 +469,31 @@ def remainder_chunks_of(pairs, owner):
     Returns:
         (``RemainderChunk`` list, (model, master) list).
     """
-    storable = [pair for pair in pairs if _is_storable(*pair)]
-    rest = [pair for pair in pairs if not _is_storable(*pair)]
-    limit = min(max(sum(master.numel() for _, master in storable) // SHARE, FEWEST), MOST)
-    by_device = {}
-    for pair in sorted(storable, key=lambda pair: pair[1].numel()):
-        chunks = by_device.setdefault(pair[1].device, [])
-        if not chunks or sum(master.numel() for _, master in chunks[-1]) + pair[1].numel() > limit:
+    by_device, rest = {}, []
+    for pair in pairs:
+        (by_device.setdefault(pair[1].device, []) if _is_storable(*pair) else rest).append(pair)
+    chunks = []
+    for alike in by_device.values():
+        for indices in chunks_of_sizes([master.numel() for _, master in alike]):
+            chunks.append(RemainderChunk([alike[index] for index in indices], owner))
+    return chunks, rest
+
+
+def chunks_of_sizes(sizes):
+    """Return which masters have their values at the same time, as lists of indices: small ones first.
+
+    Args:
+        sizes: their numbers of elements.
+    """
+    limit = min(max(sum(sizes) // SHARE, FEWEST), MOST)
+    chunks, held = [], 0
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if not chunks or held + sizes[index] > limit:
             chunks.append([])
-        chunks[-1].append(pair)
-    return [RemainderChunk(chunk, owner) for chunks in by_device.values() for chunk in chunks], rest
+            held = 0
+        chunks[-1].append(index)
+        held += sizes[index]
+    return chunks
 
 
 def _is_storable(model, master):

@@ -174,7 +174,7 @@ class MemoryMeter:
         grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
         self._params = list({id(param): param for param in params + masters + grouped}.values())  # may have gradients
         yield "parameters", params
-        yield "masters", masters
+        yield "masters", masters + [chunk.stored_memory() for chunk in self._chunks]
         yield "parameters", grouped  # of models that are not tracked
         # LARC and ZeroRedundancyOptimizer have an optimizer inside, which has the state.
         inner = [getattr(optimizer, "optim", None) for optimizer in optimizers]
