@@ -81,6 +81,8 @@ def parse_variant(text):
     device_option.check_option(parser, given.device)
     if given.device is not None:
         changes["device"] = given.device
+    if given.store_param_remainders:
+        changes["environment"]["AMPCOMPAT_STORE_PARAM_REMAINDERS"] = "1"
     if given.diagnose:
         changes["environment"]["AMPCOMPAT_DIAGNOSE"] = "1"
     for setting in settings:

@@ -174,7 +174,9 @@ def check_policy(policy):
             "weights lack of their float32 master weights. Use O5, or leave it out."
         )
     if not features.is_version_within(oldest=OLDEST):
-        raise AmpError(f"store_param_remainders=True needs torch {OLDEST} or later; this is torch {features.version()}.")
+        raise AmpError(
+            f"store_param_remainders=True needs torch {OLDEST} or later; this is torch {features.version()}."
+        )
 
 
 class RemainderChunk(MasterChunk):
@@ -235,14 +237,15 @@ class RemainderChunk(MasterChunk):
             self._stored = StoredValues(remainders.stored_in(memory).clone(), ties, self._layouts)
             self._memory = memory = None
             for index, master in enumerate(self.masters):
-                tensor_lists.set_data(master, torch.empty(1, dtype=master.dtype, device=master.device).expand_as(master))
+                one = torch.empty(1, dtype=master.dtype, device=master.device)
+                tensor_lists.set_data(master, one.expand_as(master))
                 if type(master) is torch.Tensor:
                     model = weakref.ref(self.models[index])
                     vars(master)["_amp_place"] = Place(weakref.ref(self), index, self._stored, model)
                     master.__class__ = StoredMaster
 
     def _narrow_gradients(self, spare):
-        """Return the gradients of the masters as half ones; via ``spare``, so that the float32 ones are freed before."""
+        """Return the gradients of the masters as half ones; via ``spare``, so that the others are freed before."""
         gradients = list(map(stored_gradient, self.masters))
         for master in self.masters:
             set_stored_gradient(master, None)

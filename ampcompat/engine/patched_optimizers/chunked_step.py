@@ -50,7 +50,7 @@ class _ChunkedStep:
                 "optimizer.step() is being captured in a CUDA graph, and store_param_remainders=True allocates memory "
                 "at each step. Leave that option out, or step outside of the graph."
             )
-        record, optimizer = self._record, self._record.optimizer
+        optimizer = self._record.optimizer
         with PatchStack() as patches:
             pre_hooks, post_hooks = _hidden_hooks(optimizer, patches)
             for hook in pre_hooks:

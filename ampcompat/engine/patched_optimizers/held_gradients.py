@@ -390,11 +390,12 @@ class _ReadGradient:
     def take(self):
         """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
         master, now = self._master, stored_gradient(self.model)
+        exact = stored_gradient(master)
         set_stored_gradient(self.model, None)
-        if now is None or stored_gradient(master) is None or self._marks is None:
+        if now is None or exact is None or self._marks is None:
             set_stored_gradient(master, None if now is None else _widened(now, master))
-        elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(stored_gradient(master)))):
-            self._take_changed(now, _rounded(stored_gradient(master), now))
+        elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(exact))):
+            self._take_changed(now, _rounded(exact, now))
 
     def _take_changed(self, now, shown):
         master = self._master

@@ -73,6 +73,7 @@ def make_request(stated, command_line, dtypes=None):
         optimizer_list = checked_list(optimizers, "amp.initialize", "optimizers", expected, is_optimizer)
     options = {name: stated[name] for name in opt_levels.LEVEL_OPTIONS}
     command_line = dict({name: forced[name] for name in opt_levels.LEVEL_OPTIONS if name in forced}, **command_line)
+    is_storing_forced = forced.get("store_param_remainders") or command_line.pop("store_param_remainders", False)
     defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
     return Request(
         models=model_list,
@@ -86,7 +87,7 @@ def make_request(stated, command_line, dtypes=None):
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
         free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
-        store_param_remainders=_stores_remainders(stated, defaults, policy),
+        store_param_remainders=_stores_remainders(stated, is_storing_forced, policy),
         allow_half_model=_checked_switch("allow_half_model", stated["allow_half_model"]),
     )
 
@@ -132,11 +133,10 @@ def _checked_switch(name, value):
     return value
 
 
-def _stores_remainders(stated, defaults, policy):
-    """Return the option ``store_param_remainders``: False where the command line has chosen another level."""
-    if not _checked_switch("store_param_remainders", stated["store_param_remainders"]):
-        return False
-    if defaults.opt_level != stated["opt_level"] and "store_param_remainders" not in process_state.initialize_options:
+def _stores_remainders(stated, is_forced, policy):
+    # What a script asks for holds at the level that it asks for, as its other options do.
+    is_asked = _checked_switch("store_param_remainders", stated["store_param_remainders"])
+    if not (is_forced or (is_asked and policy.opt_level == stated["opt_level"])):
         return False
     check_remainders(policy)
     return True
