@@ -63,8 +63,10 @@ def trained(make_optimizer, steps, device, **options):
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-        found = list(model.parameters()) + list(amp.master_params(optimizer))
-        found += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+        masters = list(amp.master_params(optimizer))
+        states = [optimizer.state[master] for master in masters]
+        found = list(model.parameters()) + masters
+        found += [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
         return [each.detach().float().clone() for each in found]
 
 
