@@ -170,13 +170,16 @@ class FunctionCasts(CastBackend):
 
     def is_paused(self):
         """Return whether this thread pauses casts, other than in the ``forward`` of a model at another level."""
-        return self._switch.local.off and not self._switch.local.uncast
+        is_off = self._switch.is_off_somewhere if compile.is_tracing() else self._switch.local.off
+        return is_off and not self._switch.local.uncast
 
     def entered(self):
         switch, local = self._switch, self._switch.local
+        # Read in any case, so that the compiler guards on it: it traces operators without calling our wrappers.
+        is_off = compile.is_tracing() and switch.is_off_somewhere
         if not compile.READS_THREADS and compile.is_tracing():
             has_flags = self._flags is None or compile.is_autocast_enabled(self._flags.devices)
-            return None if has_flags or switch.is_off_somewhere else WithFlags(switch)
+            return None if is_off or has_flags else WithFlags(switch)
         if local.uncast:
             return self.region()
         if self._flags is None or local.off or local.entered is switch.devices:

@@ -7,6 +7,7 @@ import types
 
 import torch
 
+from ...opt_levels import DtypePair
 from ...support.nested import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
 from ..op_table import expansion, rows
@@ -101,6 +102,9 @@ class HalfMode(thread_context.FunctionMode):
         self._emulated = _emulated_functions()
         has_mixed_kernel = features.has_mixed_batch_norm("cpu", *dtypes)
         self._norms = () if has_mixed_kernel else [getattr(torch.nn.functional, name) for name in norms.NAMES]
+
+    def __reduce__(self):  # half is emulated, or not, as on the machine that loads the pickle
+        return mode_for, (DtypePair(self.low, self.high),)
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, in the high dtype if it is a product, or has no kernel for the low one."""

@@ -148,7 +148,7 @@ class Preparation:
             self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
 
-    def _prepare_model(self, model, request, paused, entered):
+    def _prepare_model(self, model, request, paused, entered, mode):
         policy, masters = request.policy, self._session.masters
         low, high = policy.cast_model_type, policy.dtypes.high
         modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
@@ -168,10 +168,11 @@ class Preparation:
         for module in [module for module in kept if module in modules]:
             self._mark(module, high, request.output_dtype if module is model else low, paused)
         if model not in kept and (model in modules or not forward.is_marked(model)):
-            self._mark(model, low, request.output_dtype, entered)
+            self._mark(model, low, request.output_dtype, entered, mode)
 
-    def _mark(self, module, input_dtype, output_dtype, context):
-        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, context, self._session.forward_token)
+    def _mark(self, module, input_dtype, output_dtype, context, mode=None):
+        token = self._session.forward_token
+        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, mode, context, token)
         forward.mark(module, casts, self._patches)
 
     def add_optimizer(self, optimizer, configuration, originals):

@@ -5,7 +5,6 @@ backend.
 """
 
 import functools
-from contextlib import contextmanager, nullcontext
 
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
@@ -141,29 +140,24 @@ class ProcessCasts:
         return self.backend.of(dtypes) if isinstance(self.backend, SeveralCasts) else self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
-        """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
+        """Return what ``forward`` runs in at a level.
+
+        Returns:
+            Two functions (or None) that return contexts, of modules kept in float32 and of whole models; and the
+            ``HalfMode`` of whole models, or None.
+        """
         if policy.patch_torch_functions:
-            kept, whole = self.paused, functools.partial(self.context_of_forward, policy.dtypes)
+            kept, whole, mode = self.paused, functools.partial(self.context_of_forward, policy.dtypes), None
         else:
+            kept, whole = None, self.context_of_uncast_forward
             mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
             self._half_mode = mode or self._half_mode
-            kept, whole = None, functools.partial(self._context_without_casts, mode)
         with self.paused():  # kernels are tried out
-            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
+            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low), mode
 
     def context_of_uncast_forward(self):
-        """Return a function that returns the context of ``forward`` of a model that computes as without amp."""
-        return functools.partial(self._context_without_casts, None)
-
-    def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
-        emulated = half_emulation_mode.context_of(mode)
-        return emulated if self.choice is None else self._uncast_forward(emulated or nullcontext())
-
-    @contextmanager
-    def _uncast_forward(self, emulated):
-        with self.backend.uncast_forward(), emulated:
-            yield
+        return None if self.choice is None else self.backend.uncast_forward()
 
     def commit(self):
         """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""

@@ -130,7 +130,7 @@ class Session:
     def disable(self, models, optimizers):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
         self._disabled.update([*models, *optimizers])
-        context = self.process_casts.context_of_uncast_forward()
+        context = self.process_casts.context_of_uncast_forward
         for model in models:
             if not forward.is_marked(model):
                 forward.mark(
