@@ -6,10 +6,10 @@ from typing import Any, Mapping, NamedTuple
 import torch
 
 from ...errors import AmpValueError
-from .cast_backend import CastBackend, NoCasts
+from .cast_backend import CastBackend
 from .function_casts import NativeBackend, PatchedBackend
 
-__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
+__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "PatchedBackend", "choose"]
 
 #: The backends that cast, by name.
 BACKENDS = OrderedDict([("native", NativeBackend), ("patched", PatchedBackend)])

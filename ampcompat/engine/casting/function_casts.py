@@ -60,7 +60,6 @@ class FunctionCasts(CastBackend):
         self._switch = Switch(self._flags, low)
         self._switch.devices = CastDevices()
         self._paused = Paused(self._switch)
-        self._is_limited_to_regions = False
         thread = self._switch.local
         self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
         self._rounded_cache = WeightCache(
@@ -122,7 +121,7 @@ class FunctionCasts(CastBackend):
         cached = self._rounded_cache.cast
         return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
 
-    def open(self, patches, on_move=do_nothing):
+    def open(self, patches, on_move=do_nothing, is_regional=False):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
@@ -142,7 +141,7 @@ class FunctionCasts(CastBackend):
         patches.defer(self._cache.forget_all)
         patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
-        if not self._is_limited_to_regions:
+        if not is_regional:
             self._switch.turn_on()
 
     def _casts_for(self, row):
@@ -173,7 +172,7 @@ class FunctionCasts(CastBackend):
         is_off = self._switch.is_off_somewhere if compile.is_tracing() else self._switch.local.off
         return is_off and not self._switch.local.uncast
 
-    def entered(self):
+    def entered(self, dtypes=None):
         switch, local = self._switch, self._switch.local
         # Read in any case, so that the compiler guards on it: it traces operators without calling our wrappers.
         is_off = compile.is_tracing() and switch.is_off_somewhere
@@ -212,9 +211,6 @@ class FunctionCasts(CastBackend):
 
     def stop(self):
         self._switch.turn_off()
-
-    def limit_to_regions(self):
-        self._is_limited_to_regions = True
 
     def region(self):
         return InRegion(self._switch)

@@ -10,7 +10,7 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from .. import casting
 from ..casting import autograd, half_emulation_mode
-from ..casting.cast_backend import NoCasts
+from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralCasts
 from ..op_table import expansion
 from . import missing_kernels, process_state
@@ -26,7 +26,7 @@ class ProcessCasts:
     """
 
     def __init__(self, wanted, allow_banned):
-        self.backend = NoCasts()
+        self.backend = CastBackend()
         self.choice = None
         self.is_regional = False  # whether functions are cast only within a ``region``, per thread
         self.allow_banned = self._allow_banned = allow_banned
@@ -94,7 +94,7 @@ class ProcessCasts:
     def stop(self):
         """Stop casting functions, until ``open``."""
         self.allow_banned = self._allow_banned
-        self._replace(NoCasts(), None)
+        self._replace(CastBackend(), None)
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
@@ -102,13 +102,11 @@ class ProcessCasts:
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
-        self.backend, self.choice, self._opened_as = NoCasts(), None, None
+        self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
-            if self.is_regional:
-                backend.limit_to_regions()
             backend.set_devices(self._devices.types())
-            backend.open(patches, self._note_move)
+            backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
                 watch_moves(self._cast_where_models_are, patches)
             if self._patches_checkpoint:
@@ -137,7 +135,7 @@ class ProcessCasts:
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        return self.backend.of(dtypes) if isinstance(self.backend, SeveralCasts) else self.backend.entered()
+        return self.backend.entered(dtypes)
 
     def contexts_of_forward(self, policy, models):
         """Return what ``forward`` runs in at a level.

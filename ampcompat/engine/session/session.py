@@ -232,7 +232,7 @@ class Session:
 
     @property
     def casts(self):
-        """The active cast backend: a ``NoCasts`` at levels that cast no functions."""
+        """The active cast backend: a plain ``CastBackend`` at levels that cast no functions."""
         return self.process_casts.backend
 
     @property
