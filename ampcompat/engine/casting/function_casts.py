@@ -16,18 +16,7 @@ from ...support.torch_compat import features
 from ...support.written_memory import WrittenMemory
 from ..op_table import expansion as op_rules
 from ..op_table.rows import TAKES_SPARSE
-from . import (
-    autocast_flags,
-    autograd,
-    compile,
-    data_loading,
-    half_emulation,
-    jit_script,
-    norms,
-    patch_targets,
-    rnn,
-    wrappers,
-)
+from . import autocast_flags, autograd, compile, half_emulation, other_patches, patch_targets, wrappers
 from .argument_casts import CastDevices, Casts
 from .cast_backend import CastBackend, do_nothing
 from .thread_state import InRegion, Paused, Switch, WithFlags
@@ -126,18 +115,13 @@ class FunctionCasts(CastBackend):
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
         ]
-        jit_script.script_originals(originals, patches)
-        rnn.accept_any_floating_input(self._casts, patches)
-        norms.compute_wide(self._casts, features.available_devices(), patches)
-        rnn.reread_functional(patches)
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
-        data_loading.pause_loading(self, patches)
+        other_patches.patch_all(self, self._casts, originals, patches)
         self._cache.written.open(patches, on_move)
         self._rounded_cache.written.open(patches)
         compile.patch_compile(patches, _one_of_each_code(originals))
-        _turn_off_fast_paths(patches)
         patches.defer(self._cache.forget_all)
         patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
@@ -253,11 +237,3 @@ def _one_of_each_code(originals):
     """Return wrappers that took the places of ``originals``: one of those that share their code."""
     wrappers = [getattr(owner, name) for owner, name, _ in originals]
     return list({each.__code__: each for each in wrappers if isinstance(each, FunctionType)}.values())
-
-
-def _turn_off_fast_paths(patches):
-    """Keep nn.MultiheadAttention and similar layers from calling fused kernels without rows (torch >= 1.13 or so)."""
-    mha = getattr(torch.backends, "mha", None)
-    if mha is not None and mha.get_fastpath_enabled():
-        mha.set_fastpath_enabled(False)
-        patches.defer(mha.set_fastpath_enabled, True)
