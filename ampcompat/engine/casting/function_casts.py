@@ -5,7 +5,6 @@ does that. Its own cache of weights is off, because it can return stale casts; `
 can be opened and undone many times; cached casts do not outlive one opening.
 """
 
-import copy
 from contextlib import contextmanager, nullcontext
 from types import FunctionType
 
@@ -55,13 +54,13 @@ class FunctionCasts(CastBackend):
             lambda weight: half_emulation.rounded(weight, low, high), WrittenMemory(), thread
         )
         self._emulate = half_emulation.is_wanted(low)
-        self._casts = Casts(
-            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_of()
-        )
-        self._autocast_casts = copy.copy(self._casts)  # of the functions that autocast casts as the table does
-        self._autocast_casts.is_exempt = self._make_exemption(is_autocast=True)
+        # The second is for the functions that autocast casts as the table does.
+        self._casts, self._autocast_casts = [
+            Casts(dtypes, is_exempt, thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast)
+            for is_exempt in (self._make_exemption(False), self._make_exemption(True))
+        ]
 
-    def _make_exemption(self, is_autocast=False):
+    def _make_exemption(self, is_autocast):
         switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
 
         def is_off_traced():
@@ -106,10 +105,6 @@ class FunctionCasts(CastBackend):
 
         return to_low
 
-    def _rounded_of(self):
-        cached = self._rounded_cache.cast
-        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
-
     def open(self, patches, on_move=do_nothing, is_regional=False):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
@@ -119,11 +114,10 @@ class FunctionCasts(CastBackend):
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         other_patches.patch_all(self, self._casts, originals, patches)
-        self._cache.written.open(patches, on_move)
-        self._rounded_cache.written.open(patches)
+        for cache in (self._cache, self._rounded_cache):
+            cache.written.open(patches, on_move if cache is self._cache else None)
+            patches.defer(cache.forget_all)
         compile.patch_compile(patches, _one_of_each_code(originals))
-        patches.defer(self._cache.forget_all)
-        patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
         if not is_regional:
             self._switch.turn_on()

@@ -61,9 +61,9 @@ def half_emulated(function, casts, always=True):
         if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
             args, kwargs = map_arguments(casts.to_low, args, kwargs)
             return function(*args, **kwargs)
-        call = half_emulation.EmulatedCall(casts.low, casts.high)
+        call = half_emulation.EmulatedCall(casts.low, casts.high, casts.rounded_weight)
         with paused():
-            return call.computed(function, args, kwargs, lambda tensor: casts.rounded(tensor, call))
+            return call.computed(function, args, kwargs, call.rounded)
 
     return in_half
 
