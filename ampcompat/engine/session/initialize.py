@@ -201,7 +201,6 @@ class Preparation:
             record.masters.commit()
             session.add_masters(record, record.pairs())
         for record in self._records:
-            session.records.add(record)
             record.configuration.records.add(record)
             self._patches.defer_weakly(record.masters.release)
         session.patches.absorb(self._patches)

@@ -8,7 +8,7 @@ import weakref
 from contextlib import nullcontext
 
 from ... import opt_levels
-from ...errors import AmpError, AmpTypeError
+from ...errors import AmpTypeError
 from ...support import swapped_tensors
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_all
@@ -66,11 +66,9 @@ class Session:
         self.patches = PatchStack()
         self.forward_token = forward.Token()
         # Models, optimizers and what was decided for them are held weakly, so that a loop over folds frees each fold.
-        self.records = WeakList()
         self.configurations = WeakList()  # of the calls of ``initialize``, oldest first
         self._latest = None  # the last of them
         self._configuration_of = weakref.WeakKeyDictionary()  # model -> its ``Configuration``
-        self._models_before_backward = []  # weak references to models without a backward pass yet
         self._disabled = weakref.WeakSet()  # models and optimizers of ``initialize(enabled=False)``
 
     # -- initialize ----------------------------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ class Session:
         self._latest = configuration
         for model in plan.models:
             self._configuration_of[model] = configuration
-            self._models_before_backward.append(weakref.ref(model))
+            self.sharded_models.add(model, configuration)
 
     def disable(self, models, optimizers):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
@@ -165,6 +163,11 @@ class Session:
         run_all(calls)
 
     # -- what is initialized -------------------------------------------------------------------------------------------
+
+    @property
+    def records(self):
+        """The ``OptimizerRecord`` of every optimizer, call of ``initialize`` after call, as a list."""
+        return [record for each in self.configurations for record in each.records]
 
     @property
     def policy(self):
@@ -256,29 +259,16 @@ class Session:
         configuration = records[0].configuration if records else self._newest()
         if configuration is None:
             raise process_state.not_initialized("amp.scale_loss")
-        scaler = _scaler(configuration, loss_id)
-        if self._models_before_backward:
-            self._check_shards()
+        scaler = configuration.scaler_of(loss_id)
+        if self.sharded_models.unchecked:
+            self.sharded_models.check_new(self.records)
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
         if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):
             return UnscaledPass(self, configuration, loss)
-        backward = BackwardPass(
-            self, configuration, loss, loss_id, scaler, records, delay_unscale, delay_overflow_check
+        return BackwardPass(
+            self, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
         )
-        backward.adopted = adopted
-        return backward
-
-    def _check_shards(self):
-        """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``."""
-        for reference in self._models_before_backward:
-            model = reference()
-            if model is not None:
-                configuration = self._configuration_of[model]
-                fsdp.check_shards(model, configuration.policy)
-                self.sharded_models.add(model)
-                fsdp.check_optimizers(model, [record.optimizer for record in self.records], configuration.notices)
-        self._models_before_backward = []
 
     def _adopt(self, optimizer):
         """Return the record of an optimizer that ``initialize`` did not get: its params decide whose it is."""
@@ -323,19 +313,6 @@ class Session:
 
     def _scalers_in_use(self):
         """Return ``scalers`` without those of optimizers that a script has dropped, such as those of earlier folds."""
-        if len([each for each in self.configurations if each.records]) > 1:
+        if len(self._with_optimizers()) > 1:
             gc.collect()  # an optimizer with replaced methods refers to itself
         return self.scalers
-
-
-def _scaler(configuration, loss_id):
-    """Return the ``LossScaler`` of a loss, counted within one call of ``initialize``."""
-    scalers = configuration.scalers
-    try:
-        return scalers[loss_id]
-    except (IndexError, TypeError):
-        there = "there is 1 loss scaler" if len(scalers) == 1 else f"there are {len(scalers)} loss scalers"
-        needed = f"num_losses={loss_id + 1}" if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
-        raise AmpError(
-            f"amp.scale_loss got loss_id={loss_id!r}, and {there}: pass {needed} to amp.initialize."
-        ) from None
