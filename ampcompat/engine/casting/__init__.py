@@ -29,14 +29,6 @@ class Choice(NamedTuple):
 def choose(facts, wanted=AUTO, dtypes=None):
     """Choose the backend of a session that casts by function.
 
-    Args:
-        facts: ``torch_compat.features.Facts``.
-        wanted: "auto", "native" or "patched".
-        dtypes: the session's ``DtypePair``.
-
-    Returns:
-        A ``Choice``.
-
     Raises:
         AmpValueError: no such backend, or the wanted one cannot work here; the message gives the reason.
     """

@@ -59,7 +59,6 @@ class Casts:
     """What the wrappers of one backend need from it.
 
     Args:
-        dtypes: the ``DtypePair``.
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
         thread: the thread-local object whose ``off`` says whether casts are off in this thread.

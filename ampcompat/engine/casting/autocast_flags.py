@@ -42,11 +42,7 @@ def _never_disabled():
 
 
 class Flags:
-    """The autocast flags of some device types, in the calling thread.
-
-    Args:
-        devices: the device types.
-    """
+    """The autocast flags of some device types, in the calling thread."""
 
     def __init__(self, devices):
         self._of = {device: _functions(device) for device in devices}

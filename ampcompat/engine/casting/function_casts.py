@@ -28,7 +28,6 @@ class FunctionCasts(CastBackend):
     """Casts by wrappers around the functions of the op table.
 
     Args:
-        dtypes: the ``DtypePair``.
         rows: the merged rows of ``op_table.expansion``; None means the table as it is written.
         allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
         messages: {name: message} for banned functions; None means the table's.

@@ -140,7 +140,6 @@ class EmulatedCall:
     which is exact and takes half the memory.
 
     Args:
-        low, high: the dtypes.
         rounded_weight: what ``rounded`` calls for a weight, or None.
     """
 
@@ -177,7 +176,6 @@ class EmulatedCall:
         """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
 
         Args:
-            function: the function.
             args, kwargs: tensors may stand in tuples, lists and dicts.
             widen: floating tensor -> tensor of the high dtype.
         """

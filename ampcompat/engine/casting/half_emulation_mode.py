@@ -30,7 +30,6 @@ def choose(dtypes, models):
     """Return a ``HalfMode`` for the ``forward`` of models, or None where they do not need one.
 
     Args:
-        dtypes: the ``DtypePair``.
         models: whose weights were cast to the low dtype.
 
     Returns:
@@ -91,9 +90,6 @@ class HalfMode(thread_context.FunctionMode):
 
     So are functions that torch cannot compute in half there. Where only the gradient is a sum, the function is computed
     in the high dtype if it is recorded for a gradient.
-
-    Args:
-        dtypes: the ``DtypePair``.
     """
 
     def __init__(self, dtypes):

@@ -28,10 +28,7 @@ def patch_all(backend, casts, originals, patches):
     """Patch everything here for one backend.
 
     Args:
-        backend: a ``CastBackend``.
-        casts: its ``Casts``.
         originals: [(owner, name, entry)]: what the wrappers, which are in place, have replaced.
-        patches: the ``PatchStack`` that undoes it.
     """
     script_originals(originals, patches)
     _accept_any_floating_input(casts, patches)

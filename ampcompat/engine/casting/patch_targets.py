@@ -42,12 +42,6 @@ def _names_of_owners(rows):
 def replace(patches, owner, name, wrap):
     """Set ``owner.name`` to ``wrap`` of the function there, keeping its form (static method, class method or plain).
 
-    Args:
-        patches: the ``PatchStack`` that undoes it.
-        owner: a module, a class or any object with attributes.
-        name: the attribute.
-        wrap: function -> function.
-
     Returns:
         (owner, name, what was there), with which the original can be set again.
     """

@@ -48,8 +48,6 @@ def half_emulated(function, casts, always=True):
     """As ``half``, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
 
     Args:
-        function: a product.
-        casts: the backend's ``Casts``.
         always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
     """
     is_exempt, paused = casts.is_exempt, casts.paused
@@ -217,9 +215,6 @@ def wrapped(function, rule, casts, has_no_nested_casts=False, message=None, emul
     """Return ``function`` in the wrapper of ``rule``.
 
     Args:
-        function: any callable.
-        rule: one of ``op_table.expansion.RULES``.
-        casts: the backend's ``Casts``.
         has_no_nested_casts: what the function calls inside runs without casts.
         message: the error message of a banned function.
         emulate: it is a function of torch that is emulated on this CPU; a user's own function gets real half tensors.

@@ -66,7 +66,6 @@ def compared(number, group=True):
     """All-gather one integer per rank; return them as a list, by rank within the group.
 
     Args:
-        number: the integer of this rank.
         group: a process group that reduces on the CPU, or True for all ranks.
     """
     mine = torch.tensor([number], dtype=torch.int64, device="cpu")

@@ -60,7 +60,6 @@ class DDPWrappers:
 
         Args:
             policy: the ``Policy``; where it casts weights, masters are broadcast.
-            patches: the ``PatchStack`` that undoes it.
         """
         self._casts_weights = self._casts_weights or policy.casts_model
         self._low = policy.dtypes.low if policy.casts_model or policy.patch_torch_functions else None
@@ -134,7 +133,6 @@ class DDPWrappers:
         """Record and return whether the pass that ends now has left gradients that were not reduced.
 
         Args:
-            records: of the pass.
             stay: whether they stay in ``.grad``, so that the next reduced pass includes them.
         """
         unreduced = self._of(records, NONE, self._is_local)

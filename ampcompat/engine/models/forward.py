@@ -26,7 +26,6 @@ class ForwardCasts:
     """What to do around one model's ``forward``.
 
     Args:
-        owner: the model's class.
         input_dtype: floating tensors among the arguments are cast to this; None leaves them.
         output_dtype: floating tensors in the output are cast to this; None leaves them.
         mode: the ``HalfMode`` in which ``forward`` runs, or None.

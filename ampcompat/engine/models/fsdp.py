@@ -16,7 +16,6 @@ def policy_of(policy, reduce_dtype=None):
     """Return the ``MixedPrecisionPolicy`` with which ``fully_shard`` computes as a level's ``Policy`` says.
 
     Args:
-        policy: the ``opt_levels.Policy``.
         reduce_dtype: the dtype in which gradients are reduced; None is the level's high dtype.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -60,10 +59,8 @@ def gather_in(policy, model, kept, patches):
     What the user passed to ``fully_shard`` beyond the dtype of the weights stays.
 
     Args:
-        policy: the ``opt_levels.Policy``.
         model: its modules that went through ``fully_shard`` are changed; others are not.
         kept: modules whose own params are gathered in float32.
-        patches: the ``PatchStack`` that restores the dtypes.
 
     Raises:
         AmpError: this torch gathers a group of params in one dtype, and one of them is of a kept module.
@@ -125,9 +122,6 @@ class ShardedModels:
 
     def check_new(self, records):
         """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``.
-
-        Args:
-            records: the ``OptimizerRecord`` of every optimizer.
 
         Raises:
             AmpError: ``fully_shard`` has sharded half weights.

@@ -173,7 +173,6 @@ def merge(table, lists=None, registrations=()):
     """Return the table with the user's edits of ``amp.lists`` and registrations; later rows win.
 
     Args:
-        table: what ``rows()`` returned.
         lists: data in the shape of ``default_lists()``, as the user left it; None means unedited.
         registrations: (owner object, name, rule) in the order in which they were made.
     """

@@ -28,15 +28,10 @@ class BackwardPass:
     both. Gradients that ``fully_shard`` did not reduce stay scaled until then.
 
     Args:
-        session: the ``Session``.
         configuration: the ``Configuration`` of the first optimizer: the policy of this pass.
-        loss: a tensor.
-        loss_id: its number.
-        scaler: the ``LossScaler`` of this loss.
         records: of the optimizers whose params the pass reaches.
         adopted: those among them that ``initialize`` did not get, and no earlier pass.
         delay_unscale: see ``amp.scale_loss``; or ``WHERE_EQUAL``.
-        delay_overflow_check: see ``amp.scale_loss``.
     """
 
     def __init__(

@@ -9,10 +9,6 @@ class Configuration:
     """The policy, the loss scalers and the printed notices of one call of ``amp.initialize``.
 
     Models and optimizers of other calls have their own, whatever is initialized later.
-
-    Args:
-        request: the ``Request`` of the call.
-        verbosity: 0 prints no notices.
     """
 
     def __init__(self, request, verbosity):
@@ -45,11 +41,7 @@ class Configuration:
 
 
 class JoinedScalers(list):
-    """The loss scalers of several calls of ``initialize``; assigning to an element replaces a scaler.
-
-    Args:
-        configurations: the ``Configuration`` of each call.
-    """
+    """The loss scalers of several calls of ``initialize``; assigning to an element replaces a scaler."""
 
     def __init__(self, configurations):
         self._places = [(each.scalers, index) for each in configurations for index in range(len(each.scalers))]

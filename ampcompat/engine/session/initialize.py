@@ -109,11 +109,7 @@ def _check_optimizers(optimizers, policy):
 
 
 class Preparation:
-    """A context manager that prepares models and optimizers for a session, and undoes it unless ``commit`` is called.
-
-    Args:
-        session: the ``Session``.
-    """
+    """A context manager that prepares models and optimizers for a session, and undoes it without ``commit``."""
 
     def __init__(self, session):
         self._session = session

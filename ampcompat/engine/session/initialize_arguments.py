@@ -55,7 +55,6 @@ def make_request(stated, command_line, dtypes=None):
     Args:
         stated: all arguments of ``amp.initialize`` by name.
         command_line: overrides of the level and its options, from ``python -m ampcompat run`` or a ``session``.
-        dtypes: a ``DtypePair`` instead of the level's.
 
     Raises:
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.

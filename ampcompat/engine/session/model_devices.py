@@ -14,7 +14,6 @@ class ModelDevices:
     """Weak references to the initialized models and optimizers, and their device types.
 
     Args:
-        models: modules.
         optimizers: optimizers; the devices of their params count for models without params.
     """
 

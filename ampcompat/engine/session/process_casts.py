@@ -21,7 +21,6 @@ class ProcessCasts:
     """No casts at first, then those of one backend at a time: of one level, or a ``SeveralCasts`` of O1 and O4.
 
     Args:
-        wanted: "auto", "native" or "patched".
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
     """
 
@@ -44,7 +43,6 @@ class ProcessCasts:
         An active backend that was made with the same arguments is kept: other threads may be using it.
 
         Args:
-            dtypes: a ``DtypePair``.
             models: more models; functions are cast on the devices of all initialized models.
             optimizers: more optimizers; their params count where no model has any.
 
@@ -165,12 +163,7 @@ class ProcessCasts:
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step, weights):
-        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes.
-
-        Args:
-            step: a function without arguments.
-            weights: () -> these weights.
-        """
+        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes."""
         backend = self.backend
         try:
             with backend.paused():

@@ -74,11 +74,7 @@ class Session:
     # -- initialize ----------------------------------------------------------------------------------------------------
 
     def initialize(self, request, verbosity=1):
-        """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises.
-
-        Returns:
-            Their ``Configuration``.
-        """
+        """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
         plan = make_plan(request, self)
         verbosity = self.verbosity if self._verbosity_is_given else verbosity
         if plan.is_empty() and request.models:
