@@ -150,21 +150,25 @@ class Preparation:
         modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
         kept = weights.matching(model, request.keep_fp32)
         if policy.weights_dtype is not None:
-            inner = [child for module in kept for child in module.modules()]
-            norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
-            norms = [norm for norm in norms if norm not in inner]
-            self._cast.cast(modules, inner + norms)
-            if policy.casts_model:
-                fsdp.gather_in(policy, model, inner + norms, self._patches)
-            kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+            kept += self._cast_weights(policy, model, modules, kept)
         elif request.allow_half_model:
-            self._cast.widen(modules)
-        if policy.casts_model:
-            state_dict.hook(modules, high, masters, self._patches)
+            self._cast.cast(modules, modules)
         for module in [module for module in kept if module in modules]:
             self._mark(module, high, request.output_dtype if module is model else low, paused)
         if model not in kept and (model in modules or not forward.is_marked(model)):
             self._mark(model, low, request.output_dtype, entered, mode)
+
+    def _cast_weights(self, policy, model, modules, kept):
+        """Cast the weights of modules; return the batch norms that stay float32 and do not take half inputs."""
+        inner = [child for module in kept for child in module.modules()]
+        norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+        norms = [norm for norm in norms if norm not in inner]
+        self._cast.cast(modules, inner + norms)
+        low, high = policy.cast_model_type, policy.dtypes.high
+        if policy.casts_model:
+            fsdp.gather_in(policy, model, inner + norms, self._patches)
+            state_dict.hook(modules, high, self._session.masters, self._patches)
+        return [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
 
     def _mark(self, module, input_dtype, output_dtype, context, mode=None):
         token = self._session.forward_token

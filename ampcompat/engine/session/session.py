@@ -21,7 +21,7 @@ from . import process_state
 from .backward_pass import BackwardPass, UnscaledPass
 from .configuration import Configuration, JoinedScalers
 from .initialize import Preparation, make_plan
-from .initialize_arguments import check_loss, is_optimizer
+from .initialize_arguments import check_loss, is_module, is_optimizer
 from .process_casts import ProcessCasts
 
 
@@ -121,15 +121,14 @@ class Session:
             self._configuration_of[model] = configuration
             self.sharded_models.add(model, configuration)
 
-    def disable(self, models, optimizers):
+    def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
-        self._disabled.update([*models, *optimizers])
+        self._disabled.update(disabled)
         context = self.process_casts.context_of_uncast_forward
-        for model in models:
+        for model in filter(is_module, disabled):
             if not forward.is_marked(model):
-                forward.mark(
-                    model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches
-                )
+                casts = forward.ForwardCasts(type(model), context=context, token=self.forward_token)
+                forward.mark(model, casts, self.patches)
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
