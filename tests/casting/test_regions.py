@@ -8,7 +8,7 @@ from opened import PAIRS, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.engine.casting import BACKENDS, CastBackend
-from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch, Unpaused
+from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
 
@@ -112,7 +112,7 @@ def test_switch_gives_a_thread_back_what_it_was():
         assert not switch.local.off and not switch.is_off_somewhere
         with Paused(switch):
             assert switch.local.off and switch.is_off_somewhere
-            with Unpaused(switch):
+            with InRegion(switch):
                 assert not switch.local.off
         assert not switch.local.off
     assert switch.local.off and switch.is_off_somewhere

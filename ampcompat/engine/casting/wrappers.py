@@ -19,8 +19,9 @@ _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 
-def _casting(function, is_exempt, cast):
+def _casting(function, casts, cast):
     """Cast every floating tensor by ``cast``."""
+    is_exempt = casts.is_exempt
 
     @functools.wraps(function)
     def with_casts(*args, **kwargs):
@@ -34,18 +35,8 @@ def _casting(function, is_exempt, cast):
     return with_casts
 
 
-def half(function, casts):
-    """Cast every floating tensor to the low dtype."""
-    return _casting(function, casts.is_exempt, casts.to_low)
-
-
-def in_float(function, casts):
-    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
-    return _casting(function, casts.is_exempt, casts.to_high)
-
-
 def half_emulated(function, casts, always=True):
-    """As ``half``, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
+    """Cast to the low dtype, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
 
     Args:
         always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
@@ -202,8 +193,8 @@ def float32_inside(function, casts):
 
 _WRAPPERS = {
     expansion.FLOAT32_INSIDE: float32_inside,
-    expansion.HALF: half,
-    expansion.FLOAT: in_float,
+    expansion.HALF: lambda function, casts: _casting(function, casts, casts.to_low),
+    expansion.FLOAT: lambda function, casts: _casting(function, casts, casts.to_high),
     expansion.PROMOTE: promoted,
     expansion.SEQUENCE: promoted,
     expansion.FLOAT_IN_PLACE: float_in_place,

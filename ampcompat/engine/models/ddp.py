@@ -184,10 +184,9 @@ def _average(params, group):
         has = [param.grad is not None for param in alike]
         parts = [(param.grad if there else torch.zeros_like(param)).reshape(-1) for param, there in zip(alike, has)]
         flat = torch.cat(parts + [torch.tensor(has, dtype=parts[0].dtype, device=parts[0].device)])
-        options = {} if group is True else {"group": group}
-        torch.distributed.all_reduce(flat, **options)
+        torch.distributed.all_reduce(flat, **process_group.group_option(group))
         marks = has if all(has) else flat[-len(alike) :].tolist()
-        flat.div_(torch.distributed.get_world_size(**options))
+        flat.div_(torch.distributed.get_world_size(**process_group.group_option(group)))
         start = 0
         for param, mark in zip(alike, marks):
             mean = flat[start : start + param.numel()].view(param.shape)

@@ -130,7 +130,7 @@ class Preparation:
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
         if policy.patch_torch_functions:
-            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models, plan.optimizers))
+            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
         self._cast = weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
         self._rollback.callback(self._cast.release)
         contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)

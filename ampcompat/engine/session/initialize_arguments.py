@@ -60,7 +60,7 @@ def make_request(stated, command_line, dtypes=None):
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
     """
     forced = process_state.initialize_options
-    layers = listed_layers(stated["keep_fp32"]) + listed_layers(forced.get("keep_fp32"))
+    layers = listed(stated["keep_fp32"]) + listed(forced.get("keep_fp32"))
     stated = dict(stated, **dict(forced, keep_fp32=layers))
     models, optimizers = stated["models"], stated["optimizers"]
     model_list = checked_list(models, "amp.initialize", "models", "a torch.nn.Module or a list of them", is_module)
@@ -101,10 +101,10 @@ def is_module(candidate):
 
 
 def listed(given):
-    """Return an argument that is one object, a list of them or None, as a list."""
+    """Return an argument that is one object, a collection of them or None, as a list."""
     if given is None:
         return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+    return list(given) if isinstance(given, (list, tuple, set)) else [given]
 
 
 def checked_list(given, caller, name, expected, accepts):
@@ -132,13 +132,6 @@ def _output_dtype(dtype):
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise AmpTypeError(f"cast_model_outputs must be a torch.dtype or None, not {dtype!r}.")
     return dtype
-
-
-def listed_layers(keep_fp32):
-    """Return the argument ``keep_fp32``, which may be one entry or None, as a list."""
-    if keep_fp32 is None:
-        return []
-    return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
 
 
 def checked_count(subject, number, least=1):

@@ -5,6 +5,9 @@ backend.
 """
 
 import functools
+import weakref
+
+import torch
 
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
@@ -14,7 +17,9 @@ from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralCasts
 from ..op_table import expansion
 from . import missing_kernels, process_state
-from .model_devices import ModelDevices, watch_moves
+
+#: Methods that move a module. All of them call ``Module._apply``, but that is called for each submodule too.
+_MOVES = ("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty")
 
 
 class ProcessCasts:
@@ -34,17 +39,16 @@ class ProcessCasts:
         self._half_mode = None
         self._patches_checkpoint = False
         self._opened_as = None  # the arguments that the active backend was made with
-        self._devices = ModelDevices()
+        self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
         self._may_have_moved = False
 
-    def open(self, dtypes, models=(), optimizers=()):
+    def open(self, dtypes, users=()):
         """Cast functions to these dtypes, by the op table with the users' registrations and edits.
 
         An active backend that was made with the same arguments is kept: other threads may be using it.
 
         Args:
-            models: more models; functions are cast on the devices of all initialized models.
-            optimizers: more optimizers; their params count where no model has any.
+            users: more models, on whose devices functions are cast, and optimizers: see ``_device_types``.
 
         Returns:
             A function that restores the backend and devices from before.
@@ -56,8 +60,8 @@ class ProcessCasts:
         messages = expansion.banned_messages(lists)
         names = [choice.name for choice in choices]
         wanted = (names, pairs, rows, messages, self.allow_banned, self.is_regional)
-        before = (self.backend, self.choice, self._opened_as, self._devices)
-        self._devices = self._devices.joined_by(models, optimizers)
+        before = (self.backend, self.choice, self._opened_as, self._users)
+        self._users = [each for each in self._users if each() is not None] + list(map(weakref.ref, users))
         try:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
@@ -77,8 +81,8 @@ class ProcessCasts:
         """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
         return () if self._opened_as is None else self._opened_as[1]
 
-    def _restore(self, backend, choice, opened_as, devices):
-        self._devices = devices
+    def _restore(self, backend, choice, opened_as, users):
+        self._users = users
         if self.backend is backend:
             self._cast_where_models_are()
         else:
@@ -96,17 +100,17 @@ class ProcessCasts:
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._half_mode, self._patches_checkpoint, self._devices = None, False, ModelDevices()
+        self._half_mode, self._patches_checkpoint, self._users = None, False, []
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
         self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
-            backend.set_devices(self._devices.types())
+            backend.set_devices(self._device_types())
             backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
-                watch_moves(self._cast_where_models_are, patches)
+                _watch_moves(self._cast_where_models_are, patches)
             if self._patches_checkpoint:
                 autograd.checkpoint_under_same_casts(half_emulation_mode, patches)
             self._patches.absorb(patches)
@@ -118,7 +122,21 @@ class ProcessCasts:
 
     def _cast_where_models_are(self):
         self._may_have_moved = False
-        self.backend.set_devices(self._devices.types())
+        self.backend.set_devices(self._device_types())
+
+    def _device_types(self):
+        """Return the device types of the models' params, else of buffers, else of the optimizers' params, or None."""
+        users = [each for each in [reference() for reference in self._users] if each is not None]
+        models = [each for each in users if isinstance(each, torch.nn.Module)]
+        groups = [group for each in users if not isinstance(each, torch.nn.Module) for group in each.param_groups]
+        for tensors in (
+            [param for model in models for param in model.parameters()],
+            [buffer for model in models for buffer in model.buffers()],
+            [param for group in groups for param in group["params"]],
+        ):
+            if tensors:
+                return {tensor.device.type for tensor in tensors}
+        return None
 
     def paused(self):
         """Return a context manager with casts off in this thread."""
@@ -170,3 +188,21 @@ class ProcessCasts:
                 return step()
         finally:  # also because kernels of extensions write weights without changing their version counter
             backend.clear_cache(weights)
+
+
+def _watch_moves(on_move, patches):
+    """Call ``on_move()`` after every call of a method that moves a module."""
+    for name in _MOVES:
+        original = vars(torch.nn.Module).get(name)
+        if original is not None:
+            patches.set(torch.nn.Module, name, _noticed(original, on_move))
+
+
+def _noticed(original, on_move):
+    @functools.wraps(original)
+    def moving(*args, **kwargs):
+        result = original(*args, **kwargs)
+        on_move()
+        return result
+
+    return moving
