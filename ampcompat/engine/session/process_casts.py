@@ -66,10 +66,8 @@ class ProcessCasts:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
             else:
-                backends = [
-                    choice.backend_class(each, rows, self.allow_banned, messages)
-                    for choice, each in zip(choices, pairs)
-                ]
+                classes = [casting.BACKENDS[name] for name in names]
+                backends = [kind(each, rows, self.allow_banned, messages) for kind, each in zip(classes, pairs)]
                 self._replace(backends[0] if len(backends) == 1 else SeveralCasts(backends), choices[-1], wanted)
         except BaseException:
             self._restore(*before)
