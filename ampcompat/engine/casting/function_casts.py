@@ -53,20 +53,18 @@ class FunctionCasts(CastBackend):
             lambda weight: half_emulation.rounded(weight, low, high), WrittenMemory(), thread
         )
         self._emulate = half_emulation.is_wanted(low)
-        # The second is for the functions that autocast casts as the table does.
-        self._casts, self._autocast_casts = [
-            Casts(dtypes, is_exempt, thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast)
-            for is_exempt in (self._make_exemption(False), self._make_exemption(True))
-        ]
+        self._casts = Casts(
+            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast
+        )
 
-    def _make_exemption(self, is_autocast):
+    def _make_exemption(self):
         switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
 
         def is_off_traced():
             if flags is None:
                 return switch.is_off_somewhere
             # A compiler cannot follow thread-locals, and it guards on autocast's flags.
-            return is_autocast or not compile.is_autocast_enabled(flags.devices)
+            return not compile.is_autocast_enabled(flags.devices)
 
         def is_exempt(args, kwargs):
             if is_tracing():
@@ -121,15 +119,9 @@ class FunctionCasts(CastBackend):
         if not is_regional:
             self._switch.turn_on()
 
-    def _casts_for(self, row):
-        # What autocast of older torch casts has not been tested.
-        if self._flags is None or row.no_nested_casts or not autocast_flags.IS_BY_DEVICE:
-            return self._casts
-        return self._autocast_casts if all(device in row.native for device in self._flags.devices) else self._casts
-
     def _wrapper_of(self, row):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
-        casts, message = self._casts_for(row), self.messages.get(row.name)
+        casts, message = self._casts, self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
         takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
         return lambda function: wrappers.wrapped(

@@ -5,7 +5,7 @@ names that its torch does not have. Owners are dotted names, so this module does
 """
 
 import functools
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from .rows import (
     BANNED,
@@ -16,14 +16,12 @@ from .rows import (
     FOLLOW_SELF,
     FUNCTIONAL,
     HALF,
-    NATIVE,
     NO_HALF_KERNEL,
     NO_NESTED_CASTS,
     NO_NESTED_CASTS_OWNERS,
     PASSTHROUGH,
     PROMOTE,
     SEQUENCE,
-    SPARSE,
     TENSOR,
     TORCH,
     WRITTEN,
@@ -36,15 +34,14 @@ RULES = USER_RULES + (FLOAT_IN_PLACE, FOLLOW_SELF, PASSTHROUGH, FLOAT32_INSIDE)
 class OpRow(NamedTuple):
     """One function and its rule.
 
-    ``owner`` is a dotted name, or the object itself where a user registered it. ``native`` are the device types on
-    which torch's own autocast does the same as ``rule``. ``no_nested_casts``: what the function calls inside runs
-    without casts, because they would undo the rule. ``source`` is the written row that this one comes from.
+    ``owner`` is a dotted name, or the object itself where a user registered it. ``no_nested_casts``: what the
+    function calls inside runs without casts, because they would undo the rule. ``source`` is the written row that this
+    one comes from.
     """
 
     owner: Any
     name: str
     rule: str
-    native: Tuple[str, ...] = ()
     reason: str = "apex"
     no_nested_casts: bool = False
     source: Any = None
@@ -74,7 +71,7 @@ def expand(row):
     in_place = _in_place_rule(row.rule)
     if in_place:
         for owner in (TENSOR, TORCH, FUNCTIONAL):
-            expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place, native=()))
+            expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place))
     return expanded
 
 
@@ -95,7 +92,6 @@ def written_rows():
             owner,
             name,
             rule,
-            native=tuple(device for device in sorted(NATIVE) if owner != SPARSE and name in NATIVE[device]),
             reason=reason,
             no_nested_casts=_has_no_nested_casts(owner, name, rule, reason),
         )
@@ -178,9 +174,7 @@ def merge(table, lists=None, registrations=()):
     merged = {row.key: row for row in table}
     for owner, name, rule in removed:
         for row in expand(OpRow(owner, name, rule)):
-            merged[row.key] = row._replace(
-                rule=PASSTHROUGH, no_nested_casts=True, native=(), reason="removed from amp.lists"
-            )
+            merged[row.key] = row._replace(rule=PASSTHROUGH, no_nested_casts=True, reason="removed from amp.lists")
     for owner, name, rule in added:
         for row in expand(OpRow(owner, name, rule, reason="added to amp.lists", no_nested_casts=True)):
             merged[row.key] = row
