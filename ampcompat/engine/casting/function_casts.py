@@ -14,7 +14,7 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ...support.written_memory import WrittenMemory
 from ..op_table import expansion as op_rules
-from ..op_table.rows import TAKES_SPARSE
+from ..op_table.rows import SPARSE, TAKES_SPARSE
 from . import autocast_flags, autograd, compile, half_emulation, other_patches, patch_targets, wrappers
 from .argument_casts import CastDevices, Casts
 from .cast_backend import CastBackend, do_nothing
@@ -123,7 +123,7 @@ class FunctionCasts(CastBackend):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
         casts, message = self._casts, self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
-        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
+        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
         return lambda function: wrappers.wrapped(
             function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse
         )
