@@ -76,14 +76,14 @@ def make_request(stated, command_line, dtypes=None):
         optimizers=optimizer_list,
         defaults=defaults,
         policy=policy,
-        cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
+        cast_model_outputs=_checked(stated, "cast_model_outputs", (torch.dtype, type(None)), "a torch.dtype or None"),
         keep_fp32=stated["keep_fp32"],
         scaler_options=_scaler_options(stated),
         num_losses=checked_count("num_losses must be", stated["num_losses"], least=1 if optimizer_list else 0),
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
-        free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
-        allow_half_model=_checked_switch("allow_half_model", stated["allow_half_model"]),
+        free_half_grads=_checked(stated, "free_half_grads", bool, "True or False"),
+        allow_half_model=_checked(stated, "allow_half_model", bool, "True or False"),
     )
 
 
@@ -122,16 +122,10 @@ def checked_list(given, caller, name, expected, accepts):
     return items
 
 
-def _checked_switch(name, value):
-    if not isinstance(value, bool):
-        raise AmpTypeError(f"{name} must be True or False, not {value!r}.")
-    return value
-
-
-def _output_dtype(dtype):
-    if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise AmpTypeError(f"cast_model_outputs must be a torch.dtype or None, not {dtype!r}.")
-    return dtype
+def _checked(stated, name, kinds, expected):
+    if not isinstance(stated[name], kinds):
+        raise AmpTypeError(f"{name} must be {expected}, not {stated[name]!r}.")
+    return stated[name]
 
 
 def checked_count(subject, number, least=1):

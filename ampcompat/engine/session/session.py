@@ -21,7 +21,7 @@ from . import process_state
 from .backward_pass import BackwardPass, UnscaledPass
 from .configuration import Configuration, JoinedScalers
 from .initialize import Preparation, make_plan
-from .initialize_arguments import check_loss, is_module, is_optimizer
+from .initialize_arguments import check_loss, is_module, is_optimizer, listed
 from .process_casts import ProcessCasts
 
 
@@ -48,7 +48,6 @@ class Session:
         verbosity: 0 prints nothing, 1 prints notices; None leaves it to ``initialize``.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
         overrides: options that override the arguments of ``initialize``, ``opt_level`` among them.
-        observers: the ``Observer`` objects whose callbacks are called.
     """
 
     enabled = True
@@ -66,7 +65,7 @@ class Session:
         self.patches = PatchStack()
         self.forward_token = forward.Token()
         # Models, optimizers and what was decided for them are held weakly, so that a loop over folds frees each fold.
-        self.configurations = WeakList()  # of the calls of ``initialize``, oldest first
+        self.configurations = WeakList()  # call after call of ``initialize``
         self._latest = None  # the last of them
         self._configuration_of = weakref.WeakKeyDictionary()  # model -> its ``Configuration``
         self._disabled = weakref.WeakSet()  # models and optimizers of ``initialize(enabled=False)``
@@ -86,19 +85,14 @@ class Session:
         return configuration
 
     def _initialize_again(self, request, verbosity):
-        """Leave models and optimizers as they are; print which options are not those that they were initialized with.
-
-        Returns:
-            The ``Configuration`` of the optimizers, else of the models.
-        """
+        """Print which options are not those of the earlier call; return the ``Configuration`` of that."""
         given = {name: value for name, value in request.fixed_options().items() if value}
         known = [self._configuration_of[model] for model in request.models]
         ignored = sorted(name for name in given if any(given[name] != each.options.get(name) for each in known))
         configuration = ([record_of(each).configuration for each in request.optimizers] or known)[0]
         if ignored:
             Notices(verbosity).options_ignored(ignored)
-        has_stopped = self.choice is None  # by ``handle._deactivate()``
-        if request.policy.patch_torch_functions and has_stopped:
+        if request.policy.patch_torch_functions and self.choice is None:  # stopped by ``handle._deactivate()``
             self.process_casts.open(request.policy.dtypes)
         configuration.add_losses(request)
         return configuration
@@ -148,8 +142,7 @@ class Session:
     def close(self):
         """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights.
 
-        If something raises (an observer, an overflow that is read only now), the rest is still restored. The
-        first error is raised at the end, with the others in its chain of contexts.
+        If something raises (an observer, an overflow that is read only now), the rest is still restored (``run_all``).
         """
         calls = [(scaler.sync, ()) for each in self.configurations for scaler in each.scalers]
         calls += [(observer.closed, (self,)) for observer in self.observers]
@@ -167,8 +160,7 @@ class Session:
     @property
     def policy(self):
         """The ``Policy`` of the newest call of ``initialize`` that got an optimizer, else of the newest; or None."""
-        newest = self._newest()
-        return None if newest is None else newest.policy
+        return getattr(self._newest(), "policy", None)
 
     def is_initialized(self):
         """Return whether ``initialize`` was called."""
@@ -179,13 +171,11 @@ class Session:
 
     def policy_of(self, model):
         """Return the ``Policy`` of a model; None if it is not initialized."""
-        configuration = self._configuration_of.get(model)
-        return None if configuration is None else configuration.policy
+        return getattr(self._configuration_of.get(model), "policy", None)
 
     def configuration_of(self, optimizers):
         """Return the ``Configuration`` of one optimizer, or of the first of a list; the newest if it has none yet."""
-        listed = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
-        records = [record_of(each) for each in listed]
+        records = [record_of(each) for each in listed(optimizers)]
         return next((each.configuration for each in records if each is not None), self._newest())
 
     @property
@@ -194,15 +184,15 @@ class Session:
 
         Before any optimizer is known, those of the first call. Scripts replace elements of this list, or all of it.
         """
-        listed = self._with_optimizers()
-        return listed[0].scalers if len(listed) == 1 else JoinedScalers(listed)
+        configurations = self._with_optimizers()
+        return configurations[0].scalers if len(configurations) == 1 else JoinedScalers(configurations)
 
     @scalers.setter
     def scalers(self, scalers):
-        scalers, listed = list(scalers), self._with_optimizers()
-        for each in listed[:-1]:
+        scalers, configurations = list(scalers), self._with_optimizers()
+        for each in configurations[:-1]:
             each.scalers, scalers = scalers[: len(each.scalers)], scalers[len(each.scalers) :]
-        listed[-1].scalers = scalers
+        configurations[-1].scalers = scalers
 
     def _with_optimizers(self):
         configurations = list(self.configurations)
@@ -243,14 +233,12 @@ class Session:
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
         check_loss(loss)
-        listed = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-        if self._disabled:
-            enabled = [each for each in listed if each not in self._disabled]
-            if listed and not enabled:
-                return nullcontext(loss)
-            listed = enabled
-        adopted = [self._adopt(each) for each in listed if record_of(each) is None]
-        records = [record_of(each) for each in listed]
+        given = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+        enabled = [each for each in given if each not in self._disabled] if self._disabled else given
+        if given and not enabled:
+            return nullcontext(loss)
+        adopted = [self._adopt(each) for each in enabled if record_of(each) is None]
+        records = [record_of(each) for each in enabled]
         configuration = records[0].configuration if records else self._newest()
         if configuration is None:
             raise process_state.not_initialized("amp.scale_loss")
