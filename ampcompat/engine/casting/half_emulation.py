@@ -100,6 +100,8 @@ def _has_own_arithmetic(tensor):
 
 def rounded(tensor, low, high):
     """Return a tensor with the values of ``low`` in the dtype ``high``; its gradient is rounded on the way back too."""
+    if tensor.layout is torch.strided:  # without the calls of ``_cast``, once for each weight in each iteration
+        return METHODS[high](METHODS[low](tensor))
     return _cast(_cast(tensor, low), high)
 
 
@@ -169,7 +171,7 @@ class EmulatedCall:
     def _recorded(self, narrow, wide):
         is_plain = wide.layout is torch.strided and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
-            self._sources[fake_tensors.address(wide)] = narrow.detach()
+            self._sources[_address(wide)] = narrow.detach()
         return wide
 
     def computed(self, function, args, kwargs, widen):
@@ -201,6 +203,10 @@ class EmulatedCall:
         return round_results(result, self.low)
 
 
+def _address(tensor):
+    return tensor.data_ptr() if type(tensor) in _PLAIN else fake_tensors.address(tensor)
+
+
 def _may_keep_low():
     """Return whether saved-tensor hooks can be used now: not in old torch, in torch.func or while tracing."""
     return (
@@ -229,7 +235,7 @@ class _SavedInputs:
     def pack(self, tensor):
         """Return what to save: the form to restore (None: the tensor as it is) and the tensor that is saved."""
         has_memory = tensor.dtype is self.high and tensor.layout is torch.strided and tensor.numel()
-        source = self.sources.get(fake_tensors.address(tensor)) if has_memory else None
+        source = self.sources.get(_address(tensor)) if has_memory else None
         if source is None:
             return None, tensor if self.outer is None else self.outer[0](tensor)
         form = (tensor.size(), tensor.stride(), source._version)
