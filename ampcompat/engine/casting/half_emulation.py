@@ -69,11 +69,7 @@ def difference(low, emulates):
 
 
 def is_for(args):
-    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own.
-
-    Args:
-        args: the arguments; tensors may stand in tuples and lists.
-    """
+    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own."""
     first = None
     for arg in args:
         for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
@@ -175,12 +171,7 @@ class EmulatedCall:
         return wide
 
     def computed(self, function, args, kwargs, widen):
-        """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
-
-        Args:
-            args, kwargs: tensors may stand in tuples, lists and dicts.
-            widen: floating tensor -> tensor of the high dtype.
-        """
+        """Return ``function(*args, **kwargs)`` on the tensors that ``widen`` returns, rounded to the low dtype."""
 
         def widened(value):
             if isinstance(value, torch.Tensor):
