@@ -70,8 +70,7 @@ class ModelCast:
         """
         protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
         for module in modules:
-            own = _own_tensors(module)
-            for is_param, name, tensor in own:
+            for is_param, name, tensor in _own_tensors(module):
                 if id(tensor) in self._seen or not tensor.is_floating_point():
                     continue
                 if id(tensor) in protected:
@@ -81,7 +80,7 @@ class ModelCast:
                 if dtype is not None:
                     self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
                     self._cast_tensor(tensor, dtype)
-            if own and isinstance(module, torch.nn.RNNBase):
+            if module in self._before and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
     def _cast_tensor(self, tensor, dtype):
