@@ -57,19 +57,19 @@ def patch_norm_fp32(module):
     _check_module("patch_norm_fp32", module)
     session = session_access.session()
     pair = session_access.dtypes(session) or HALF
-    norm_casts = _norm_casts(session)
+    norm_conversions = _norm_conversions(session)
     for norm in module.modules():
         if isinstance(norm, (torch.nn.modules.batchnorm._BatchNorm, torch.nn.GroupNorm)):
             norm.to(pair.high)
-            if getattr(norm, forward.MARK, None) is None and _needs_casts(norm, pair):
+            if getattr(norm, forward.MARK, None) is None and _needs_conversion(norm, pair):
                 # The module is marked instead of getting a closure as its ``forward``, so that copies and pickles work.
-                casts = forward.ForwardCasts(type(norm), pair.high, pair.low, None, norm_casts.token)
-                forward.mark(norm, casts, norm_casts.patches)
+                conversion = forward.ForwardConversion(type(norm), pair.high, pair.low, None, norm_conversions.token)
+                forward.mark(norm, conversion, norm_conversions.patches)
     return module
 
 
-class _NormCasts(Observer):
-    """The casts around ``forward`` of norms, removed when the session closes."""
+class _NormConversions(Observer):
+    """The conversions around ``forward`` of norms, removed when the session closes."""
 
     def __init__(self):
         self.token = forward.Token()
@@ -81,18 +81,18 @@ class _NormCasts(Observer):
         self.patches.undo()
 
 
-def _norm_casts(session):
-    """Return the ``_NormCasts`` of a session; for a disabled session new ones, which last as long as their modules."""
+def _norm_conversions(session):
+    """Return a session's ``_NormConversions``; if it is disabled, new ones, which live as long as their modules."""
     if not session.enabled:
-        return _NormCasts()
+        return _NormConversions()
     for observer in session.observers:
-        if isinstance(observer, _NormCasts):
+        if isinstance(observer, _NormConversions):
             return observer
-    session.observers.append(_NormCasts())
+    session.observers.append(_NormConversions())
     return session.observers[-1]
 
 
-def _needs_casts(norm, pair):
+def _needs_conversion(norm, pair):
     """Return whether torch has no kernel for this norm that takes a half input with float32 weights."""
     if isinstance(norm, torch.nn.GroupNorm):
         return True

@@ -69,7 +69,7 @@ def _autocast(*args, enabled=True, **kwargs):
     """Replace torch's autocast in mmcv's decorators."""
     session = session_access.session()
     if session_access.dtypes(session) is None:
-        return session.casts.paused()
+        return session.cast_backend.paused()
     return session.process_casts.region() if enabled else session.process_casts.paused()
 
 

@@ -100,7 +100,7 @@ def memory_report(
         session = None
     usage = measured_step(session, models, optimizers, step)
     policy = session.policy if session is not None else None
-    with session.casts.paused() if session is not None else nullcontext():
+    with session.cast_backend.paused() if session is not None else nullcontext():
         predicted, sentences = _predicted(models, optimizers, policy)
     if was_skipped(optimizers):
         sentences.append("The measured step was skipped because of an overflow: no optimizer state or temporaries.")
@@ -175,7 +175,7 @@ def estimate(
     session = process_state.current()
     layers = listed_layers(keep_fp32)
     counted = nullcontext() if loss is None else counted_as(device)
-    with session.casts.paused() if session is not None else nullcontext(), counted:
+    with session.cast_backend.paused() if session is not None else nullcontext(), counted:
         found = before_initialize(model, optimizer_class, policy, layers, sharding, ranks.world_size)
     if loss is None:
         return found

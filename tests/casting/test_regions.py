@@ -7,7 +7,7 @@ import torch
 from opened import PAIRS, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
-from ampcompat.engine.casting import BACKENDS, NoCasts
+from ampcompat.engine.casting import BACKENDS, NoCastBackend
 from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch, Unpaused
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
@@ -125,7 +125,7 @@ def test_switch_gives_a_thread_back_what_it_was():
 
 
 def test_levels_without_casts_have_regions_that_do_nothing():
-    casts = NoCasts()
+    casts = NoCastBackend()
     casts.limit_to_regions()
     with casts.region():
         assert not casts.active()
@@ -136,6 +136,6 @@ def test_a_backend_can_be_stopped_before_it_is_undone(setting):
     with opened(setting) as backend:
         backend.stop()
         assert not backend.active()
-    casts = NoCasts()
+    casts = NoCastBackend()
     casts.stop()
     assert not casts.active()

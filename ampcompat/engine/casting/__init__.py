@@ -6,10 +6,10 @@ from typing import Any, Mapping, NamedTuple
 import torch
 
 from ...errors import AmpValueError
-from .cast_backend import CastBackend, NoCasts
-from .function_casts import NativeBackend, PatchedBackend
+from .cast_backend import CastBackend, NoCastBackend
+from .op_table_backends import NativeBackend, PatchedBackend
 
-__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
+__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCastBackend", "PatchedBackend", "choose"]
 
 #: The backends that cast, by name.
 BACKENDS = OrderedDict([("native", NativeBackend), ("patched", PatchedBackend)])

@@ -1,4 +1,4 @@
-"""``CastBackend``, the interface of the cast backends, and ``NoCasts``, for the levels that cast no functions.
+"""``CastBackend``, the interface of the cast backends, and ``NoCastBackend``, for the levels that cast no functions.
 
 ``paused``, ``entered`` and ``region`` act on the calling thread; ``open`` acts on the whole process.
 """
@@ -84,10 +84,10 @@ class CastBackend(abc.ABC):
 
     @abc.abstractmethod
     def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
-        """Drop the cached casts that this thread has made, and those of some weights, whichever thread made them.
+        """Drop the copies of weights that this thread has cached, and those of some weights that any thread has cached.
 
         Args:
-            weights: () -> these weights; it is called only if other threads have cached casts.
+            weights: () -> these weights; it is called only if other threads have cached copies.
         """
 
     @abc.abstractmethod
@@ -100,7 +100,7 @@ class CastBackend(abc.ABC):
         """
 
 
-class NoCasts(CastBackend):
+class NoCastBackend(CastBackend):
     """The backend of O0, O2, O3 and O5, which casts nothing. With it, callers need no special case."""
 
     name = "none"

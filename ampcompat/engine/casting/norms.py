@@ -13,20 +13,26 @@ from ...support.torch_compat import features
 NAMES = ("batch_norm", "instance_norm")
 
 
-def compute_wide(casts, devices, patches):
-    """Patch the norms if one of the device types lacks the mixed kernel. ``casts`` is the backend's ``Casts``."""
-    if all(features.has_mixed_batch_norm(device, casts.low, casts.high) for device in devices):
+def compute_wide(caster, devices, patches):
+    """Patch the norms if one of the device types lacks the mixed kernel.
+
+    Args:
+        caster: the backend's ``ArgumentCaster``.
+        devices: device types.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    if all(features.has_mixed_batch_norm(device, caster.low, caster.high) for device in devices):
         return
     for name in NAMES:
-        patches.set(torch, name, _wide(getattr(torch, name), casts))
+        patches.set(torch, name, _wide(getattr(torch, name), caster))
 
 
-def _wide(norm, casts):
+def _wide(norm, caster):
     @functools.wraps(norm)
     def in_high(input, *args, **kwargs):
-        if not is_mixed(casts.low, input, args, kwargs) or casts.is_exempt((input,), kwargs):
+        if not is_mixed(caster.low, input, args, kwargs) or caster.is_exempt((input,), kwargs):
             return norm(input, *args, **kwargs)
-        return norm(input.to(casts.high), *args, **kwargs).to(casts.low)
+        return norm(input.to(caster.high), *args, **kwargs).to(caster.low)
 
     return in_high
 

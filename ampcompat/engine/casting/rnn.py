@@ -8,7 +8,7 @@ from torch.nn.modules import rnn
 from . import compile
 
 
-def accept_any_floating_input(casts, patches):
+def accept_any_floating_input(caster, patches):
     """Make recurrent layers accept inputs of any floating dtype while casts are active."""
     # A layer compares its input's dtype with its weights' before any function of the op table runs. Without this patch
     # it would refuse a half input, which is normal when other layers are cast.
@@ -16,7 +16,7 @@ def accept_any_floating_input(casts, patches):
 
     @functools.wraps(original)
     def check_input(self, input, *args, **kwargs):
-        if not compile.is_compiling() and not casts.is_exempt((input,), kwargs):
+        if not compile.is_compiling() and not caster.is_exempt((input,), kwargs):
             input = _with_dtype_of(input, self)
         return original(self, input, *args, **kwargs)
 

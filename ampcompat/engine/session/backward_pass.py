@@ -51,7 +51,7 @@ class BackwardPass:
         self.delay_overflow_check = delay_overflow_check
         self.high = configuration.policy.dtypes.high
         self._session = session
-        self._casts = session.process_casts
+        self._process_casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
         self._sharded_models = session.sharded_models
         self.adopted = ()  # records of optimizers that ``initialize`` did not get, and no earlier pass
@@ -63,9 +63,9 @@ class BackwardPass:
         self.overflow_check = None
 
     def __enter__(self):
-        # Forward is over. Autograd holds the casts of weights that it needs, and frees them one by one during backward,
-        # unless the cache holds them too.
-        self._casts.backend.clear_cache()
+        # Forward is over. Autograd holds the copies of weights that it needs, and frees them one by one during
+        # backward, unless the cache holds them too.
+        self._process_casts.backend.clear_cache()
         around = [block for record in self.records for block in record.open_passes()]
         self.scale = self._scale_within(around)
         for observer in self.observers:
@@ -75,7 +75,7 @@ class BackwardPass:
             record.gradients.begin()
         by_client = [client_method(record, "_prepare_amp_backward") for record in outermost]
         if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in outermost]):
-            with self._casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), torch.no_grad():
                 self._bring_to_scale(outermost, by_client)
         if not is_one(self.scale):
             self._marks_of_others = self._marked_others()
@@ -147,7 +147,7 @@ class BackwardPass:
         # Their gradients stay scaled: other blocks with this scaler are still open.
         nested = [each for each in self.records if any([b.scaler is self.scaler for b in each.open_passes()])]
         records = [record for record in self.records if record not in nested] if nested else self.records
-        self._casts.backend.clear_cache()
+        self._process_casts.backend.clear_cache()
         if self.adopted and kind is None and not _have_gradients(self.records):
             _warn_of_unrelated(self.adopted[0].optimizer)
         for record, marks in self._marks_of_others:
@@ -174,7 +174,7 @@ class BackwardPass:
                 observer.after_backward(self)
 
     def _unscale(self, records):
-        with self._casts.backend.paused(), torch.no_grad():
+        with self._process_casts.backend.paused(), torch.no_grad():
             seen = set()
             for record in records:
                 post_backward = client_method(record, "_post_amp_backward")
@@ -194,7 +194,7 @@ class BackwardPass:
         if self._ddp_wrappers.exist():
             self._ddp_wrappers.record_unreduced(nested, stay=True)
             is_local = self._ddp_wrappers.record_unreduced(records, stay=False)
-            with self._casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), torch.no_grad():
                 groups = self._ddp_wrappers.average(records)
         if self.delay_overflow_check:
             return

@@ -6,7 +6,7 @@ It has the methods of ``Session`` that ``amp`` calls, ``state_dict`` too, where 
 from contextlib import contextmanager
 
 from ...support.weak_list import WeakList
-from ..casting.cast_backend import NoCasts
+from ..casting.cast_backend import NoCastBackend
 from . import process_state
 
 
@@ -33,7 +33,7 @@ class DisabledSession:
 
     def __init__(self, verbosity=1):
         self.verbosity = verbosity
-        self.casts = NoCasts()
+        self.cast_backend = NoCastBackend()
         self._models, self._optimizers = WeakList(), WeakList()
 
     def disable(self, models, optimizers):

@@ -171,8 +171,10 @@ class Preparation:
             self._mark(model, low, request.output_dtype, entered)
 
     def _mark(self, module, input_dtype, output_dtype, context):
-        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, context, self._session.forward_token)
-        forward.mark(module, casts, self._patches)
+        conversion = forward.ForwardConversion(
+            type(module), input_dtype, output_dtype, context, self._session.forward_token
+        )
+        forward.mark(module, conversion, self._patches)
 
     def add_optimizer(self, optimizer, configuration, originals):
         """Give an optimizer masters and its replaced methods; return its record.

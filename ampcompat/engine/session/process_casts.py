@@ -1,4 +1,4 @@
-"""``ProcessCasts``: the active cast backend of the process; chooses, opens and replaces it.
+"""``ProcessCasts``: the casts of the process: chooses the cast backend, opens and replaces it.
 
 Registering a function replaces the backend. So other modules keep the methods of ``ProcessCasts``, not those of a
 backend.
@@ -11,15 +11,15 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from .. import casting
 from ..casting import autograd, half_emulation_mode
-from ..casting.cast_backend import NoCasts
-from ..casting.several_levels import SeveralCasts
+from ..casting.cast_backend import NoCastBackend
+from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
 from . import missing_kernels, process_state
 from .model_devices import ModelDevices, watch_moves
 
 
 class ProcessCasts:
-    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralCasts`` of O1 and O4.
+    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralLevelsBackend`` of O1 and O4.
 
     Args:
         wanted: "auto", "native" or "patched".
@@ -27,7 +27,7 @@ class ProcessCasts:
     """
 
     def __init__(self, wanted, allow_banned):
-        self.backend = NoCasts()
+        self.backend = NoCastBackend()
         self.choice = None
         self.is_regional = False  # whether functions are cast only within a ``region``, per thread
         self.allow_banned = self._allow_banned = allow_banned
@@ -69,7 +69,9 @@ class ProcessCasts:
                     choice.backend_class(each, rows, self.allow_banned, messages)
                     for choice, each in zip(choices, pairs)
                 ]
-                self._replace(backends[0] if len(backends) == 1 else SeveralCasts(backends), choices[-1], wanted)
+                self._replace(
+                    backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends), choices[-1], wanted
+                )
         except BaseException:
             self._restore(*before)
             raise
@@ -95,7 +97,7 @@ class ProcessCasts:
     def stop(self):
         """Stop casting functions, until ``open``."""
         self.allow_banned = self._allow_banned
-        self._replace(NoCasts(), None)
+        self._replace(NoCastBackend(), None)
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
@@ -103,7 +105,7 @@ class ProcessCasts:
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
-        self.backend, self.choice, self._opened_as = NoCasts(), None, None
+        self.backend, self.choice, self._opened_as = NoCastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
             if self.is_regional:
@@ -138,7 +140,7 @@ class ProcessCasts:
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        return self.backend.of(dtypes) if isinstance(self.backend, SeveralCasts) else self.backend.entered()
+        return self.backend.of(dtypes) if isinstance(self.backend, SeveralLevelsBackend) else self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
         """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
@@ -173,7 +175,7 @@ class ProcessCasts:
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step, weights):
-        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes.
+        """Call ``step()``, an optimizer's, with casts off; drop the cached copies of the weights that it changes.
 
         Args:
             step: a function without arguments.

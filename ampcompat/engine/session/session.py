@@ -134,7 +134,9 @@ class Session:
         for model in models:
             if not forward.is_marked(model):
                 forward.mark(
-                    model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches
+                    model,
+                    forward.ForwardConversion(type(model), context=context, token=self.forward_token),
+                    self.patches,
                 )
 
     def add_masters(self, record, pairs):
@@ -231,8 +233,8 @@ class Session:
         return list(self._configuration_of)
 
     @property
-    def casts(self):
-        """The active cast backend: a ``NoCasts`` at levels that cast no functions."""
+    def cast_backend(self):
+        """The active cast backend: a ``NoCastBackend`` at levels that cast no functions."""
         return self.process_casts.backend
 
     @property

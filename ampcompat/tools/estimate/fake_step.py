@@ -184,7 +184,7 @@ def _own_session(policy):
     """Open a session at a level, within another one if there is one, whatever the command line overrides."""
     outer = process_state.current()
     session = Session(overrides={"opt_level": policy.opt_level}, dtypes=policy.dtypes, verbosity=0)
-    with PatchStack() as patches, outer.casts.paused() if outer is not None else nullcontext():
+    with PatchStack() as patches, outer.cast_backend.paused() if outer is not None else nullcontext():
         patches.set(process_state, "initialize_options", {})
         process_state.sessions.append(session)
         try:

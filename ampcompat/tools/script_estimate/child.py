@@ -67,7 +67,7 @@ def _without_activations(recorder, sentence):
     models, optimizers = recorder.tracked()
     if not models:
         return {"error": sentence}
-    with process_state.current().casts.paused():
+    with process_state.current().cast_backend.paused():
         kinds = during_training(models, optimizers, recorder.policy).by_kind
     return _found(recorder, kinds, kinds, [sentence])
 

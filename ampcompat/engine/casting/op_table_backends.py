@@ -1,8 +1,8 @@
 """The backends that cast: wrappers around the functions of the op table, and in one of them torch's autocast beside.
 
 Wrappers work on any torch. As in Apex, they cast only what Python calls, not what C++ calls inside a function; autocast
-does that. Its own cache of weights is off, because it can return stale casts; ``weight_cache`` replaces it. A backend
-can be opened and undone many times; cached casts do not outlive one opening.
+does that. Its own cache of weights is off, because it can return stale copies; ``weight_cache`` replaces it. A
+backend can be opened and undone many times; cached copies do not outlive one opening.
 """
 
 import copy
@@ -28,7 +28,7 @@ from . import (
     rnn,
     wrappers,
 )
-from .argument_casts import CastDevices, Casts
+from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend, do_nothing
 from .thread_state import InRegion, Paused, Switch, WithFlags
 from .weight_cache import Parameter, WeightCache, is_weight
@@ -36,7 +36,7 @@ from .weight_cache import Parameter, WeightCache, is_weight
 _Tensor = torch.Tensor
 
 
-class FunctionCasts(CastBackend):
+class OpTableBackend(CastBackend):
     """Casts by wrappers around the functions of the op table.
 
     Args:
@@ -67,11 +67,11 @@ class FunctionCasts(CastBackend):
             lambda weight: half_emulation.rounded(weight, low, high), WrittenMemory(), thread
         )
         self._emulate = half_emulation.is_wanted(low)
-        self._casts = Casts(
+        self._caster = ArgumentCaster(
             dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_of()
         )
-        self._autocast_casts = copy.copy(self._casts)  # of the functions that autocast casts as the table does
-        self._autocast_casts.is_exempt = self._make_exemption(is_autocast=True)
+        self._autocast_caster = copy.copy(self._caster)  # of the functions that autocast casts as the table does
+        self._autocast_caster.is_exempt = self._make_exemption(is_autocast=True)
 
     def _make_exemption(self, is_autocast=False):
         switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
@@ -128,8 +128,8 @@ class FunctionCasts(CastBackend):
             for owner, row in patch_targets.place(self.rows)
         ]
         jit_script.script_originals(originals, patches)
-        rnn.accept_any_floating_input(self._casts, patches)
-        norms.compute_wide(self._casts, features.available_devices(), patches)
+        rnn.accept_any_floating_input(self._caster, patches)
+        norms.compute_wide(self._caster, features.available_devices(), patches)
         rnn.reread_functional(patches)
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
@@ -145,19 +145,19 @@ class FunctionCasts(CastBackend):
         if not self._is_limited_to_regions:
             self._switch.turn_on()
 
-    def _casts_for(self, row):
+    def _caster_for(self, row):
         # What autocast of older torch casts has not been tested.
         if self._flags is None or row.no_nested_casts or not autocast_flags.IS_BY_DEVICE:
-            return self._casts
-        return self._autocast_casts if all(device in row.native for device in self._flags.devices) else self._casts
+            return self._caster
+        return self._autocast_caster if all(device in row.native for device in self._flags.devices) else self._caster
 
     def _wrapper_of(self, row):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
-        casts, message = self._casts_for(row), self.messages.get(row.name)
+        caster, message = self._caster_for(row), self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
         takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
         return lambda function: wrappers.wrapped(
-            function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse
+            function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse
         )
 
     def active(self):
@@ -234,16 +234,16 @@ class FunctionCasts(CastBackend):
                 cache.clear(weights)
 
     def wrap(self, function, rule):
-        return wrappers.wrapped(function, rule, self._casts)
+        return wrappers.wrapped(function, rule, self._caster)
 
 
-class PatchedBackend(FunctionCasts):
+class PatchedBackend(OpTableBackend):
     """Wrappers alone, which work with any torch."""
 
     name = "patched"
 
 
-class NativeBackend(FunctionCasts):
+class NativeBackend(OpTableBackend):
     """Wrappers, and autocast on the devices that are cast, made to agree with the op table."""
 
     name = "native"
