@@ -1,4 +1,4 @@
-"""MMCV's functions that convert models: the ``fp16_enabled`` flag, norms in float32, casts around a ``forward``."""
+"""MMCV's functions that convert models: the ``fp16_enabled`` flag, norms that compute in float32."""
 
 import functools
 
@@ -76,7 +76,7 @@ class _NormConversions(Observer):
         self.patches = PatchStack()
 
     def closed(self, session):
-        """Remove the casts."""
+        """Remove the conversions."""
         self.token.close()
         self.patches.undo()
 

@@ -97,7 +97,14 @@ def test_a_table_lists_every_kind_measured_and_predicted():
     assert lines[1].split("  ")[-1] == "formula"
     kinds = [line.split("  ")[0].strip() for line in lines[2:12]]
     assert kinds[:4] == ["parameters", "gradients", "masters", "optimizer state"]
-    assert kinds[4:] == ["activations", "model buffers", "casts of weights", "temporaries", "sum", "bytes per param"]
+    assert kinds[4:] == [
+        "activations",
+        "model buffers",
+        "half copies of weights",
+        "temporaries",
+        "sum",
+        "bytes per param",
+    ]
     assert len({len(line) for line in lines[1:12]}) == 1
     if features.has_dispatch_modes():
         assert any(line.startswith("Temporaries, ") for line in lines[12:])

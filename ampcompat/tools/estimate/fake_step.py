@@ -1,7 +1,7 @@
 """Run a training step of the real session on fake tensors, under the meter that measures real steps.
 
-So a prediction and a measurement differ in nothing but the tensors: casts, master weights, gradients, checkpoints and
-optimizers are those of the level, in their own order.
+So a prediction and a measurement differ in nothing but the tensors: half copies, master weights, gradients, checkpoints
+and optimizers are those of the level, in their own order.
 """
 
 from contextlib import ExitStack, contextmanager, nullcontext

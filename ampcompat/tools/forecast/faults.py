@@ -95,21 +95,21 @@ class StepFaults:
 
     # -- where a value is half -----------------------------------------------------------------------------------------
 
-    def _casts_of(self, index):
+    def _low_consumers(self, index):
         """Return the (call, position) pairs that get a value in the low dtype."""
         return [(c, p) for c, p in self._consumers[index] if self.dtypes.seen[c.index][p] is self.level.low]
 
     def is_low(self, index):
         """Return whether a value, or the cast of it that a function gets, has the low dtype."""
         stored = self.dtypes.stored[index]
-        return stored is self.level.low or index in self.dtypes.rounded or bool(self._casts_of(index))
+        return stored is self.level.low or index in self.dtypes.rounded or bool(self._low_consumers(index))
 
     def origin(self, index):
         """Return (place, function) of a low value: what made it, or what gets it by a cast."""
         value = self.record.values[index]
         if self.dtypes.stored[index] is self.level.low and value.call is not None:
             return value.place, self.record.calls[value.call].op
-        for call, _ in self._casts_of(index) or self._consumers[index]:
+        for call, _ in self._low_consumers(index) or self._consumers[index]:
             return call.place, call.op
         return value.place, value.kind
 
@@ -168,7 +168,7 @@ class StepFaults:
     def _escapes(self, index, side):
         if self.dtypes.stored[index] is self.level.low or index in self.dtypes.rounded:
             return self._reaches_loss(index, side)
-        return any(self._passes_on(call, position, side) for call, position in self._casts_of(index))
+        return any(self._passes_on(call, position, side) for call, position in self._low_consumers(index))
 
     def _squares(self):
         """Return the faults of a mean of squares in half, whose squares are in half too."""

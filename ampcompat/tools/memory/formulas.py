@@ -115,7 +115,7 @@ class _ParamPlan(NamedTuple):
     is_trained: bool
     master: Optional[torch.dtype]  # None without a master
     state: Any  # the StateSizes of its optimizer
-    cast_bytes: int  # of the cast that O1 and O4 cache
+    copy_bytes: int  # of the half copy that O1 and O4 cache
     has_state: bool = True  # on this rank
 
     @property
@@ -135,7 +135,7 @@ def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None
         world_size: the number of ranks. Without ``Sharding`` they all-reduce gradients.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
-    casts = _cast_sizes(model, policy)
+    half_copies = _copy_sizes(model, policy)
     devices = {param.device for param in model.parameters() if param.device.type != "meta"}
     state = StateSizes(make_optimizer, sorted(devices, key=str)[0] if devices else "cpu")
     high = policy.dtypes.high
@@ -152,7 +152,9 @@ def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None
             sent += 2 * (world_size - 1) * param.numel() * element_size(dtype) // world_size
             if sharding is not None:
                 sent += sharding.bytes_sent(param, element_size(master or dtype))
-        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, casts.get(id(param), 0), has_state))
+        plans.append(
+            _ParamPlan(shape, dtype, param.requires_grad, master, state, half_copies.get(id(param), 0), has_state)
+        )
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
     num_params = sum(param.numel() for param in model.parameters())
     return _estimate(policy.opt_level, plans, buffers, num_params, world_size, sent)
@@ -164,9 +166,9 @@ def during_training(models, optimizers, policy=None):
     Args:
         policy: the one that they were initialized with; None if they were not.
     """
-    casts, grouped, plans = {}, {}, []
+    half_copies, grouped, plans = {}, {}, []
     for model in models:
-        casts.update(_cast_sizes(model, policy) if policy is not None else {})
+        half_copies.update(_copy_sizes(model, policy) if policy is not None else {})
     for optimizer in optimizers:
         record = record_of(optimizer)
         model_of = {id(pair.master): pair.model for pair in (record.pairs() if record is not None else ())}
@@ -182,7 +184,7 @@ def during_training(models, optimizers, policy=None):
         _, master, state = grouped.get(id(param), (None, None, None))
         is_trained = param.requires_grad and state is not None
         shape = tuple((param.to_local() if is_shard(param) else param).shape)
-        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, casts.get(id(param), 0)))
+        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, half_copies.get(id(param), 0)))
     buffers = _unique(buffer for model in models for buffer in model.buffers())
     level = WITHOUT_AMP if policy is None else policy.opt_level
     num_params = sum(param.numel() for param in params)
@@ -200,10 +202,14 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
         model_buffers=buffers,
     )
     wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in trained if plan.master)
-    casts = sum(plan.cast_bytes for plan in plans)
+    half_copies = sum(plan.copy_bytes for plan in plans)
     additions = [
         ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
-        ("casts", casts, "the cast of each weight of a matrix product is cached until scale_loss exits"),
+        (
+            "half_copies",
+            half_copies,
+            "the half copy of each weight of a matrix product is cached until scale_loss exits",
+        ),
     ]
     return Estimate(level, num_params, kinds, [each for each in additions if each[1]], world_size, sent)
 
@@ -225,7 +231,7 @@ def _planned_dtypes(model, policy, keep_fp32):
     return dtypes
 
 
-def _cast_sizes(model, policy):
+def _copy_sizes(model, policy):
     """Return ``{id(param): bytes of its cast}`` at levels that cast by function."""
     if not policy.patch_torch_functions:
         return {}

@@ -1,8 +1,8 @@
 """Measure the bytes that a training step holds, by kind.
 
 Each storage counts once, as the first kind that fits: parameters, masters, gradients, optimizer state, model buffers,
-cached casts of weights, what autograd saved (activations), and the rest of what was made since the forward pass began
-(temporaries). What was made before and is not one of these, such as the batch, is not counted.
+cached half copies of weights, what autograd saved (activations), and the rest of what was made since the forward pass
+began (temporaries). What was made before and is not one of these, such as the batch, is not counted.
 """
 
 import weakref
@@ -190,7 +190,7 @@ class MemoryMeter:
         made = self._allocations and self._allocations.sizes()
         if made is not None:
             resized = _count_new(counted, self._allocations.resized.sizes())  # gathered weights
-            kinds["casts"] = _count_new(counted, self._allocations.weight_casts.sizes())
+            kinds["half_copies"] = _count_new(counted, self._allocations.half_copies.sizes())
         if self._saved is not None:
             saved = self._saved.sizes()
             known = {key: saved[key] for key in saved if (key not in self._inputs if made is None else key in made)}
