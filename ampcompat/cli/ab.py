@@ -23,13 +23,13 @@ from ..errors import AmpError
 from ..tools.check.amp_use import uses_amp
 from . import device_option, gate_options, target_option
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
+from .ab_runs import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .first_difference import compare_step
 from .forecast import STEPS, agreement, print_forecast, run_forecast
 from .live import follow
 from .progress import make_progress
 from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .series import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
 from .variants import choose_rows, parse_against, parse_variant
 
 ALL_FAILED = 1

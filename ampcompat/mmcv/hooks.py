@@ -18,9 +18,9 @@ from ..support.torch_compat.thread_context import world_size
 from . import session_access
 from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
 from .allreduce import allreduce_grads, averages_gradients, unwrap
-from .conversion import wrap_fp16_model
 from .hook_base import Hook
-from .loss_scaler import parse_loss_scale
+from .mmcv_loss_scaler import parse_loss_scale
+from .model_conversion import wrap_fp16_model
 
 
 class OptimizerHook(Hook):

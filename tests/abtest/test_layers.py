@@ -11,7 +11,7 @@ from ampcompat.abtest import Report, Run, to_text
 from ampcompat.abtest.judging import keep_fp32
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.recording import layer_errors
-from ampcompat.abtest.running import comparison
+from ampcompat.abtest.running import in_process
 from ampcompat.cli.find_keep_fp32 import find
 
 pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, has no such errors")
@@ -61,8 +61,8 @@ def train_with(*bad, init_scale=256.0, **options):
 def run_at(train, runs, **options):
     """Return the report of some runs."""
     report = Report()
-    options = comparison.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
-    comparison.run_levels(report, train, runs, None, 0, options)
+    options = in_process.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
+    in_process.run_levels(report, train, runs, None, 0, options)
     return report
 
 

@@ -55,13 +55,13 @@ def test_each_command_writes_the_record_of_one_run(folder, capsys):
 
 
 def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypatch):
-    from ampcompat.cli import series
+    from ampcompat.cli import ab_runs
 
-    class MadeRun(series.SubprocessRun):
+    class MadeRun(ab_runs.SubprocessRun):
         def run_to_end(self, on_event):
             self.run, self.environment, self.output = made(self.planned)
 
-    monkeypatch.setattr(series, "SubprocessRun", MadeRun)
+    monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
     options = [
         "--timing-steps",
         "0",

@@ -9,7 +9,7 @@ from test_verdict import curve, report_with, run_with
 
 from ampcompat.abtest import Run, to_text
 from ampcompat.abtest.judging import advice
-from ampcompat.abtest.judging.speed import speeds
+from ampcompat.abtest.judging.speed_ratio import speeds
 from ampcompat.abtest.judging.summary import summarize
 
 #: 97.5 % quantiles of Student's t distribution, from a table: of 2, 3 and 6 degrees of freedom.

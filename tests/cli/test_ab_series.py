@@ -20,12 +20,12 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab as ab_command
-from ampcompat.cli import main, series, shares, variants
+from ampcompat.cli import ab_runs, main, shares, variants
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
 
-class MadeRun(series.SubprocessRun):
+class MadeRun(ab_runs.SubprocessRun):
     """A run that ends at once, with losses that its seed and repeat determine; ``begun`` lists all of them.
 
     ``timed`` lists the short runs for times.
@@ -50,7 +50,7 @@ class MadeRun(series.SubprocessRun):
 @pytest.fixture
 def begun(monkeypatch):
     """Return the labels of the runs that ``ab`` begins, which are made and not trained."""
-    monkeypatch.setattr(series, "SubprocessRun", MadeRun)
+    monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
     monkeypatch.setattr(MadeRun, "begun", [])
     monkeypatch.setattr(MadeRun, "timed", [])
     return MadeRun.begun
@@ -324,7 +324,7 @@ def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, scr
             super().run_to_end(on_event)
             self.run.step_seconds = [0.01 if self.planned.steps is None else 0.5] * 30
 
-    monkeypatch.setattr(series, "SubprocessRun", Waiting)
+    monkeypatch.setattr(ab_runs, "SubprocessRun", Waiting)
     path = tmp_path / "report.json"
     assert ab_command.ab(["--jobs", "3", "--levels", "O0,O1,O2,O3,O4", "--json", str(path), script]) == 0
     report = Report.load(str(path))

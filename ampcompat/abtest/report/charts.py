@@ -15,7 +15,7 @@ from statistics import median
 from ..judging import curves
 from ..judging.summary import quartiles, steady_seconds
 from ..report_data import KINDS
-from . import series
+from . import chart_series
 
 #: ``spec`` has no size; see ``complete``.
 Chart = namedtuple("Chart", "name title caption spec")
@@ -214,10 +214,10 @@ def _values(named, name, names):
 
 def _rows(points, **fields):
     """Return one row per step with the value smoothed in each way, thinned."""
-    rows, means = [], series.averaged(points, POINTS)
+    rows, means = [], chart_series.averaged(points, POINTS)
     for name, share in SMOOTHING.items():
         width = int(len(means) * share)
-        kept = series.smoothed(means, width) if width > 1 else series.thinned(points, POINTS)
+        kept = chart_series.smoothed(means, width) if width > 1 else chart_series.thinned(points, POINTS)
         rows += [dict(fields, step=step, value=_rounded(value), smoothed=name) for step, value in kept]
     return rows
 

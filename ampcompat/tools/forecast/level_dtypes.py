@@ -11,7 +11,7 @@ import torch
 
 from ...engine.op_table import expansion
 from ...support.nested import BYTES
-from .details import NORMS
+from .norm_inputs import NORMS
 from .op_calls import DTYPE_METHODS
 
 #: Functions that take the dtype of their first argument whatever the others are.

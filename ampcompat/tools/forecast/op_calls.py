@@ -16,7 +16,7 @@ from ...engine.casting.half_emulation_mode import without_mode_checks
 from ...support.nested import floating_tensors
 from ...support.torch_compat.thread_context import FunctionMode
 from ...support.uncopied_hook import ModuleHook
-from . import details
+from . import norm_inputs
 
 #: Functions whose result has the numbers of its input, or some of them.
 VIEWS = frozenset(
@@ -267,13 +267,15 @@ class OpCalls(FunctionMode):
 
     def _called(self, name, function, args, kwargs):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
-        if name in details.NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
+        if name in norm_inputs.NORMS or name.endswith(
+            "_"
+        ):  # they write to their arguments, whose values before that count
             for tensor in tensors:
                 self._index(tensor)
-        if name in details.NORMS:
-            self._on_detail(self._index(tensors[0]), details.variance_share(name, tensors[0], args, kwargs))
-        elif name in details.SOFTMAXES and tensors:
-            self._on_detail(self._index(tensors[0]), details.gaps(name, tensors[0], args, kwargs))
+        if name in norm_inputs.NORMS:
+            self._on_detail(self._index(tensors[0]), norm_inputs.variance_share(name, tensors[0], args, kwargs))
+        elif name in norm_inputs.SOFTMAXES and tensors:
+            self._on_detail(self._index(tensors[0]), norm_inputs.gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it asks for the shape, or compares

@@ -14,7 +14,7 @@ from ...engine.casting import half_emulation
 from ...engine.models import weights as model_parts
 from ...engine.patched_optimizers.record import record_of
 from ...support.tensor_lists import is_shard
-from . import report
+from . import memory_table
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes
 from .optimizer_state import StateSizes, same_optimizer_factory
 from .storages import element_size
@@ -98,7 +98,7 @@ class Estimate:
         title = "Predicted at {} for {:,} params, {}".format(
             self.level, self.num_params, "before activations" if self.usage is None else place
         )
-        lines = [report.table(columns, self.num_params)] + self.explanations
+        lines = [memory_table.table(columns, self.num_params)] + self.explanations
         if self.world_size > 1:
             title += f", on each of {self.world_size:,} ranks"
             lines.append(f"Each rank sends {format_bytes(self.sent)} per step.")
