@@ -72,7 +72,9 @@ FOUND = {
                 "error": "",
                 "skips": 4,
                 "scale": None if level in ("O1", "O2") else 1.0,
-                "rooms": [{"module": "body", "op": "mul", "largest": 1e5, "gradient": 2.0, "lost": 0.1, "margin": 0.6}],
+                "margins": [
+                    {"module": "body", "op": "mul", "largest": 1e5, "gradient": 2.0, "lost": 0.1, "margin": 0.6}
+                ],
             }
             for level in ("O0", "O1", "O2", "O3", "O4", "O5")
         },

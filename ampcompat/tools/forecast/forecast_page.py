@@ -12,7 +12,7 @@ from . import forecast_text
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
-#: Modules on the map, those with findings and the least room first.
+#: Modules on the map, those with findings and the largest margins first.
 MODULES = 80
 
 #: Powers of two under the end of the range from which on a module counts as near to it; the share of gradients that
@@ -69,21 +69,21 @@ def cells(forecast):
     for level, told in forecast["details"]["levels"].items():
         if told["dtype"] is None:
             continue
-        rooms = {room["module"]: room for room in told["rooms"]}
+        margins = {each["module"]: each for each in told["margins"]}
         sentences = _by_module(forecast["levels"][level], told)
-        found += [_cell(module, level, rooms.get(module), sentences.get(module, [])) for module in modules]
+        found += [_cell(module, level, margins.get(module), sentences.get(module, [])) for module in modules]
     return found
 
 
-def _cell(module, level, room, sentences):
+def _cell(module, level, found, sentences):
     shown = {"module": forecast_text.name_of(module), "level": level, "finding": "; ".join(sentences) or "none"}
-    if room is None:
+    if found is None:
         return dict(shown, state="a fault" if sentences else "not half here")
-    lost, margin = room["lost"], room["margin"]
-    state = "near the end of the range" if margin is not None and margin >= NEAR else "much room"
+    lost, margin = found["lost"], found["margin"]
+    state = "near the end of the range" if margin is not None and margin >= NEAR else "far from the end of the range"
     state = "mostly lost gradients" if lost >= LOST else state
-    numbers = {"largest": number(room["largest"]), "gradient": number(room["gradient"]), "lost": percent(lost)}
-    numbers.update(function=room["op"], margin="-" if margin is None else f"{margin:g}")
+    numbers = {"largest": number(found["largest"]), "gradient": number(found["gradient"]), "lost": percent(lost)}
+    numbers.update(function=found["op"], margin="-" if margin is None else f"{margin:g}")
     return dict(shown, state="a fault" if sentences else state, **numbers)
 
 
@@ -101,12 +101,12 @@ def _by_module(found, told):
 
 
 def _modules(forecast):
-    """Return the names of the modules: those with findings first, then those with the least room; None is outside."""
+    """Return the names of the modules (None is outside), those with findings and then the largest margins first."""
     worst = {}
     for level, told in forecast["details"]["levels"].items():
-        for room in told["rooms"]:
-            margin = -1e3 if room["margin"] is None else room["margin"]
-            worst[room["module"]] = max(margin, worst.get(room["module"], -1e3))
+        for each in told["margins"]:
+            margin = -1e3 if each["margin"] is None else each["margin"]
+            worst[each["module"]] = max(margin, worst.get(each["module"], -1e3))
         for finding in forecast["levels"][level]["findings"]:
             worst[finding["module"]] = 1e3
     return sorted(worst, key=lambda module: -worst[module])

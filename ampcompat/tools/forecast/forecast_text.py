@@ -61,7 +61,7 @@ def _level(level, found, told, width, details):
     sentences += scale_sentence(found, told)
     for sentence in sentences:
         lines += textwrap.wrap(sentence, width, initial_indent="      ", subsequent_indent="        ")
-    return lines + (_rooms(told) if details else [])
+    return lines + (_margins(told) if details else [])
 
 
 def reasons(found, told):
@@ -104,14 +104,14 @@ def scale_sentence(found, told):
     return [f"loss scales up to {scale(safe)} are safe; a dynamic one {skips}"]
 
 
-def _rooms(told):
-    rooms = sorted(told["rooms"], key=lambda room: -1e9 if room["margin"] is None else -room["margin"])
+def _margins(told):
+    modules = sorted(told["margins"], key=lambda each: -1e9 if each["margin"] is None else -each["margin"])
     lines = ["      {:28} {:16} {:>9} {:>9} {:>7}".format("module", "function", "largest", "gradient", "lost")]
-    for room in rooms[:ROWS]:
-        name = name_of(room["module"])[-28:]
-        row = name, room["op"][:16], number(room["largest"]), number(room["gradient"]), percent(room["lost"])
+    for module in modules[:ROWS]:
+        name = name_of(module["module"])[-28:]
+        row = name, module["op"][:16], number(module["largest"]), number(module["gradient"]), percent(module["lost"])
         lines.append("      {:28} {:16} {:>9} {:>9} {:>7}".format(*row))
-    return lines + ([f"      and {len(rooms) - ROWS} more modules"] if len(rooms) > ROWS else [])
+    return lines + ([f"      and {len(modules) - ROWS} more modules"] if len(modules) > ROWS else [])
 
 
 def recommended(forecast):

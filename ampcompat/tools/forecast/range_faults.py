@@ -302,10 +302,10 @@ class StepFaults:
                 params[value.place.model, value.name] = share
         return params, found
 
-    # -- how much room there is ----------------------------------------------------------------------------------------
+    # -- how far from the end of the range ----------------------------------------------------------------------------
 
-    def rooms(self, scale):
-        """Return ``{module: Room}`` of the half values of each module, None for those outside every model."""
+    def margins(self, scale):
+        """Return ``{module: ModuleMargin}`` of the half values of each module, None for those outside every model."""
         found = {}
         for index in self.values:
             if not self.is_low(index):
@@ -317,11 +317,11 @@ class StepFaults:
             lost = 0.0
             if gradients is not None and self.level.low is torch.float16:
                 lost = gradients.share_below(TO_ZERO - math.log2(scale))
-            found.setdefault(place.name, []).append(Room(op, largest, gradient, lost))
-        return {key: least(rooms) for key, rooms in found.items()}
+            found.setdefault(place.name, []).append(ModuleMargin(op, largest, gradient, lost))
+        return {key: largest_margin(each) for key, each in found.items()}
 
 
-class Room(NamedTuple):
+class ModuleMargin(NamedTuple):
     """The largest half value, the largest scaled half gradient, and the share of gradients that become 0.
 
     ``op``: the function whose result is nearest to the end of the range.
@@ -333,7 +333,8 @@ class Room(NamedTuple):
     lost: float
 
 
-def least(rooms):
-    """Return several ``Room`` objects as one."""
-    nearest = max(rooms, key=lambda room: max(room.largest, room.gradient))
-    return Room(nearest.op, *[max(getattr(room, name) for room in rooms) for name in ("largest", "gradient", "lost")])
+def largest_margin(margins):
+    """Return several ``ModuleMargin`` objects as one."""
+    nearest = max(margins, key=lambda each: max(each.largest, each.gradient))
+    names = "largest", "gradient", "lost"
+    return ModuleMargin(nearest.op, *[max(getattr(each, name) for each in margins) for name in names])
