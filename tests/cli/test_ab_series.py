@@ -20,7 +20,7 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab as ab_command
-from ampcompat.cli import ab_runs, main, shares, variants
+from ampcompat.cli import ab_options, ab_runs, main, shares, variants
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
@@ -420,16 +420,26 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
         (["--gpus", "0,0"], "is not a list of different GPUs"),
         (["--gpus", "0,1", "--jobs", "3"], "more than the 2 of --gpus"),
         (["--jobs", "0"], "not a whole number from 1 up"),
-        (["--plan", "here", "--json", "x.json"], "--plan runs nothing"),
+        (["--plan", "here", "--json", "x.json"], "--plan cannot be combined with --json: it runs nothing"),
         (["--plan", "/dev/null/here"], "cannot write /dev/null/here: Not a directory."),
         (["--resume", "a.json", "--json", "b.json"], "--resume is --json as well"),
-        (["--in-process", "--jobs", "2"], "there is no other process"),
-        (["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"], "--find-keep-fp32 searches a level"),
+        (["--in-process", "--jobs", "2"], "--in-process cannot be combined with --jobs: there is no other process"),
+        (["--find-keep-fp32", "O2", "--no-control"], "--find-keep-fp32 cannot be combined with --no-control"),
+        (
+            ["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"],
+            "--find-keep-fp32 cannot be combined with --variant: it searches the layers of one level",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_errors_before_anything_runs(begun, script, capsys, options, says):
     assert says in error_of(capsys, *(options + [script]))
     assert begun == []
+
+
+def test_options_that_exclude_each_other_exist():
+    given = vars(ab_options.new_parser().parse_args(["script.py"]))
+    named = {each for name, others, _ in ab_options.EXCLUSIONS for each in [name] + others.split()}
+    assert named - set(given) == set()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
