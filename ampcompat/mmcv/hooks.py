@@ -238,7 +238,7 @@ def _optimizer_of(runner):
     optimizer = runner.optimizer
     if isinstance(optimizer, (dict, list, tuple)) or optimizer is None:
         raise AmpTypeError(
-            f"An optimizer hook steps one optimizer, and runner.optimizer is a {type(optimizer).__name__}. For several "
+            f"An optimizer hook steps one optimizer, but runner.optimizer is a {type(optimizer).__name__}. For several "
             "optimizers write a hook with amp.initialize and amp.scale_loss."
         )
     return optimizer

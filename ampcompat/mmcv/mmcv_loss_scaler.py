@@ -32,7 +32,7 @@ class _CountingScaler(scaler.LossScaler):
 
 
 class LossScaler:
-    """A static loss scale, or a dynamic one that overflows reduce and iterations without overflow increase.
+    """A static loss scale, or a dynamic one, which overflows lower and iterations without overflow raise.
 
     Args:
         mode: "dynamic" or "static".
@@ -166,7 +166,7 @@ def parse_loss_scale(loss_scale):
             arguments of ``LossScaler`` or those of GradScaler.
 
     Raises:
-        TypeError, ValueError: it is not one of these, or the dict has an unknown key; the message names it.
+        TypeError, ValueError: ``loss_scale`` is none of these, or the dict has an unknown key, which the message names.
     """
     if loss_scale == DYNAMIC:
         return parse_loss_scale({})

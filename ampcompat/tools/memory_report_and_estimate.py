@@ -143,7 +143,7 @@ def estimate(
         keep_fp32, **options: as in ``amp.initialize``.
         world_size: the number of ranks.
         shard: None: each rank holds the whole model, and gradients are all-reduced (DistributedDataParallel). "zero1":
-            so it is, but the optimizer's state is divided (``ZeroRedundancyOptimizer``). Modules that ``fully_shard``
+            the same, but the optimizer's state is divided (``ZeroRedundancyOptimizer``). Modules that ``fully_shard``
             is called with before it is called with the model; "full": the items of the model's outermost
             ``ModuleList`` and ``Sequential`` containers, the usual blocks. "zero2": as "full", but gathered weights
             are kept from the forward to the backward pass (``reshard_after_forward=False``).
@@ -155,8 +155,8 @@ def estimate(
             with the float32 copies of emulated half, to compare with ``memory_report``.
 
     Returns:
-        An ``Estimate`` of one rank; print it, or its ``table()``. Without ``loss`` a rank holds besides that, for a
-        while, the gathered weights of the model's own group and of one or two blocks.
+        An ``Estimate`` of one rank; print it, or its ``table()``. Without ``loss`` it leaves out what a rank
+        also holds for a while: the gathered weights of the model's own group and of one or two blocks.
 
     Raises:
         AmpError: an unknown level, an option that the level does not take, an optimizer that cannot be made or step, a
@@ -226,7 +226,7 @@ def estimate_batches(
         model, optimizer_class: as for ``estimate``.
         loss: a function of the model and a batch size that makes inputs of that size and returns the loss.
         batch_sizes, levels: of the table.
-        memory: bytes, or a text such as "16GiB"; None looks for no largest batch.
+        memory: bytes, or a text such as "16GiB"; with None no largest batch is searched.
         **options: those of ``estimate``.
 
     Returns:

@@ -63,7 +63,7 @@ def update(noop_flag, tensor_lists, length, update_batch, on_device=True):
 
 
 def flag_non_finite(noop_flag, batch):
-    """Set the flag if a tensor of the batch holds inf or nan; the host reads nothing."""
+    """Set the flag if a tensor of the batch holds inf or nan, without a read by the host."""
     largest = foreach_ops.norms(batch, float("inf"))
     bad = (largest - largest != 0).any().to(noop_flag.device, noop_flag.dtype)
     noop_flag.copy_(noop_flag | bad)

@@ -204,8 +204,9 @@ def multi_tensor_lamb(
 ):
     """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first.
 
-    Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``; the
-    norm and its limit are those of before that. A fifth list, if there is one, are half copies of the params.
+    Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``;
+    ``global_grad_norm`` and ``max_grad_norm`` are those of the gradients before that. A fifth list, if there
+    is one, holds half copies of the params.
     """
     modes = {"grad_averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
     lr, step, inv_scale = map(dtype_batches.to_scalar, (lr, step, inv_scale))

@@ -77,7 +77,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         clear_gradients(self.param_groups, set_to_none and self.set_grad_none)
 
     def step(self, closure=None):
-        """Step, and return the loss that ``closure``, if there is one, computed before."""
+        """Take a step; return the loss that ``closure`` computed before it, or None without a closure."""
         loss = evaluate_closure(closure)
         self._step_with(step_scaling(self))
         return loss

@@ -15,8 +15,8 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 #: Modules on the map, those with findings and the largest margins first.
 MODULES = 80
 
-#: Powers of two under the end of the range from which on a module counts as near to it; the share of gradients that
-#: become 0 from which on a module is marked.
+#: A module within so many powers of two of the end of the range is near it; a module is marked if this share of its
+#: gradients becomes 0.
 NEAR, LOST = -3.0, 0.5
 
 #: The width of the map for readers without JavaScript.

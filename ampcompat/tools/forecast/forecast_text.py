@@ -81,8 +81,8 @@ def _finding(finding, dtype):
         "overflow": "{module}: {op} is {margin} powers of two beyond the largest {dtype}",
         "underflow": "{module}: {op} is {margin} powers of two under the smallest {dtype}",
         "lost_updates": "{module}: updates are {margin} powers of two under half a unit of the last place",
-        "epsilon": "{module}: the eps of {op} is 0 in {dtype}, or as good as that",
-        "reduction": "{module}: {op} needs float32: in {dtype} it is {margin} powers of two too rough or large",
+        "epsilon": "{module}: the eps of {op} is 0 in {dtype}, or almost",
+        "reduction": "{module}: {op} needs float32: in {dtype} it is {margin} powers of two too inaccurate or large",
     }
     return texts[finding["kind"]].format(module=module, op=op, margin=f"{abs(margin):g}", dtype=dtype)
 
@@ -95,7 +95,7 @@ def scale_sentence(found, told):
     if told["scale"] is not None:
         return ["loss scale {}; up to {} is safe".format(scale(told["scale"]), scale(safe))]
     if found["prediction"] == "fails":
-        return ["a dynamic loss scale skips {} steps; init_scale={:g} fewer".format(told["skips"], safe)]
+        return ["a dynamic loss scale skips {} steps; init_scale={:g} skips fewer".format(told["skips"], safe)]
     skips = (
         "skips no step"
         if not told["skips"]

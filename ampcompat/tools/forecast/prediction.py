@@ -16,7 +16,7 @@ from .rounding_noise import StepNoise, noisy
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
 
 #: The share of the progress that may be lost, and by what share of itself the loss may then end higher. With layers in
-#: float32 a quarter of this, and of the noise, may be left: a proposal is to be right.
+#: float32 a quarter of this, and of the noise, may be left: a proposal should be right.
 LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
 
 #: How many times as far as float32 weights half weights may move.

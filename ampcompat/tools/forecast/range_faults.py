@@ -227,7 +227,7 @@ class StepFaults:
         return is_of_one and self._is_masked(call.inputs[0], depth - 1)
 
     def _epsilon(self, index, depth=4):
-        """Return the small number that was added, or that limits a value, a few calls before; None without."""
+        """Return the small number that was added, or that limits a value, a few calls before; None if there is none."""
         call = self.record.values[index].call
         if call is None or not depth:
             return None
@@ -263,7 +263,7 @@ class StepFaults:
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
     def largest_gradient(self):
-        """Return (largest absolute gradient that is half, the index of its value), unscaled; (0.0, None) without."""
+        """Return (largest absolute gradient that is half, the index of its value), unscaled; or (0.0, None)."""
         found = [(stats.largest, index) for index, stats in self.gradients.items() if self.is_low(index)]
         return max([each for each in found if math.isfinite(each[0])], default=(0.0, None))
 

@@ -5,7 +5,7 @@ from ...errors import AmpError
 from . import forecast_data
 from .forecast_observer import ForecastObserver
 
-#: Optimizer steps where the run has no limit.
+#: Optimizer steps of a run without a limit.
 STEPS = 50
 
 

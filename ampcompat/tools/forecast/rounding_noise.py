@@ -120,7 +120,7 @@ def noisy(found, losses, limit):
     Args:
         found: what ``StepNoise.found`` returned for each step.
         losses: of all steps.
-        limit: the share from which on it is too much.
+        limit: the share from which it is too much.
     """
     last, squares = {}, {}
     for step in found:

@@ -56,12 +56,12 @@ def differences(usage, estimate):
 _UNPREDICTED = (
     (
         "activations",
-        "what autograd saves for the backward pass depends on the model and the batch, and is in no formula.",
+        "what autograd saves for the backward pass depends on the model and the batch; no formula covers it.",
     ),
     (
         "temporaries",
         "results that autograd does not save or that a checkpoint recomputes, gradients of activations, gradients "
-        "before they are accumulated, copies inside the optimizer's step: made and freed, in no formula.",
+        "before they are accumulated, copies inside the optimizer's step: made and freed; no formula covers them.",
     ),
 )
 

@@ -43,7 +43,7 @@ class MemoryMeter:
         return self._usage is not None
 
     def track(self, models=(), optimizers=()):
-        """Count these too; they are held by weak references."""
+        """Count these models and optimizers too; they are held by weak references."""
         self._models.update(models)
         for optimizer in optimizers:
             self._optimizers.add(optimizer)
@@ -53,7 +53,7 @@ class MemoryMeter:
         return list(self._models), list(self._optimizers)
 
     def start(self):
-        """Start to measure, before the forward pass of a step."""
+        """Start measuring, before the forward pass of a step."""
         self._forward_has_begun = self._is_in_step = False
         self._usage = MemoryUsage()
         self._temporaries_at_peak = None  # weak references by key
@@ -76,7 +76,7 @@ class MemoryMeter:
             self._contexts = contexts.pop_all()
 
     def stop(self):
-        """Stop to measure, and return the ``MemoryUsage``."""
+        """Stop measuring, and return the ``MemoryUsage``."""
         self._contexts.close()
         self.sample()
         usage = self._usage

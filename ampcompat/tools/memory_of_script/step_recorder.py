@@ -55,7 +55,7 @@ class StepRecorder(Observer):
         self._meter.before_step()
 
     def after_step(self, record):
-        """Sample: optimizer state exists. Begin to measure, or end the script, if this was the end of a step."""
+        """Sample: optimizer state exists. Start measuring, or end the script, if this was the end of a step."""
         self._meter.after_step()
         self._steps += 1
         self._stepped.add(id(record.optimizer))

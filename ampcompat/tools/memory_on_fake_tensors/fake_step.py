@@ -166,7 +166,7 @@ def counted_as(device):
 
 
 def _set_onednn(is_enabled):
-    """Let torch use oneDNN's kernels, or not; return what was set before."""
+    """Set whether torch uses oneDNN's kernels; return what was set before."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = is_enabled
     return before

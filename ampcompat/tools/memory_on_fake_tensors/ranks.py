@@ -47,7 +47,7 @@ class Ranks:
 
     @contextmanager
     def joined(self):
-        """Be one rank of a process group in the context, if torch's own sharding needs one.
+        """Return a context manager that joins a process group as one rank, if torch's own sharding needs one.
 
         Raises:
             AmpError: there is a process group already.
@@ -57,7 +57,7 @@ class Ranks:
             return
         if thread_context.in_process_group():
             raise AmpError(
-                "estimate predicts a rank in a process group of its own, and torch.distributed is initialized already. "
+                "estimate predicts a rank in a process group of its own, but torch.distributed is already initialized. "
                 "Call it before init_process_group, in one process."
             )
         with warnings.catch_warnings():

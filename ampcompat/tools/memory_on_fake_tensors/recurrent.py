@@ -1,7 +1,7 @@
 """The workspaces of oneDNN's recurrent kernels, which torch's fake tensors leave out.
 
-A layer in training keeps one for the backward pass, on this CPU up to 15 times as large as its output. Its size is
-oneDNN's secret, so the kernel is asked, with real tensors of the layer's shapes and at most ``LONGEST`` time steps.
+A layer in training keeps one for the backward pass, on this CPU up to 15 times as large as its output. oneDNN
+does not document its size, so the kernel is run, with real tensors of the layer's shapes and at most ``LONGEST`` steps.
 Beyond that the size grows by the same bytes per step.
 """
 
