@@ -112,6 +112,6 @@ def test_where_half_precision_is_emulated_no_level_is_advised_by_its_speed():
     report.runs["O2"].memory.peak_total = 50 * 2**20
     advice.advise(report)
     assert report.advice.splitlines()[0] == (
-        "Accepted: O1, O2. Short of memory: O2, 50 % less memory. Which is fastest is seen on a GPU only: this CPU "
-        "emulates half precision."
+        "Accepted: O1, O2. If memory is short: O2, 50 % less memory. To see which is fastest, run this on a GPU: "
+        "this CPU emulates half precision."
     )

@@ -370,7 +370,7 @@ def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
 def test_where_nothing_is_faster_the_baseline_is_recommended():
     report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
     says = "Take O0: no accepted level reaches the baseline's final loss earlier. Accepted: O1, O2. "
-    assert report.advice.splitlines()[0] == says + "Short of memory: O2, 75 % less memory."
+    assert report.advice.splitlines()[0] == says + "If memory is short: O2, 75 % less memory."
 
 
 SCRIPTS = [

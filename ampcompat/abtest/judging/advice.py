@@ -142,8 +142,8 @@ def _without_speed(accepted, baseline):
     told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline))
     if _saved(least, baseline) > 0:
-        told += f" Short of memory: {least.level}{_memory(least, baseline)}."
-    return told + " Which is fastest is seen on a GPU only: this CPU emulates half precision."
+        told += f" If memory is short: {least.level}{_memory(least, baseline)}."
+    return told + " To see which is fastest, run this on a GPU: this CPU emulates half precision."
 
 
 def _recommended(best, baseline, rows, goal):
@@ -171,7 +171,7 @@ def _recommended(best, baseline, rows, goal):
         text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
     if _saved(least, baseline) > 0:
-        text += f" Short of memory: {least.level}{_memory(least, baseline)}."
+        text += f" If memory is short: {least.level}{_memory(least, baseline)}."
     return text
 
 
