@@ -48,11 +48,11 @@ def new_parser():
     )
     add = parser.add_argument
     _add_row_options(add)
-    add("--steps", type=whole_number(1), metavar="N", help="end each run after so many optimizer steps")
+    add("--steps", type=whole_number(1), metavar="N", help="end each run after N optimizer steps")
     add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with other seeds")
     control = "do not train the baseline with a second seed: faster, but no level is judged"
     add("--no-control", dest="control", action="store_false", help=control)
-    add("--details", action="store_true", help="print all that is known: scales, memory by kind, overflows")
+    add("--details", action="store_true", help="print everything: loss scales, memory by kind, overflows")
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
@@ -63,7 +63,7 @@ def new_parser():
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
-    first = "compare one step with the baseline's op by op, and train nothing: which op is the first to be wrong?"
+    first = "compare one step with the baseline's op by op, without training: which op is the first to differ?"
     add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     _add_process_options(add)
@@ -83,7 +83,7 @@ def new_parser():
 
 def _add_process_options(add):
     add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
-    gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, as many run at once"
+    gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, and as many run at once"
     add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
     timing = "steps of a short run of each level, for its speed; 0: times are those of the long runs; default: 20"
     add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
@@ -227,7 +227,7 @@ def _check_environment(parser):
 def _check_outputs(parser, options):
     """Check that what is to be written can be; ``--resume`` is ``--json`` too."""
     if options.resume and options.json not in (None, options.resume):
-        parser.error("--resume is --json as well: leave out --json")
+        parser.error("--resume writes the report too: leave out --json")
     options.json = options.resume or options.json
     if (options.html or options.png or options.live) and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)

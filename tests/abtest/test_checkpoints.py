@@ -91,4 +91,4 @@ def test_a_training_that_has_ended_before_is_named_by_its_checkpoint(tmp_path):
     path = str(tmp_path / "last.pt")
     torch.save({"model": torch.nn.Linear(4, 1).state_dict(), "step": STEPS}, path)
     error = compared(resuming(path)).runs["O0"].error
-    assert "before the first optimizer.step()" in error and "last.pt: is that a training that has ended?" in error
+    assert "before the first optimizer.step()" in error and "last.pt: had that training already ended?" in error

@@ -332,7 +332,7 @@ def test_of_fewer_than_ten_undisturbed_steps_no_speed_is_given_nor_advised():
     report = report_with(hooked, plain=run_with(curve(steps=30), 1.0))
     row = summarize(report)["O0"]
     assert (row.seconds, row.speed, summarize(report)["plain"].speed, row.to_target.median_seconds) == (None,) * 4
-    assert "Of O0 fewer than 10 steps without hooks were timed: give more --steps." in report.advice
+    assert "Of O0, fewer than 10 steps without hooks were timed: raise --steps." in report.advice
     assert report.advice.startswith("No advice") and "fewer than 10" in " ".join(to_text(report).split())
 
 
@@ -340,7 +340,7 @@ def test_where_only_the_baseline_has_enough_times_none_is_said_to_be_slower():
     hooked = run_with(curve(steps=30), 4.0, watched=[0, 1, 2, 3, 4, 5] + list(range(16, 26)))
     baseline = run_with(curve(steps=30))
     baseline.repeats = [run_with(curve(1, 1.01, steps=30))]
-    says = "No advice: no times were taken that could be compared. Accepted: O1. Of O1 fewer than 10 steps"
+    says = "No advice: no step times could be compared. Accepted: O1. Of O1, fewer than 10 steps"
     assert report_with(baseline, O1=hooked).advice.startswith(says)
 
 

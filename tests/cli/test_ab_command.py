@@ -402,5 +402,5 @@ def test_a_run_whose_parent_process_has_ended_stops_at_its_next_step(tmp_path, m
         events.write({"step": 1})
         monkeypatch.setattr(os, "getppid", lambda: 1)  # the process that adopts orphans
         events.write({"environment": {}})
-        with pytest.raises(StepLimitReached, match="nobody waits for this run"):
+        with pytest.raises(StepLimitReached, match="the process that started this run has ended"):
             events.write({"step": 2})

@@ -71,7 +71,7 @@ def test_a_second_run_lists_what_the_first_left(tmp_path, capsys):
     assert main(["migrate", "--write", str(path)]) == 1 and path.read_text() == new
     printed = capsys.readouterr()
     assert f"{path}:3: left: apex.amp.register_half_function\n" in printed.err
-    assert printed.out.startswith("nothing to migrate by itself")
+    assert printed.out.startswith("nothing to rewrite automatically")
 
 
 def test_an_existing_file_is_replaced_by_force_only(tmp_path, capsys):

@@ -164,7 +164,7 @@ def _missing(recorder):
     if recorder.run.step_seconds:
         return None
     loaded = " and ".join(os.path.relpath(path) for path in recorder.loaded)
-    return NO_STEP + (f", after it had loaded {loaded}: is that a training that has ended?" if loaded else "")
+    return NO_STEP + (f", after it had loaded {loaded}: had that training already ended?" if loaded else "")
 
 
 def environment():

@@ -48,7 +48,7 @@ def compare(
             "0.1"]``, which is run in processes, as by ``ampcompat ab``.
         levels: the levels to run, in this order.
         baseline: the level that the others are compared with; run first where ``levels`` lacks it.
-        steps: end each run after so many optimizer steps; None lets it end by itself.
+        steps: end each run after this many optimizer steps; None lets it end by itself.
         repeats: trainings per level, each with other seeds.
         control: train the baseline with a second seed where ``repeats`` is 1. Without, no level is judged.
         seed: seeds Python, NumPy (if it is imported) and torch before each training.
