@@ -319,4 +319,4 @@ def load_state_dict(state_dict: Dict[str, Any]) -> None:
 def disable_casts() -> ContextManager[None]:
     """Return a context manager in which functions do not cast their inputs, in this thread; it can be nested."""
     session = process_state.current()
-    return DisabledSession().casts.paused() if session is None else session.casts.paused()
+    return DisabledSession().cast_backend.paused() if session is None else session.cast_backend.paused()

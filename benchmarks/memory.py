@@ -1,6 +1,6 @@
 """Bytes per parameter that training holds, by level, at the stages of a step.
 
-Counts every live tensor's storage once (params, gradients, masters, optimizer state, casts, whatever it is), at
+Counts every live tensor's storage once (params, gradients, masters, optimizer state, half copies, whatever it is), at
 
     forward     before the backward pass: params, masters, state
     backward    when it has ended, before scale_loss exits

@@ -15,7 +15,7 @@ from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session import process_state
-from ..tools.forced_levels import startup as forced_levels
+from ..tools.forced_levels import level_startup as forced_levels
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 

@@ -174,8 +174,8 @@ class Preparation:
 
     def _mark(self, module, input_dtype, output_dtype, context, mode=None):
         token = self._session.forward_token
-        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, mode, context, token)
-        forward.mark(module, casts, self._patches)
+        conversion = forward.ForwardConversion(type(module), input_dtype, output_dtype, mode, context, token)
+        forward.mark(module, conversion, self._patches)
 
     def add_optimizer(self, optimizer, configuration, originals):
         """Give an optimizer masters and its replaced methods; return its record.
