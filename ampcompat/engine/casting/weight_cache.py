@@ -109,7 +109,9 @@ class WeightCache:
         count = written.count
         cast = self._make(weight)
         entry.cached = None
-        if _is_plain(type(cast)) and id(weight) not in written.noted:
+        # In a FakeTensorMode the cast of a real weight is fake: for that mode alone.
+        is_kept = _is_plain(type(cast)) and is_fake_type(type(cast)) is is_fake_type(type(weight))
+        if is_kept and id(weight) not in written.noted:
             entry.cached = (cast, state, mode, self._thread.token)
             self.is_empty = False
             if written.count != count:  # another thread may have written it while the cast was made

@@ -13,6 +13,7 @@ from ...errors import AmpError, AmpTypeError
 from ...support import tensor_lists
 from ...support.patching import run_all
 from ...support.torch_compat import features
+from ..casting import half_emulation
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
@@ -126,7 +127,10 @@ def _restore_dtypes(reference, tensors, originals):
 
 def _set_data(tensor, dtype, data, grad):
     tensor.grad = None  # torch rejects data of another dtype than the gradient's
-    tensor.data = data.to(dtype)
+    cast = data.to(dtype)
+    tensor.data = cast
+    if not half_emulation.is_plain(type(cast)):
+        vars(tensor).update(vars(cast))  # a wrapper subclass has its data in tensors that are attributes
     if grad is not None:
         tensor.grad = grad.to(dtype)
 
