@@ -68,6 +68,9 @@ class ModelCast:
         """Cast the floating params and buffers of ``modules``, except those that a module in ``kept`` (a list) owns.
 
         DTensors stay as they are (see ``models.fsdp``).
+
+        Raises:
+            AmpError: a tensor consists of other tensors, which only its class can cast.
         """
         protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
         for module in modules:
@@ -76,6 +79,8 @@ class ModelCast:
                 dtype = self.high if id(tensor) in protected else self.dtype
                 if id(tensor) not in protected or tensor_lists.is_narrower(tensor, self.high):
                     if tensor.is_floating_point() and id(tensor) not in self._seen:
+                        if tensor.dtype is not dtype:
+                            _check_castable(name, tensor, module, dtype)
                         self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
                         self._cast_tensor(tensor, dtype)
             if own and isinstance(module, torch.nn.RNNBase):
@@ -116,6 +121,23 @@ class ModelCast:
         )
 
 
+def _check_castable(name, tensor, module, dtype):
+    """Raise if a tensor has no memory of its own: quantized weights consist of integers and scales, for one."""
+    if not half_emulation.is_plain(type(tensor)) and tensor.numel() and not _has_memory(tensor):
+        raise AmpError(
+            f"{name} of a {type(module).__name__} is of the class {type(tensor).__name__}, which keeps its values in "
+            f"other tensors, so it cannot be cast to {dtype}. Use O1 or O4, which leave weights as they are, or name "
+            "its layer in keep_fp32."
+        )
+
+
+def _has_memory(tensor):
+    try:
+        return tensor.data_ptr() != 0
+    except RuntimeError:  # torch 2.13: a tensor without memory
+        return False
+
+
 def _restore_dtypes(reference, tensors, originals):
     module = reference()
     for is_param, name, dtype in tensors:
@@ -127,10 +149,7 @@ def _restore_dtypes(reference, tensors, originals):
 
 def _set_data(tensor, dtype, data, grad):
     tensor.grad = None  # torch rejects data of another dtype than the gradient's
-    cast = data.to(dtype)
-    tensor.data = cast
-    if not half_emulation.is_plain(type(cast)):
-        vars(tensor).update(vars(cast))  # a wrapper subclass has its data in tensors that are attributes
+    tensor.data = data.to(dtype)
     if grad is not None:
         tensor.grad = grad.to(dtype)
 
