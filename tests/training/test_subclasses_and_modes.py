@@ -88,24 +88,28 @@ def train(model, optimizer, x=X):
 # -- torch.func --------------------------------------------------------------------------------------------------------
 
 
+def input_of(model):
+    return X.double() if model.last.bias.dtype is torch.float64 else X
+
+
 def of_params(model, params, x, classes):
     return F.cross_entropy(torch.func.functional_call(model, params, (x,)).float(), classes)
 
 
 def gradient(model, params):
-    return torch.func.grad(lambda params: of_params(model, params, X.to(model.last.bias), CLASSES))(params)
+    return torch.func.grad(lambda params: of_params(model, params, input_of(model), CLASSES))(params)
 
 
 def gradients_of_samples(model, params):
     def loss(params, x, label):
         return of_params(model, params, x.unsqueeze(0), label.unsqueeze(0))
 
-    found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(params, X.to(model.last.bias), CLASSES)
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(params, input_of(model), CLASSES)
     return {name: each.double().mean(0) for name, each in found.items()}
 
 
 def jacobian_times_ones(model, params):
-    x = X.to(model.last.bias)
+    x = input_of(model)
     output, tangent = torch.func.jvp(
         lambda x: torch.func.functional_call(model, params, (x,)), (x,), (torch.ones_like(x),)
     )
@@ -116,7 +120,7 @@ def second_derivatives(model, params):
     def energy(x):
         return torch.func.functional_call(model, params, (x,)).pow(2).sum()
 
-    return {"hessian": torch.func.hessian(energy)(X[0].to(model.last.bias)) / 8}
+    return {"hessian": torch.func.hessian(energy)(input_of(model)[0]) / 8}
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, of the first jvp
