@@ -19,7 +19,10 @@ optim = client_modules.imported("torchao.optim", "libraries")
 each_setting = pytest.mark.parametrize("setting", REAL)
 #: One setting of each of the levels O1, O2 and O5.
 each_mixed_level = pytest.mark.parametrize("setting", [each for each in REAL if each.id in ("O1-native", "O2", "O5")])
-pytestmark = pytest.mark.filterwarnings("ignore")  # torchao's own, on names of torch; torch's, on torchao's classes
+pytestmark = [
+    pytest.mark.usefixtures("compiled_before"),
+    pytest.mark.filterwarnings("ignore"),  # torchao's own, on names of torch; torch's, on torchao's classes
+]
 STEPS = 8
 
 
@@ -129,10 +132,10 @@ def test_adamw_with_8_bit_moments_takes_2_bytes_per_param_beside_masters(setting
     def adamw(params):
         return optim.AdamW8bit(params, lr=1e-2, block_size=64)
 
-    torch.compiler.set_stance("force_eager")  # the step is compiled, which takes a minute
     model = make_net()
-    expected = losses_without_amp(model, adamw(model.parameters()))
-    with session_of(setting):
+    with torch.compiler.set_stance("force_eager"):  # torchao compiles the step, which takes a minute
+        expected = losses_without_amp(model, adamw(model.parameters()))
+    with session_of(setting), torch.compiler.set_stance("force_eager"):
         model = make_net()
         model, optimizer = initialize(setting, model, adamw(model.parameters()))
         found = losses_of(model, optimizer)
@@ -140,7 +143,6 @@ def test_adamw_with_8_bit_moments_takes_2_bytes_per_param_beside_masters(setting
         assert {type(each).__name__ for each in moments} == {"OptimState8bit"}
         assert all(each.codes.dtype is torch.uint8 for each in moments)
         assert {param.dtype for param in amp.master_params(optimizer)} == {torch.float32}
-    torch.compiler.set_stance("default")
     assert_same_losses(found, expected)
 
 
@@ -172,7 +174,6 @@ class Small(torch.nn.Module):
         return torch.tanh(self.layer(x))
 
 
-@pytest.mark.usefixtures("compiled_before")
 @each_mixed_level
 def test_compiled_with_reduced_overhead_a_model_computes_the_same(setting):
     model = Small()
