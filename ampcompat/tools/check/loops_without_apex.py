@@ -1,6 +1,7 @@
 """How a file without Apex trains: its backward passes, its optimizers, and what forces no level, or only some."""
 
 import ast
+import re
 from typing import NamedTuple, Tuple
 
 from .bindings import dotted, last_name
@@ -24,6 +25,7 @@ TRAINERS = {
 #: Functions of torch.func and functorch that compute gradients of params.
 _FUNCTIONAL = ("grad", "grad_and_value", "make_functional", "make_functional_with_buffers")
 _GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "register_full_backward_hook")
+_OPTIMIZER = re.compile(r"torch\.optim\.((?!lr_scheduler|swa_utils)[a-z]\w*\.)?[A-Z]\w*$")
 _HALF_METHODS, _HALF_DTYPES = ("half", "bfloat16"), ("torch.half", "torch.float16", "torch.bfloat16")
 
 
@@ -89,7 +91,7 @@ class LoopsWithoutApex:
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or len(node.targets) != 1:
                 continue
             name, made = dotted(node.targets[0]), self.names.of(node.value.func)
-            is_optimizer = (made.startswith("torch.optim.") and "lr_scheduler" not in made) or made in own
+            is_optimizer = bool(_OPTIMIZER.match(made)) or made in own
             if name and (is_optimizer or (name in stepped and "opt" in name.rpartition(".")[2].lower())):
                 found.append(MadeOptimizer(name, node.value, node))
         return sorted(found, key=lambda each: each.statement.lineno)

@@ -1,0 +1,194 @@
+"""``migrate --to-level``: the written script trains as the original does under ``run --opt-level``, bit for bit."""
+
+import warnings
+
+import pytest
+import torch
+
+import ampcompat
+from ampcompat.cli import main
+from ampcompat.errors import AmpError
+from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+
+pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
+if not is_supported() or not hasattr(torch.amp, "GradScaler"):
+    pytest.skip("forced levels of scripts with a GradScaler for CPUs need torch 2.3", allow_module_level=True)
+
+from ampcompat.tools.migrate import write_level  # noqa: E402
+
+HEAD = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+def mlp(first=4, last=1):
+    return nn.Sequential(nn.Linear(first, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, last))
+
+data = torch.randn(8, 4, 4)
+"""
+PLAIN = """
+model = mlp()
+model.load_state_dict(mlp().state_dict())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+average = torch.optim.swa_utils.AveragedModel(model)
+targets = data @ torch.ones(4, 1)
+for inputs, target in zip(data, targets):
+    loss = nn.functional.mse_loss(model(inputs), target)
+    optimizer.zero_grad()
+    loss.backward()  # of one batch
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    scheduler.step()
+    average.update_parameters(model)
+result = [model, average]
+"""
+ACCUMULATING = """
+def train(net, optim, batches):
+    for index, inputs in enumerate(batches):
+        (net(inputs).pow(2).mean() / 2).backward()
+        if (index + 1) % 2 == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optim.step(); optim.zero_grad()
+
+def main():
+    model = mlp()
+    decayed = [param for name, param in model.named_parameters() if "weight" in name]
+    groups = [{"params": decayed, "weight_decay": 0.1}]
+    groups.append({"params": [param for name, param in model.named_parameters() if "weight" not in name]})
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    train(model, optimizer, data)
+    return [model]
+
+if __name__ == "__main__":
+    result = main()
+"""
+GAN = """
+netG, netD = mlp(4, 4), mlp()
+optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01)
+optimizerG = torch.optim.Adam(netG.parameters(), lr=0.01)
+for inputs in data:
+    fake = netG(inputs.flip(0))
+    netD.zero_grad()
+    for loss in (netD(inputs).mean() / 256, -netD(fake.detach()).mean() / 256):
+        loss.backward()
+    optimizerD.step()
+    netG.zero_grad()
+    (netD(fake).mean() / 256).backward()
+    optimizerG.step()
+result = [netG, netD]
+"""
+TWO_OF_ONE = """
+class Trainer:
+    def __init__(self):
+        self.model = mlp()
+        self.body_optimizer = torch.optim.SGD(self.model[0].parameters(), lr=0.1)
+        self.head_optimizer = torch.optim.Adam(self.model[3].parameters(), lr=0.1)
+
+    def fit(self):
+        for inputs in data:
+            loss = self.model(inputs).pow(2).mean()
+            self.body_optimizer.zero_grad()
+            self.head_optimizer.zero_grad()
+            loss.backward()
+            self.body_optimizer.step()
+            self.head_optimizer.step()
+
+trainer = Trainer()
+trainer.fit()
+result = [trainer.model]
+"""
+CLOSURE = """
+model = mlp()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+for inputs in data[:2]:
+    def closure():
+        optimizer.zero_grad()
+        loss = model(inputs).pow(2).mean()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+result = [model]
+"""
+SCALER = """
+from torch.amp import GradScaler, autocast
+ctx = autocast("cpu", dtype=torch.bfloat16)
+model = mlp()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+scaler = GradScaler("cpu", init_scale=2.0**20, growth_interval=2)
+for inputs in data:
+    optimizer.zero_grad()
+    with torch.autocast("cpu"), torch.enable_grad():
+        outputs = model(inputs)
+    with ctx:
+        loss = outputs.pow(2).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+result = [model]
+"""
+OPTIONAL_SCALER = """
+from torch.amp import GradScaler, autocast
+use_amp = True
+model = mlp()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+scaler = GradScaler("cpu") if use_amp else None
+
+def step(model, inputs, optimizer, scaler):
+    with autocast("cpu", enabled=use_amp):
+        loss = model(inputs).pow(2).mean()
+    if scaler is not None:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        loss.backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+for inputs in data:
+    step(model, inputs, optimizer, scaler)
+result = [model]
+"""
+COMPILED = """
+model = mlp()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+compiled = torch.compile(model, backend="eager")
+for inputs in data[:3]:
+    optimizer.zero_grad()
+    compiled(inputs).pow(2).mean().backward()
+    optimizer.step()
+result = [model]
+"""
+SCRIPTS = {
+    "plain": PLAIN, "accumulating": ACCUMULATING, "gan": GAN, "two_of_one": TWO_OF_ONE, "closure": CLOSURE,
+    "scaler": SCALER, "optional_scaler": OPTIONAL_SCALER, "compiled": COMPILED,
+}  # fmt: skip
+
+
+def trained(source):
+    """Return the weights that a script ends with, by name, in float32."""
+    names = {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # GradScaler's of a CPU
+        exec(compile(source, "train.py", "exec"), names)
+    return [(key, value.clone()) for each in names["result"] for key, value in each.state_dict().items()]
+
+
+@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, name, monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+    source = HEAD + SCRIPTS[name]
+    new = write_level(source, level).source
+    assert "GradScaler(" not in new or name == "optional_scaler"
+    with forced(level):
+        expected = trained(source)
+    found = trained(new)
+    assert ampcompat.amp.state_dict() is not None
+    ampcompat.reset()
+    for (key, value), (other, right) in zip(found, expected):
+        assert key == other and value.dtype is right.dtype and torch.equal(value.isnan(), right.isnan()), key
+        assert torch.equal(value.nan_to_num(), right.nan_to_num()), key
