@@ -192,3 +192,81 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
     for (key, value), (other, right) in zip(found, expected):
         assert key == other and value.dtype is right.dtype and torch.equal(value.isnan(), right.isnan()), key
         assert torch.equal(value.nan_to_num(), right.nan_to_num()), key
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("loss.backward()  # of one batch", "train_step(loss)"), "train.py has no loss.backward()"),
+        (("loss.backward()  # of one batch", "loss.backward(torch.ones(()))"), r"train.py:2\d: this backward pass"),
+        (("loss.backward()  # of one batch", "torch.autograd.backward([loss])"), r"train.py:2\d: this backward pass"),
+        (("torch.optim.SGD(model.parameters()", "torch.optim.SGD(mlp().parameters()"), r"train.py:1\d: no model that"),
+        (("model(inputs)", "forward_pass(inputs)"), r"train.py:1\d: no model that this script calls is seen"),
+        (("optimizer = ", "model = nn.DataParallel(model)\noptimizer = "), r"train.py:1\d: the model is wrapped"),
+        (("optimizer.step()", "take_step()"), r"train.py:2\d: no step of an optimizer is seen"),
+        (("result =", "model.half()\nresult ="), r"train.py:\d+: model: a model is cast to half.*remove the cast"),
+        (("import torch", "import torch\nfrom transformers import Trainer\nTrainer(1)"),
+         "leaves the backward pass to transformers.Trainer.*run --opt-level O5 train.py"),
+        (("import torch", "import torch\nfrom apex import amp"), "uses Apex or ampcompat already"),
+        (("import torch", "import torch\nimport ampcompat"), "uses Apex or ampcompat already"),
+        (("result =", "def other():\n    other_optimizer = torch.optim.SGD(model.parameters())\nresult ="),
+         "another function than that of line 1"),
+        (("torch.manual_seed(0)", "def f(:"), "is not Python 3"),
+    ],
+)  # fmt: skip
+def test_a_script_that_cannot_be_rewritten_with_certainty_gets_one_sentence(change, message):
+    with pytest.raises(AmpError, match=message) as error:
+        write_level((HEAD + PLAIN).replace(*change), "O5", "train.py")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("scaler.update()", "scaler.update(1.0)"), "GradScaler's update in this place"),
+        (("scaler.update()", "print(scaler.get_scale())"), "GradScaler's get_scale in this place"),
+        (
+            ("scaler.scale(loss).backward()", "scaled = scaler.scale(loss)\n    scaled.backward()"),
+            "GradScaler's scale in",
+        ),
+        (('GradScaler("cpu", init', 'GradScaler("cpu", enabled=fast, init'), "options of this GradScaler"),
+        (('torch.autocast("cpu")', 'torch.autocast("cpu", enabled=False)'), "computes in float32"),
+        (('torch.autocast("cpu")', 'torch.autocast("cpu", enabled=fast)'), "computes in float32"),
+        (("with ctx:", "with choose(ctx):"), "the autocast region ctx is passed on"),
+        (("with ctx:", "with choose(autocast('cpu')):"), "an autocast region that is not entered"),
+    ],
+)
+def test_what_of_torch_amp_cannot_be_removed_is_refused_with_its_line(change, message):
+    with pytest.raises(AmpError, match=rf"train.py:\d+: .*{message}"):
+        write_level((HEAD + SCALER).replace(*change), "O5", "train.py")
+
+
+def test_the_scalers_state_becomes_that_of_amp():
+    saved = "torch.save({'scaler': scaler.state_dict()}, 'f')\nscaler.load_state_dict(torch.load('f'))\n"
+    new = write_level(HEAD + SCALER + saved, "O1")
+    assert "{'scaler': amp.state_dict()}" in new.source and "\namp.load_state_dict(torch.load('f'))" in new.source
+    assert not any("loss scale" in note for _, note in new.notes)
+
+
+def test_imports_comments_and_other_names_of_amp(tmp_path, capsys):
+    source = '"""Doc."""\nfrom __future__ import annotations\n\nimport torch\n' + HEAD + PLAIN
+    source = source.replace("result =", "amp = 1\ntorch.save(optimizer.state_dict(), 'f')\nresult =")
+    path, new = tmp_path / "train.py", tmp_path / "new.py"
+    path.write_text(source.replace("\n", "\r\n"), newline="")
+    assert main(["migrate", "--to-level", "O2", str(path), "-o", str(new)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"wrote {new}; compare: ampcompat ab --against {new} {path}\n"
+    assert "note: checkpoints have no loss scale: save and load amp.state_dict()" in printed.err
+    text = new.read_bytes().decode()
+    assert "from torch import nn\r\nfrom ampcompat import amp as ampcompat_amp\r\n" in text and "\n\n\n\n" not in text
+    assert 'ampcompat_amp.initialize(model, optimizer, opt_level="O2")\r\nfor inputs' in text
+    assert "        scaled_loss.backward()  # of one batch\r\n" in text
+
+
+def test_a_diff_names_the_level(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + PLAIN)
+    assert main(["migrate", "--to-level", "O5", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"+++ {path} (O5)\n" in out and '+amp.initialize(model, optimizer, opt_level="O5")\n' in out
+    assert path.read_text() == HEAD + PLAIN

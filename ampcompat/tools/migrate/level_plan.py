@@ -73,8 +73,13 @@ class LevelPlan:
             if level in limit.levels:
                 self._refuse(limit.found.place.line, limit.found.message)
         for node in source.nodes:
-            if isinstance(node, ast.Call) and loops.names.of(node.func) == "torch.autograd.backward":
-                self._refuse(node.lineno, "torch.autograd.backward; call backward() of one loss.")
+            if (
+                isinstance(node, ast.Call)
+                and last_name(node.func) == "backward"
+                and node.args
+                and not is_backward(node)
+            ):
+                self._refuse(node.lineno, "this backward pass is no statement `loss.backward()` of one loss.")
         if not loops.backward_calls:
             self._refuse(0, "has no loss.backward(); give the file with the training loop, or use run --opt-level.")
         if not loops.optimizers:

@@ -73,7 +73,7 @@ class TrainedModels:
     def _called_prefix(self, owner):
         parts = owner.split(".")
         prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-        return next((each for each in prefixes if each != "self" and self.is_called(each)), None)
+        return next((each for each in prefixes if each not in ("", "self") and self.is_called(each)), None)
 
     def _owners(self, node, name, seen):
         """Return ``model`` for each ``model.parameters()`` in an expression, or in what its variables were made of."""
