@@ -17,6 +17,7 @@ if not is_supported() or not hasattr(torch.amp, "GradScaler"):
 from ampcompat.tools.migrate import write_level  # noqa: E402
 
 HEAD = """
+import contextlib
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -82,12 +83,14 @@ TWO_OF_ONE = """
 class Trainer:
     def __init__(self):
         self.model = mlp()
+        self.ctx = contextlib.nullcontext() if self.model is None else torch.autocast("cpu")
         self.body_optimizer = torch.optim.SGD(self.model[0].parameters(), lr=0.1)
         self.head_optimizer = torch.optim.Adam(self.model[3].parameters(), lr=0.1)
 
     def fit(self):
         for inputs in data:
-            loss = self.model(inputs).pow(2).mean()
+            with self.ctx:
+                loss = self.model(inputs).pow(2).mean()
             self.body_optimizer.zero_grad()
             self.head_optimizer.zero_grad()
             loss.backward()

@@ -158,7 +158,7 @@ class LevelPlan:
                 name = last_name(node.func)
                 if is_backward(node) or name in functions or self._models.wraps(node, known):
                     return True
-                if name in known and name not in self._models.functions:
+                if dotted(node.func) in known:
                     return True
                 if name == "step" and any(last_name(each) in functions for each in node.args):  # a closure
                     return True
@@ -199,8 +199,7 @@ class LevelPlan:
         name = dotted(call.func.value) if isinstance(call.func, ast.Attribute) and call.func.attr == "step" else None
         if call.lineno in self.torch_amp.steps:
             name = self.torch_amp.steps[call.lineno]
-        is_known = name and any(name.rpartition(".")[2] in known for known in self._stepping.values())
-        return name if is_known else None
+        return name if any(name in known for known in self._stepping.values()) else None
 
     def _stepped_after(self, steps, at):
         """Return the optimizers that step after a backward pass and before the next one, as a list."""

@@ -73,7 +73,7 @@ class _LevelWriter(cst.CSTTransformer):
         if line in self._plan.backward:
             return self._beside(line, [self._scaled(original_node, updated_node, line)])
         if line in use.removed:
-            self.notes.append((line, f"gone: {syntax.text(original_node).strip()}"))
+            self.notes.append((line, f"gone: {syntax.text(original_node.with_changes(leading_lines=())).strip()}"))
             return self._beside(line, [])
         if line in use.steps:
             body = syntax.statements(f"{use.steps[line]}.step()\n")[0].body
@@ -91,6 +91,8 @@ class _LevelWriter(cst.CSTTransformer):
             statements = [self._initialize()] + statements
         elif line == self._plan.after:
             statements.append(self._initialize())
+        if len(statements) == 1:  # an ``elif`` cannot become several
+            return statements[0]
         return cst.FlattenSentinel(statements) if statements else cst.RemoveFromParent()
 
     def _initialize(self):

@@ -32,7 +32,7 @@ class TorchAmpUse:
         losses: line of ``scaler.scale(loss).backward()`` -> the call of ``scale``.
         states: (line, column) of calls of the scaler's ``state_dict`` and ``load_state_dict``.
         options: (name, source of the value) of ``amp.initialize`` that the ``GradScaler`` gets.
-        scalers: the last parts of the names of scalers.
+        scalers: the names of scalers.
 
     Raises:
         AmpError: something cannot be removed without changing what the script computes.
@@ -90,10 +90,10 @@ class TorchAmpUse:
         counted, owners = 0, 0
         for node in self._nodes:
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-                counted += (dotted(node) or "").rpartition(".")[2] in self.scalers
+                counted += dotted(node) in self.scalers
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
-            if (dotted(node.func.value) or "").rpartition(".")[2] in self.scalers:
+            if dotted(node.func.value) in self.scalers:
                 owners += 1
                 self._note_call(node, statements)
         return counted > owners
@@ -125,9 +125,9 @@ class TorchAmpUse:
         """Note the regions, and refuse those that do not simply cast."""
         variables = {}
         for node in self._nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and dotted(node.targets[0]):
                 if any(self._is_of(each, _REGIONS) for each in ast.walk(node.value)):
-                    variables[node.targets[0].id] = node
+                    variables[dotted(node.targets[0])] = node
         known = {id(call) for node in variables.values() for call in self._regions_in(node.value)}
         entered = 0
         for node in self._nodes:
@@ -135,7 +135,7 @@ class TorchAmpUse:
                 items = [item.context_expr for item in node.items]
                 going = [at for at, each in enumerate(items) if self._is_region(each, variables)]
                 known |= {id(items[at]) for at in going}
-                entered += sum(isinstance(items[at], ast.Name) for at in going)
+                entered += sum(not isinstance(items[at], ast.Call) for at in going)
                 self.unwrapped.update({node.lineno: going} if going else {})
             elif isinstance(node, ast.FunctionDef):
                 decorators = [each for each in node.decorator_list if self._is_of(each, _REGIONS)]
@@ -147,7 +147,7 @@ class TorchAmpUse:
         return [each for each in ast.walk(node) if self._is_of(each, _REGIONS)]
 
     def _is_region(self, node, variables):
-        return self._is_of(node, _REGIONS) or (isinstance(node, ast.Name) and node.id in variables)
+        return self._is_of(node, _REGIONS) or dotted(node) in variables
 
     def _refuse_others(self, known, variables, entered):
         regions = [node for node in self._nodes if self._is_of(node, _REGIONS)]
@@ -156,11 +156,11 @@ class TorchAmpUse:
                 self._refuse(
                     node, "an autocast region that is not entered by `with` here; enter it there, or remove it."
                 )
-        loads = [node for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-        uses = [node for node in loads if node.id in variables]
+        read = [node for node in self._nodes if isinstance(getattr(node, "ctx", None), ast.Load)]
+        uses = [node for node in read if dotted(node) in variables]
         if len(uses) > entered:
             self._refuse(
-                uses[0], f"the autocast region {uses[0].id} is passed on; enter it by `with` only, or remove it."
+                uses[0], f"the autocast region {dotted(uses[0])} is passed on; enter it by `with` only, or remove it."
             )
         self.removed |= {node.lineno for node in variables.values()}
         self._refuse_disabled(regions)

@@ -25,6 +25,8 @@ class TrainedModels:
     def __init__(self, nodes, names):
         self._nodes, self._names = nodes, names
         self._calls = [node for node in nodes if isinstance(node, ast.Call)]
+        names = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        self._variables = {node.id for node in names} | {node.arg for node in nodes if isinstance(node, ast.arg)}
         self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
 
     def of(self, made):
@@ -37,20 +39,21 @@ class TrainedModels:
             The names, each the shortest that the script calls: ``model``, of an optimizer of
             ``model.head.parameters()``. Empty where one is not known or not called.
         """
-        owners = self._owners(made.call, made.name, set())
-        owners = owners or [name for name in self._named_in(made.call) if self.is_called(name)]
+        owners = self._owners(made.call, {made.name}) or self._behind(made.call, {made.name})
         found = [self._called_prefix(owner) for owner in owners]
         return [] if None in found else list(dict.fromkeys(found))
 
     def aliases(self, name):
-        """Return the last parts of the names under which a variable is known: parameters of functions that get it."""
-        found, before = {_last(name)}, 0
+        """Return all names of a variable: also other variables, and parameters of functions that get it."""
+        found, before = {name}, 0
         while len(found) != before:
             before = len(found)
-            for call in self._calls:
-                function = self.functions.get(last_name(call.func))
-                for parameter, value in _passed(call, function) if function is not None else ():
-                    found |= {parameter} if _last(dotted(value)) in found else set()
+            for node in self._nodes:
+                if isinstance(node, ast.Assign) and dotted(node.value) in found:
+                    found |= {dotted(target) for target in node.targets if dotted(target)}
+                function = self.functions.get(last_name(node.func)) if isinstance(node, ast.Call) else None
+                for parameter, value in _passed(node, function) if function is not None else ():
+                    found |= {parameter} if dotted(value) in found else set()
         return found
 
     def is_called(self, name):
@@ -58,58 +61,65 @@ class TrainedModels:
         known = self.aliases(name)
         for node in self._nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and self.wraps(node.value, known):
-                known |= {_last(dotted(target)) for target in node.targets}
-        return any(_last(dotted(call.func)) in known and self._is_variable(call.func) for call in self._calls)
+                known |= {alias for target in node.targets for alias in self.aliases(dotted(target))}
+        return self._is_variable(name) and any(dotted(call.func) in known for call in self._calls)
 
     def wraps(self, call, known, wrappers=WRAPPERS):
-        """Return whether a call wraps a model that is known by the last part of its name."""
-        is_wrapper = self._names.of(call.func) in wrappers
-        return is_wrapper and bool(call.args) and _last(dotted(call.args[0])) in known
+        """Return whether a call wraps a model that has one of some names."""
+        return self._names.of(call.func) in wrappers and bool(call.args) and dotted(call.args[0]) in known
 
-    def _is_variable(self, node):
-        name = dotted(node) or ""
-        return self._names.of(node) == name and name not in self.functions
+    def _is_variable(self, name):
+        """Return whether a dotted name begins with a variable: not a module, a class or a function."""
+        return name.partition(".")[0] in self._variables
 
     def _called_prefix(self, owner):
         parts = owner.split(".")
         prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
         return next((each for each in prefixes if each not in ("", "self") and self.is_called(each)), None)
 
-    def _owners(self, node, name, seen):
+    def _owners(self, node, seen):
         """Return ``model`` for each ``model.parameters()`` in an expression, or in what its variables were made of."""
-        found = []
-        for each in ast.walk(node):
-            if isinstance(each, ast.Attribute) and each.attr in _PARAMS:
-                found.append(_base(each.value))
+        found = [
+            _base(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr in _PARAMS
+        ]
         if found:
             return found
-        for each in ast.walk(node):
-            variable = each.id if isinstance(each, ast.Name) else None
-            if variable is not None and variable not in seen and variable != name:
-                seen.add(variable)
-                for value in self._values(variable):
-                    found += self._owners(value, name, seen)
+        for variable in _variables(node) - seen:
+            seen.add(variable)
+            for value in self._values(variable):
+                is_made = isinstance(value, ast.Call) and self._names.of(value.func) not in ("list", "filter")
+                found += self._owners(value, seen | (_variables(value) if is_made else set()))
         return found
 
     def _values(self, variable):
         """Yield the expressions that a variable is assigned, is extended by, or runs through."""
         for node in self._nodes:
             if isinstance(node, ast.Assign) and any(dotted(target) == variable for target in node.targets):
-                if not isinstance(node.value, ast.Call) or self._names.of(node.value.func) in ("list", "filter"):
-                    yield node.value
+                yield node.value
             elif isinstance(node, ast.AugAssign) and dotted(node.target) == variable:
                 yield node.value
             elif isinstance(node, ast.For) and variable in {dotted(each) for each in ast.walk(node.target)}:
                 yield node.iter
             elif isinstance(node, ast.Call) and last_name(node.func) in ("append", "extend") and node.args:
-                if dotted(node.func.value) == variable:
+                if isinstance(node.func, ast.Attribute) and dotted(node.func.value) == variable:
                     yield node.args[0]
 
-    def _named_in(self, call):
-        """Return the names in the arguments of a call, and the owner of its method: ``model.make_optimizer(lr)``."""
-        values = call.args + [each.value for each in call.keywords]
-        names = [dotted(each) for each in values] + [(dotted(call.func) or "").rpartition(".")[0]]
-        return [name for name in names if name]
+    def _behind(self, node, seen):
+        """Return the models among the arguments of a call and the owner of its method, or of calls that made those.
+
+        ``model``, of ``model.make_optimizer(lr)`` and of ``make_optimizer(groups)`` after ``groups = split(model)``.
+        """
+        names = sorted(_variables(node))
+        if isinstance(node, ast.Call):
+            names = [(dotted(node.func) or "").rpartition(".")[0]] + [dotted(each) for each in node.args]
+            names += [dotted(each.value) for each in node.keywords]
+        names = [name for name in names if name and self._is_variable(name) and name not in seen]
+        seen |= set(names)
+        found = [name for name in names if self.is_called(name)]
+        for name in names if not found else ():
+            for value in self._values(name):
+                found += self._behind(value, seen)
+        return found
 
 
 def _base(node):
@@ -119,8 +129,8 @@ def _base(node):
     return dotted(node) or ""
 
 
-def _last(name):
-    return (name or "").rpartition(".")[2]
+def _variables(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _passed(call, function):
