@@ -155,6 +155,16 @@ for inputs in data:
     step(model, inputs, optimizer, scaler)
 result = [model]
 """
+HALF = """
+model = mlp().half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for inputs in data:
+    loss = model(inputs).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+result = [model]
+"""
 COMPILED = """
 model = mlp()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -167,7 +177,7 @@ result = [model]
 """
 SCRIPTS = {
     "plain": PLAIN, "accumulating": ACCUMULATING, "gan": GAN, "two_of_one": TWO_OF_ONE, "closure": CLOSURE,
-    "scaler": SCALER, "optional_scaler": OPTIONAL_SCALER, "compiled": COMPILED,
+    "scaler": SCALER, "optional_scaler": OPTIONAL_SCALER, "compiled": COMPILED, "half": HALF,
 }  # fmt: skip
 
 

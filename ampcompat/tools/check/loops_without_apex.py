@@ -26,7 +26,8 @@ TRAINERS = {
 _FUNCTIONAL = ("grad", "grad_and_value", "make_functional", "make_functional_with_buffers")
 _GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "register_full_backward_hook")
 _OPTIMIZER = re.compile(r"torch\.optim\.((?!lr_scheduler|swa_utils)[a-z]\w*\.)?[A-Z]\w*$")
-_HALF_METHODS, _HALF_DTYPES = ("half", "bfloat16"), ("torch.half", "torch.float16", "torch.bfloat16")
+_HALF_METHODS = ("half", "bfloat16")
+HALF_DTYPES = ("torch.half", "torch.float16", "torch.bfloat16")
 
 
 class Limit(NamedTuple):
@@ -159,7 +160,7 @@ class LoopsWithoutApex:
             return bool(_owner(call)) and not call.args
         values = call.args + [each.value for each in call.keywords]
         is_cast = last_name(call.func) in ("to", "type") and bool(_owner(call))
-        return is_cast and any(self.names.of(each) in _HALF_DTYPES for each in values)
+        return is_cast and any(self.names.of(each) in HALF_DTYPES for each in values)
 
     def _steps_in_hooks(self, calls):
         stepping = {node.name for node in self._source.nodes if isinstance(node, ast.FunctionDef) and _steps(node)}

@@ -7,7 +7,7 @@ from ..check.bindings import Bindings, dotted, last_name
 from ..check.files import PYTHON
 from ..check.flow import scopes, together
 from ..check.forced_scripts import AMPCOMPAT
-from ..check.loops_without_apex import LoopsWithoutApex, is_backward
+from ..check.loops_without_apex import HALF_DTYPES, LoopsWithoutApex, is_backward
 from ..check.source import Source
 from ..check.uses import uses
 from .torch_amp_use import TorchAmpUse
@@ -30,6 +30,7 @@ class LevelPlan:
         torch_amp: ``TorchAmpUse``.
         before, after: line of the statement before, or after which ``amp.initialize`` is called; the other is None.
         models, optimizers: the names that it gets.
+        allows_half: whether a model may be half already, loaded or cast.
         backward: line of a backward pass -> the names of the optimizers whose gradients it computes.
 
     Raises:
@@ -46,6 +47,7 @@ class LevelPlan:
         used = {each for node in source.nodes for each in _bound_names(node)}
         self.amp = "amp" if "amp" not in used else "ampcompat_amp"
         self.scaled = "scaled_loss" if "scaled_loss" not in used else "amp_scaled_loss"
+        self.allows_half = any(map(self._makes_half, source.nodes))
         self._scopes = list(scopes(source.nodes))
         scope = self._scope_of_optimizers()
         self.optimizers = list(dict.fromkeys(made.name for made in loops.optimizers))
@@ -88,6 +90,20 @@ class LevelPlan:
                 "makes no optimizer that is assigned to a variable; amp.initialize needs it in the file of the "
                 "training loop. Use run --opt-level, or call amp.initialize where it is made.",
             )
+
+    def _makes_half(self, node):
+        """Return whether a node casts to half, or loads a model in a dtype that is not given."""
+        if not isinstance(node, ast.Call):
+            return False
+        if last_name(node.func) in ("half", "bfloat16") and not node.args:
+            return True
+        given = {each.arg: self._loops.names.of(each.value) for each in node.keywords}
+        if last_name(node.func) == "from_pretrained":
+            return bool({"torch_dtype", "dtype"} & set(given))
+        return last_name(node.func) == "to" and bool(set(HALF_DTYPES) & (set(given.values()) | self._named(node.args)))
+
+    def _named(self, nodes):
+        return {self._loops.names.of(node) for node in nodes}
 
     # -- amp.initialize ------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class _LevelWriter(cst.CSTTransformer):
         given = [", ".join(names) for names in (plan.models, plan.optimizers)]
         given = [f"[{each}]" if "," in each else each for each in given]
         options = "".join(f", {name}={_source(value)}" for name, value in plan.torch_amp.options)
+        options += ", allow_half_model=True" if plan.allows_half else ""
         call = '{}.initialize({}, {}, opt_level="{}"{})\n'.format(plan.amp, *given, self._level, options)
         return syntax.statements(call)[0]
 
