@@ -1,9 +1,12 @@
 """``migrate --to-level``: the written script trains as the original does under ``run --opt-level``, bit for bit."""
 
+import pathlib
+import re
 import warnings
 
 import pytest
 import torch
+from helpers.processes import ROOT
 
 import ampcompat
 from ampcompat.cli import main
@@ -283,3 +286,41 @@ def test_a_diff_names_the_level(tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"+++ {path} (O5)\n" in out and '+amp.initialize(model, optimizer, opt_level="O5")\n' in out
     assert path.read_text() == HEAD + PLAIN
+
+
+def test_the_page_has_what_is_written_into_its_script():
+    page = pathlib.Path(ROOT, "docs", "scripts_without_apex.md").read_text(encoding="utf-8")
+    source, written = (
+        re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE) for kind in ("py", "python")
+    )
+    assert write_level(source.group(1), "O5").source == written.group(1)
+
+
+def test_a_script_with_branches_groups_and_a_wrapper_gets_initialize_after_its_checkpoint_and_before_the_wrapper():
+    source = """import torch
+def main(args):
+    model = make(args)
+    groups = [{"params": each} for each in split(model)]
+    if args.optimizer == "sgd":
+        optimizer = torch.optim.SGD(groups, lr=1.0)
+    elif args.optimizer == "adam":
+        optimizer = torch.optim.Adam(groups)
+    else:
+        raise ValueError(args.optimizer)
+    if args.resume:
+        optimizer.load_state_dict(torch.load(args.resume))
+    bare = model
+    if args.distributed:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        bare = model.module
+    for batch in batches:
+        train_step(model, optimizer, batch)
+
+def train_step(model, optimizer, batch):
+    model(batch).backward(retain_graph=True)
+    optimizer.step()
+"""
+    lines = write_level(source, "O2").source.splitlines()
+    at = lines.index('    amp.initialize(model, optimizer, opt_level="O2")')
+    assert lines[at - 1 : at + 2 : 2] == ["    bare = model", "    if args.distributed:"]
+    assert "        scaled_loss.backward(retain_graph=True)" in lines
