@@ -138,8 +138,7 @@ class LevelPlan:
         made = [each.statement for each in self._loops.optimizers]
         known = {alias for name in self.models for alias in self._models.aliases(name)}
         for step in steps:
-            calls = [call for call in step.calls() if self._models.wraps(call, known, PARALLEL)]
-            if calls and step.node.lineno < made[-1].lineno and not isinstance(step.node, (ast.If, ast.For, ast.With)):
+            if step.node.lineno < made[-1].lineno and self._makes_parallel(step.node, known):
                 self._refuse(
                     step.node.lineno,
                     "the model is wrapped before its optimizer is made, and amp.initialize must come between; make the "
@@ -153,6 +152,16 @@ class LevelPlan:
                 is_definition = isinstance(block[at - 1], (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
                 return (block[at].lineno, None) if is_definition else (None, block[at - 1].lineno)
         return None, block[-1].lineno
+
+    def _makes_parallel(self, statement, known):
+        """Return whether a statement assigns a data-parallel wrapper to a model, or of one."""
+        if not isinstance(statement, ast.Assign):
+            return False
+        calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
+        names = known & set(map(dotted, statement.targets))
+        return any(self._loops.names.of(call.func) in PARALLEL for call in calls) and (
+            bool(names) or any(self._models.wraps(call, known, PARALLEL) for call in calls)
+        )
 
     def _scope_node(self, steps):
         return next(node for node, each in self._scopes if each is steps)
