@@ -63,7 +63,7 @@ def patch_norm_fp32(module):
             norm.to(pair.high)
             if getattr(norm, forward.MARK, None) is None and _needs_casts(norm, pair):
                 # The module is marked instead of getting a closure as its ``forward``, so that copies and pickles work.
-                casts = forward.ForwardCasts(type(norm), pair.high, pair.low, None, norm_casts.token)
+                casts = forward.ForwardCasts(type(norm), pair.high, pair.low, token=norm_casts.token)
                 forward.mark(norm, casts, norm_casts.patches)
     return module
 

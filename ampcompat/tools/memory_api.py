@@ -11,9 +11,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import torch
 
 from .. import opt_levels
+from ..engine.master_weights.stored_masters import check_policy
 from ..engine.patched_optimizers.record import record_of
 from ..engine.session import process_state
-from ..engine.session.initialize_arguments import checked_count, checked_list, is_module, is_optimizer, listed_layers
+from ..engine.session.initialize_arguments import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from ..support.torch_compat import fake_tensors
 from .estimate.batches import BatchTable, batch_table
@@ -129,6 +130,7 @@ def estimate(
     loss: Optional[Callable[[torch.nn.Module], torch.Tensor]] = None,
     accumulate: int = 1,
     device: str = "cuda",
+    store_param_remainders: bool = False,
     **options: Any,
 ) -> Estimate:
     """Predict the memory of training before anything is allocated, and the bytes that ranks send.
@@ -140,7 +142,7 @@ def estimate(
             ``lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)``. It steps on small tensors.
         level: "O0" … "O5".
         dtypes: an ``opt_levels.DtypePair`` instead of the level's own.
-        keep_fp32, **options: as in ``amp.initialize``.
+        keep_fp32, store_param_remainders, **options: as in ``amp.initialize``.
         world_size: the number of ranks.
         shard: None: each rank holds the whole model, and gradients are all-reduced (DistributedDataParallel). "zero1":
             so it is, but the optimizer's state is divided (``ZeroRedundancyOptimizer``). Modules that ``fully_shard``
@@ -166,6 +168,8 @@ def estimate(
     _check_function(optimizer_class, "an optimizer class or a function: list of params -> optimizer")
     _, policy = opt_levels.resolve(level, options, None, dtypes)
     sharding, ranks = _spread(model, checked_count("world_size must be", world_size), shard)
+    if store_param_remainders:
+        check_policy(policy)
     if device not in ("cpu", "cuda"):
         raise AmpValueError(f'device must be "cpu" or "cuda", not {device!r}.')
     if loss is not None:
@@ -173,14 +177,16 @@ def estimate(
         accumulate = checked_count("accumulate must be", accumulate)
         fake_tensors.require()
     session = process_state.current()
-    layers = listed_layers(keep_fp32)
+    layers = listed(keep_fp32)
     counted = nullcontext() if loss is None else counted_as(device)
     with session.casts.paused() if session is not None else nullcontext(), counted:
-        found = before_initialize(model, optimizer_class, policy, layers, sharding, ranks.world_size)
+        found = before_initialize(
+            model, optimizer_class, policy, layers, sharding, ranks.world_size, store_param_remainders
+        )
     if loss is None:
         return found
     make_step = functools.partial(loss_step, loss, accumulate)
-    options = dict(options, keep_fp32=layers)
+    options = dict(options, keep_fp32=layers, store_param_remainders=store_param_remainders)
     training = Training([model], [optimizer_class], make_step, policy, options, device, ranks)
     try:
         usage, notes = measure(training)

@@ -12,12 +12,10 @@ if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
 
 def restored(values):
     """Return what is restored of the weights and the remainders of float32 values."""
-    weights = values.to(torch.bfloat16).view(torch.int16)
-    remainder = weights.clone()
-    ties = remainders.split(values, remainder)
-    found = torch.empty_like(values)
-    found.view(torch.int32).copy_(weights)
-    remainders.join(found, remainder, ties)
+    weights, found = values.to(torch.bfloat16).view(torch.int16), values.clone()
+    ties = remainders.split(found, weights)
+    remainders.spare_memory(found).fill_(float("nan"))
+    remainders.join(found, weights, ties)
     return found, ties
 
 

@@ -64,7 +64,6 @@ class WeightCache:
 
     Args:
         make: weight -> its cast.
-        written: a ``WrittenMemory`` for its weights.
         thread: a thread-local object whose ``token`` identifies the thread for which casts are made.
     """
 

@@ -128,7 +128,7 @@ class MemoryMeter:
         if self._is_in_step:
             self._find_static_tensors()
         gradients = sizes_in(
-            [stored_gradient(param) for param in self._params] + [chunk.memory() for chunk in self._chunks]
+            [stored_gradient(param) for param in self._params] + [chunk.gradient_memory() for chunk in self._chunks]
         )
         kinds, temporaries = self._count(gradients)
         usage, total = self._usage, kinds.total
@@ -174,7 +174,7 @@ class MemoryMeter:
         grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
         self._params = list({id(param): param for param in params + masters + grouped}.values())  # may have gradients
         yield "parameters", params
-        yield "masters", masters
+        yield "masters", masters + [chunk.stored_memory() for chunk in self._chunks]
         yield "parameters", grouped  # of models that are not tracked
         # LARC and ZeroRedundancyOptimizer have an optimizer inside, which has the state.
         inner = [getattr(optimizer, "optim", None) for optimizer in optimizers]
