@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import sharding
 from torch import nn
+from torch.nn import functional
 
 import ampcompat
 from ampcompat import amp
@@ -362,3 +363,27 @@ def test_an_optimizer_around_another_one(level):
         return weights(model)
 
     assert_equal(both(level, run))
+
+
+class Layer(nn.Linear):
+    """A layer that scripts call by its method, as in the forward-forward algorithm."""
+
+    def forward(self, inputs):
+        return functional.linear(inputs, self.weight, self.bias).relu()
+
+
+def test_a_layer_whose_forward_method_is_called_directly(level):
+    def run(hand):
+        layer = Layer(4, 6)
+        optimizer = sgd(layer)
+        if hand is not None:
+            amp.initialize(layer, optimizer, opt_level=hand, verbosity=0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with block(hand, layer.forward(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        return weights(layer)
+
+    assert_equal(both(level, run))
+    assert not hasattr(Layer.forward, "__wrapped__")

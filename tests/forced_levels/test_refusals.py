@@ -112,3 +112,12 @@ def test_an_inner_optimizer_that_steps_by_itself(forced_level):
         with pytest.raises(AmpError, match=f"Adam of .*{LINE}.*SGD.step"):
             inner.step()
         assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_float64_model(level):
+    with forced(level):
+        model = nn.Linear(2, 1).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(AmpError, match=rf"SGD of .*{LINE} trains float64 params, .*{level} .*remove \.double\(\)"):
+            model(torch.ones(1, 2).double())
+    assert optimizer is not None and model.weight.dtype is torch.float64

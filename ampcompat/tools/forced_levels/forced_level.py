@@ -12,6 +12,7 @@ import weakref
 
 import torch
 
+from ...engine.casting.compile import is_compiling
 from ...engine.patched_optimizers.record import record_of
 from ...engine.patched_optimizers.step import is_stepping
 from ...engine.session import process_state
@@ -76,11 +77,11 @@ class ForcedLevel:
     def end(self):
         """Restore torch, and the models if some are prepared."""
         session, self.session = self.session, None
+        self._calls.undo()
         if session is not None:
             session.close()
         for optimizer in list(self.made_at):
             self._steps.release(optimizer)
-        self._calls.undo()
         self._patches.undo()
 
     def _before_initialize(self):
@@ -111,38 +112,44 @@ class ForcedLevel:
             self._steps.watch(optimizer)
             self._waiting.add(optimizer)
             self._unrelated.clear()
-            self._watch_calls()
+            self._watch_calls(optimizer)
 
         return watched
 
-    def _watch_calls(self):
-        if "__call__" in vars(torch.nn.Module) and not getattr(torch.nn.Module.__call__, "is_watched", False):
-            self._calls.set(torch.nn.Module, "__call__", self._called(torch.nn.Module.__call__))
+    def _watch_calls(self, optimizer):
+        owners = [(torch.nn.Module, "__call__")] if "__call__" in vars(torch.nn.Module) else []
+        owners += [(each, "forward") for each in models.classes_with_params_of(optimizer)]  # scripts call it directly
+        for owner, name in owners:
+            if not getattr(getattr(owner, name), "is_watched", False):
+                self._calls.set(owner, name, self._called(getattr(owner, name)))
 
     def _called(self, call):
         @functools.wraps(call)
         def watched(module, *args, **kwargs):
-            if self._waiting and module not in self._unrelated:
-                self._before_call(module)
+            if not is_compiling() and self._waiting and module not in self._unrelated:
+                if self._before_call(module) and call.__name__ == "forward":
+                    return module.forward(*args, **kwargs)  # which casts now
             return call(module, *args, **kwargs)
 
         watched.is_watched = True
         return watched
 
     def _before_call(self, module):
+        """Prepare the optimizers that train a module, and return whether there were some."""
         if not torch.is_grad_enabled() or torch.jit.is_tracing() or self._is_preparing:
-            return
+            return False
         params = models.params_in(module)
         optimizers = [each for each in self._waiting if not params.isdisjoint(models.trained_params([each]))]
         if not optimizers:
             self._unrelated.add(module)
-            return
+            return False
         model = models.unwrapped(module)
         parts = [model] + models.holders(optimizers, model)
         self._prepare(parts, sorted(optimizers, key=list(self.made_at).index))
         for wrapper in models.wrappers(module):
             self._wrap_again(wrapper)
         self._steps.prepared()
+        return True
 
     def _cast(self, method):
         @functools.wraps(method)
@@ -199,7 +206,10 @@ class ForcedLevel:
         from ... import amp  # once a model trains: a script that imports torch alone pays nothing
 
         for optimizer in optimizers:
+            if models.trains_float64(optimizer):
+                raise refusals.float64(optimizer, self.made_at[optimizer], self.level)
             self._steps.release(optimizer)
+        self._calls.undo()  # ``amp.initialize`` replaces ``forward`` too
         self._is_preparing = True
         try:
             amp.initialize(
@@ -216,8 +226,8 @@ class ForcedLevel:
             configuration.scalers = [self.scaler]
         for optimizer in optimizers:
             self._waiting.discard(optimizer)
-        if not self._waiting:
-            self._calls.undo()
+        for optimizer in list(self._waiting):
+            self._watch_calls(optimizer)
 
     def prepared(self):
         """Return the records of the optimizers whose models are prepared, in the order in which they were made."""
