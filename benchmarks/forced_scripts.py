@@ -1,6 +1,6 @@
 """Do public training scripts without Apex train at every opt level, unchanged? One row per script.
 
-    python benchmarks/forced_scripts.py FOLDER [--only NAME ...] [--python PYTHON] [--keep FOLDER]
+    python benchmarks/forced_scripts.py FOLDER [--only NAME ...] [--python PYTHON] [--keep FOLDER] [--list apex]
 
 ``forced_scripts.md`` lists where each script of FOLDER comes from. Each is run unchanged and by ``python -m ampcompat run
 --opt-level LEVEL``, with small random data and few steps (``script_data/``); its code is not changed. Scripts written for
@@ -8,6 +8,9 @@ CUDA run with ``--device cpu``. A cell has the exit code if it is not 0, and whe
 then the largest difference between the losses and those of the script unchanged (the mean of the last quarter, relative
 to that of the unchanged one, or to the standard deviation of its losses if that is larger). O0 says ``equal`` where all
 losses and final weights are equal bit for bit, as must be for a float32 script.
+
+``--list apex`` runs scripts that use Apex, which ``apex_scripts.md`` lists, at their own level. A row has the number of
+backward passes, and the means of the first and of the last quarter of the losses.
 """
 
 import argparse
@@ -25,10 +28,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "script_data")
 sys.path.insert(0, DATA)
 
+import apex_list  # noqa: E402
 import data  # noqa: E402
 import forced_list  # noqa: E402
 
-LEVELS = ("O0", "O1", "O2", "O4", "O5")
+LEVELS = ("O0", "O2", "O1", "O5", "O4")
 
 
 def main():
@@ -39,11 +43,13 @@ def main():
     parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--python", default=sys.executable, help="a Python with the packages of the scripts")
     parser.add_argument("--keep", help="a folder for what the scripts print and write")
+    parser.add_argument("--list", choices=("forced", "apex"), default="forced")
     options = parser.parse_args()
-    levels = options.levels.split(",")
+    levels = options.levels.split(",") if options.list == "forced" else ["own level"]
+    scripts = {"forced": forced_list, "apex": apex_list}[options.list].SCRIPTS
     print("| script | family | passes | " + " | ".join(levels) + " | seconds |\n|" + "---|" * (4 + len(levels)))
     failed = 0
-    for script in forced_list.SCRIPTS:
+    for script in scripts:
         if options.only and script.name not in options.only:
             continue
         if not os.path.exists(os.path.join(options.folder, script.folder)):
@@ -57,11 +63,12 @@ def print_row(script, levels, options):
     """Run a script unchanged and at levels; print its row and return whether something failed."""
     start = time.time()
     unchanged = run(script, None, options)
-    cells = (
-        [unchanged["failure"]]
-        if unchanged["failure"]
-        else [judged(unchanged, run(script, each, options)) for each in levels]
-    )
+    if unchanged["failure"]:
+        cells = [unchanged["failure"]]
+    elif script.level:
+        cells = [own_level(script, unchanged)]
+    else:
+        cells = [judged(unchanged, run(script, each, options)) for each in levels]
     row = [script.name, script.family, str(len(unchanged["losses"]))] + cells + [f"{time.time() - start:.0f}"]
     print("| " + " | ".join(row) + " |", flush=True)
     return any("FAILED" in each for each in cells)
@@ -95,7 +102,10 @@ def run(script, level, options):
 def prepare(call, folder):
     """Call a function of ``data`` as written in the list, such as ``text()``, with the folder as its first argument."""
     name, arguments = call.split("(", 1)
-    eval(f"function(folder, {arguments}", {"function": getattr(data, name), "folder": folder, **vars(forced_list)})
+    eval(
+        f"function(folder, {arguments}",
+        {"function": getattr(data, name), "folder": folder, **vars(forced_list), **vars(apex_list)},
+    )
 
 
 def command(script, level, python):
@@ -121,6 +131,7 @@ def environment(script, record, options):
         "SCRIPT_STEPS": str(script.steps),
         "SCRIPT_SMALL": script.small,
     }
+    own.update(SCRIPT_USES_APEX="1" if script.level else "")
     own.update(SCRIPT_IMAGES=str(script.images), PYTHONPATH=os.pathsep.join(filter(None, path)))
     return dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **own)
 
@@ -150,6 +161,17 @@ def judged(unchanged, found):
     if len(found["losses"]) != len(unchanged["losses"]):
         return f"{len(found['losses'])} passes, not {len(unchanged['losses'])}"
     return f"{100 * difference(unchanged['losses'], found['losses']):.2g} %"
+
+
+def own_level(script, found):
+    """Return the cell of a script with Apex."""
+    if found["level"] != script.level:
+        return f"FAILED: the level in force was {found['level']}, not {script.level}"
+    if not all(map(math.isfinite, found["losses"])):
+        return "FAILED: losses that are not finite"
+    count = max(1, len(found["losses"]) // 4)
+    first, last = (sum(part) / count for part in (found["losses"][:count], found["losses"][-count:]))
+    return f"{script.level}: {first:.3g} → {last:.3g}"
 
 
 def difference(losses, others):

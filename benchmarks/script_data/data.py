@@ -32,7 +32,8 @@ def enwik8(folder):
         line = bytes(rng.choice(b"abcdefgh ijklm nop") for _ in range(65521))
         with gzip.open(shared, "wb", compresslevel=1) as file:
             file.write((line * (91_000_000 // len(line) + 1))[:91_000_000])
-    os.symlink(shared, os.path.join(folder, "data", "enwik8.gz"))
+    if not os.path.exists(os.path.join(folder, "data", "enwik8.gz")):
+        os.symlink(shared, os.path.join(folder, "data", "enwik8.gz"))
 
 
 def cora(folder, nodes=1700, features=60):

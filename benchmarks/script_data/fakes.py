@@ -75,11 +75,16 @@ def _shrink(call, module_name):
     smaller = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
     other = smaller.pop("instead", None)  # another function of the module
 
-    @functools.wraps(original)
-    def small(*args, **kwargs):
-        return (getattr(module, other) if other else original)(*args, **dict(kwargs, **smaller))
+    target = original.__init__ if isinstance(original, type) else original
 
-    setattr(module, call.func.id, small)
+    @functools.wraps(target)
+    def small(*args, **kwargs):
+        return (getattr(module, other) if other else target)(*args, **dict(kwargs, **smaller))
+
+    if isinstance(original, type):
+        original.__init__ = small
+    else:
+        setattr(module, call.func.id, small)
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -183,8 +188,17 @@ class Recorder:
                 os._exit(0)  # exit handlers of other ranks would wait for this one
             raise SystemExit(0)
         _, value = self._unscaled.pop(id(loss), (None, loss))
-        self._losses.append(float(value.detach().double().mean()))
+        self._losses.append(float(value.detach().double().mean()) / self._apex_scale())
         self._unscaled.clear()
+
+    @staticmethod
+    def _apex_scale():
+        """Return the loss scale of a script that uses Apex, whose ``scale_loss`` has multiplied the loss; else 1."""
+        if not os.environ.get("SCRIPT_USES_APEX"):
+            return 1.0
+        from ampcompat import amp
+
+        return float(amp.state_dict()["loss_scaler0"]["loss_scale"])
 
     def _write(self):
         rank = os.environ.get("RANK")

@@ -21,8 +21,8 @@ class Script(NamedTuple):
     written_for_cuda: bool = False
     setup: Tuple[str, ...] = ()
     small: str = ""
-    steps: int = 24
-    images: int = 128
+    steps: int = 16
+    images: int = 96
     launcher: str = ""
     level: str = ""
 
@@ -103,7 +103,7 @@ SCRIPTS = [
         "tanelp_tiny-diffusion",
         "ddpm.py",
         "diffusion",
-        "--num_epochs 5",
+        "--num_epochs 2 --eval_batch_size 20",
         setup=("module('datasets.py', POINTS)",),
     ),
     Script("ppo_lunar", "nikhilbarhate99_PPO-PyTorch", "PPO.py", "reinforcement learning", steps=16),

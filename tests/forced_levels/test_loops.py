@@ -1,6 +1,7 @@
 """Loops of several models, optimizers, closures and wrappers under a forced level, against ``amp`` by hand."""
 
 import contextlib
+import copy
 import gc
 
 import pytest
@@ -387,3 +388,36 @@ def test_a_layer_whose_forward_method_is_called_directly(level):
 
     assert_equal(both(level, run))
     assert not hasattr(Layer.forward, "__wrapped__")
+
+
+class Autoencoder(nn.Module):
+    """A model with a method that scripts call besides ``forward``."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, inputs):
+        return self.decode(self.encoder(inputs))
+
+    def decode(self, code):
+        return self.decoder(code).sigmoid()
+
+
+def test_another_method_of_a_prepared_model_takes_float32_inputs_and_returns_float32(level):
+    with forced(level):
+        model = Autoencoder()
+        optimizer = sgd(model)
+        (model(torch.ones(2, 4)).sum() * SMALL).backward()
+        optimizer.step()
+        for each in (model, copy.deepcopy(model)):
+            decoded = each.decode(torch.ones(3, 2))
+            wide = (
+                copy.deepcopy(each).float().decode(torch.ones(3, 2)) if level in ("O0", "O2", "O3", "O5") else decoded
+            )
+            assert decoded.dtype is (torch.float32 if level not in HALF_OUTPUTS else HALF_OUTPUTS[level])
+            assert torch.allclose(decoded.float(), wide.float(), atol=1e-2)
+
+
+#: The dtypes of what functions return at levels that cast them.
+HALF_OUTPUTS = {"O1": torch.float16, "O4": torch.bfloat16}

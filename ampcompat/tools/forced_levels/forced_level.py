@@ -16,9 +16,10 @@ from ...engine.casting.compile import is_compiling
 from ...engine.patched_optimizers.record import record_of
 from ...engine.patched_optimizers.step import is_stepping
 from ...engine.session import process_state
+from ...errors import AmpError
 from ...support.patching import PatchStack, run_after
 from ...support.script_frames import script_line
-from . import models, refusals
+from . import layers, models, refusals
 from .autocast import AutocastRegions
 from .backward import BackwardPasses
 from .first_steps import FirstSteps
@@ -40,6 +41,7 @@ class ForcedLevel:
         self.scaler = None  # the ``LossScaler`` that all optimizers share
         self.made_at = weakref.WeakKeyDictionary()  # optimizer -> "FILE:LINE" where it was made
         self.scalers = ScriptScalers(self)
+        self.regions = AutocastRegions(self)
         self.passes = BackwardPasses(self)
         self._waiting = weakref.WeakSet()  # optimizers whose models are not prepared
         self._unrelated = weakref.WeakSet()  # modules without params of those
@@ -72,7 +74,7 @@ class ForcedLevel:
             wrapper = torch.nn.parallel.DistributedDataParallel
             self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
         self.scalers.patch(self._patches)
-        AutocastRegions(self).patch(self._patches)
+        self.regions.patch(self._patches)
 
     def end(self):
         """Restore torch, and the models if some are prepared."""
@@ -89,7 +91,8 @@ class ForcedLevel:
             self.end()
 
     def _tell_if_unused(self):
-        if self._has_optimizers and self.session is None:
+        has_refused = isinstance(getattr(sys, "last_value", None), AmpError)  # which has said more
+        if self._has_optimizers and self.session is None and not has_refused:
             reason = "no module that an optimizer trains was called with gradients enabled"
             if not is_supported():
                 reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
@@ -218,6 +221,8 @@ class ForcedLevel:
         finally:
             self._is_preparing = False
         self.session = process_state.current()
+        for part in parts:
+            layers.watch(part, self.session, self.regions.is_float32)
         configuration = self.session.configuration_of(optimizers)
         if self.scaler is None:
             self.scaler = configuration.scalers[0]

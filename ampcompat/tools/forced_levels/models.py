@@ -43,7 +43,7 @@ def trains_float64(optimizer):
 
 
 def classes_with_params_of(optimizer):
-    """Return the classes of modules that hold params of an optimizer and define ``forward``; torch's own do not count."""
+    """Return the classes that define ``forward`` of modules that hold params of an optimizer, without torch's own."""
     trained = set(trained_params([optimizer]))
     own = [each for each in _modules() if _defines_forward(type(each))]
     return list({type(each): None for each in own if not trained.isdisjoint(params_in(each))})
