@@ -11,11 +11,12 @@ import os
 import random
 import sys
 import types
+from importlib.machinery import ModuleSpec
 
 from ampcompat.cuda_redirect.after_import import ImportHook
 
 #: Packages that scripts only log to or plot with: every name in them is a function that returns another such object.
-SILENT = "wandb matplotlib matplotlib.pyplot torch.utils.tensorboard tensorboardX visdom seaborn IPython IPython.display".split()
+SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim".split()
 
 #: Data sets of torchvision: name -> (mode of the images, size, number of classes).
 IMAGES = {
@@ -31,8 +32,7 @@ IMAGES = {
 
 def install():
     """Wait for the imports of what is replaced."""
-    for name in SILENT:
-        sys.modules[name] = Silent(name)
+    sys.meta_path.insert(0, SilentFinder)
     sys.modules["torchvision._meta_registrations"] = Silent()  # it fails where torchvision is built for another torch
     ImportHook(["torch"], lambda name: Recorder().install()).start()
     ImportHook(["torchvision.datasets"], _replace_datasets).start()
@@ -66,6 +66,24 @@ class Silent(types.ModuleType):
         return iter((Silent(), Silent()))
 
     def __setitem__(self, key, value):
+        pass
+
+
+class SilentFinder:
+    """Finds the packages of ``SILENT`` and all of their modules."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if any(name == each or name.startswith(each + ".") for each in SILENT):
+            return ModuleSpec(name, SilentFinder, is_package=True)
+        return None
+
+    @staticmethod
+    def create_module(spec):
+        return Silent(spec.name)
+
+    @staticmethod
+    def exec_module(module):
         pass
 
 

@@ -59,6 +59,37 @@ REQUESTS += (
     "import tarfile\ntarfile.open = lambda *args, **kwargs: type('Tar', (get,), {'extractall': lambda self: None})()\n"
 )
 
+LIGHTWEIGHT_GAN = """
+import lightweight_gan.lightweight_gan as library
+library.EXTS = ["jpg"]
+trainer = library.Trainer(base_dir=".", image_size=32, latent_dim=16, fmap_max=16, batch_size=4, num_workers=0, amp=True,
+                          gradient_accumulate_every=2, disc_output_size=1, attn_res_layers=[], use_aim=False,
+                          aug_prob=0.0)
+trainer.set_data_src("images/0")
+for _ in range(6):
+    trainer.train()
+"""
+DIFFUSION = """
+from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
+model = Unet(dim=8, dim_mults=(1, 2)).cuda()
+diffusion = GaussianDiffusion(model, image_size=16, timesteps=20, loss_type="l1").cuda()
+trainer = Trainer(diffusion, "images/0", image_size=16, train_batch_size=4, train_lr=2e-5, train_num_steps=12,
+                  step_start_ema=4, update_ema_every=2, gradient_accumulate_every=2, ema_decay=0.995, amp=True)
+trainer.train()
+"""
+RECBOLE = """
+enable_amp: True
+enable_scaler: True
+epochs: 2
+train_batch_size: 512
+eval_step: 0
+show_progress: False
+state: WARNING
+embedding_size: 8
+worker: 0
+"""
+RECBOLE_ARGUMENTS = "--dataset ml-100k --config_files config.yaml --model "
+
 IGNITE = "pytorch_ignite-0.5.5/examples/"
 SPIKING = "spikingjelly-2.0.0/spikingjelly/activation_based/examples"
 CLEAN_RL = "cleanrl-0.4.8/cleanrl"
@@ -328,5 +359,55 @@ SCRIPTS = [
         "vision",
         images=60000,
         steps=40,
+    ),
+    Script(
+        "lightweight_gan",
+        "lightweight_gan-1.2.1",
+        "train.py",
+        "GAN, gradient penalty of scaled outputs",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("module('train.py', LIGHTWEIGHT_GAN)", "images(size=36)"),
+    ),
+    Script(
+        "diffusion_scaler",
+        "denoising_diffusion_pytorch-0.20.0",
+        "train.py",
+        "diffusion, accumulation, EMA",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("module('train.py', DIFFUSION)", "images(size=20)", "folders('results')"),
+    ),
+    Script(
+        "recbole_bpr",
+        "recbole-1.2.1",
+        "run_recbole.py",
+        "recommender",
+        RECBOLE_ARGUMENTS + "BPR",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("module('config.yaml', RECBOLE)",),
+    ),
+    Script(
+        "recbole_light_gcn",
+        "recbole-1.2.1",
+        "run_recbole.py",
+        "recommender, graph network",
+        RECBOLE_ARGUMENTS + "LightGCN",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("module('config.yaml', RECBOLE)",),
+    ),
+    Script(
+        "open_clip",
+        "open_clip_torch-3.3.0",
+        "-m open_clip_train.main",
+        "image and text, two towers",
+        "--dataset-type synthetic --train-num-samples 24 --batch-size 4 --model tiny --precision amp --workers 0 "
+        "--epochs 1 --warmup 2 --lr 0.001 --device cuda --save-frequency 0",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("clip_model()",),
+        steps=6,
     ),
 ]

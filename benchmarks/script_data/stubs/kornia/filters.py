@@ -1,4 +1,4 @@
-"""Stand-in for the one function that ``stylegan2_pytorch`` uses."""
+"""Stand-in for the one function that GANs of lucidrains use, under its old and its new name."""
 
 import torch
 
@@ -10,3 +10,6 @@ def filter2D(inputs, kernel, normalized=False):
     padded = torch.nn.functional.pad(inputs, [size // 2] * 4, mode="reflect")
     weight = kernel.to(inputs).expand(channels, 1, size, size)
     return torch.nn.functional.conv2d(padded, weight, groups=channels)
+
+
+filter2d = filter2D
