@@ -2,7 +2,7 @@
 
 from forced_list import Script
 
-DIFFUSION = """
+APEX_DIFFUSION = """
 from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
 model = Unet(dim=8, dim_mults=(1, 2)).cuda()
 diffusion = GaussianDiffusion(model, image_size=16, timesteps=20, loss_type="l1").cuda()
@@ -124,7 +124,7 @@ SCRIPTS = [
         "train.py",
         "diffusion",
         written_for_cuda=True,
-        setup=("module('train.py', DIFFUSION)", "images(size=20)", "folders('results')"),
+        setup=("module('train.py', APEX_DIFFUSION)", "images(size=20)", "folders('results')"),
         level="O1",
     ),
     Script(

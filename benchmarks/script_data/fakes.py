@@ -3,7 +3,6 @@
 import ast
 import atexit
 import functools
-import gc
 import hashlib
 import importlib
 import json
@@ -16,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from ampcompat.cuda_redirect.after_import import ImportHook
 
 #: Packages that scripts only log to or plot with: every name in them is a function that returns another such object.
-SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim".split()
+SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim ray".split()
 
 #: Data sets of torchvision: name -> (mode of the images, size, number of classes).
 IMAGES = {
@@ -161,6 +160,7 @@ class Recorder:
     def __init__(self):
         self._losses = []
         self._unscaled = {}
+        self._optimizers = []  # in the order of their first steps
         self._limit = int(os.environ.get("SCRIPT_STEPS", "40"))
 
     def install(self):
@@ -186,7 +186,14 @@ class Recorder:
             return result
 
         scaler.scale = scaled
+        register = getattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_pre_hook", None)
+        if register is not None:
+            register(self._stepped)
         atexit.register(self._write)
+
+    def _stepped(self, optimizer, args, kwargs):
+        if not any(each is optimizer for each in self._optimizers):
+            self._optimizers.append(optimizer)
 
     @staticmethod
     def _seed(torch):
@@ -197,6 +204,9 @@ class Recorder:
         except ImportError:
             return
         numpy.random.seed(0)
+        for old, new in (("float_", "float64"), ("complex_", "complex128"), ("unicode_", "str_")):  # before NumPy 2
+            if not hasattr(numpy, old):
+                setattr(numpy, old, getattr(numpy, new))
 
     def _before(self, torch, loss):
         if len(self._losses) >= self._limit:
@@ -228,8 +238,7 @@ class Recorder:
 
     def _digest(self):
         found = hashlib.sha256()
-        torch = sys.modules["torch"]
-        for optimizer in [each for each in gc.get_objects() if isinstance(each, torch.optim.Optimizer)]:
+        for optimizer in self._optimizers:
             for param in [each for group in optimizer.param_groups for each in group["params"]]:
                 found.update(param.detach().cpu().contiguous().reshape(-1).double().numpy().tobytes())
         return found.hexdigest()[:16]

@@ -31,9 +31,9 @@ PIX2PIX_DATA = """
 import torch
 class MapDataset(torch.utils.data.Dataset):
     def __init__(self, root_dir):
-        self.images = torch.rand(8, 3, 256, 256, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        self.images = torch.rand(2, 3, 256, 256, generator=torch.Generator().manual_seed(0)) * 2 - 1
     def __len__(self):
-        return 8
+        return 2
     def __getitem__(self, index):
         return self.images[index], self.images[index].flip(0)
 """
@@ -59,16 +59,6 @@ REQUESTS += (
     "import tarfile\ntarfile.open = lambda *args, **kwargs: type('Tar', (get,), {'extractall': lambda self: None})()\n"
 )
 
-LIGHTWEIGHT_GAN = """
-import lightweight_gan.lightweight_gan as library
-library.EXTS = ["jpg"]
-trainer = library.Trainer(base_dir=".", image_size=32, latent_dim=16, fmap_max=16, batch_size=4, num_workers=0, amp=True,
-                          gradient_accumulate_every=2, disc_output_size=1, attn_res_layers=[], use_aim=False,
-                          aug_prob=0.0)
-trainer.set_data_src("images/0")
-for _ in range(6):
-    trainer.train()
-"""
 DIFFUSION = """
 from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
 model = Unet(dim=8, dim_mults=(1, 2)).cuda()
@@ -147,7 +137,7 @@ SCRIPTS = [
         written_for_cuda=True,
         setup=("module('dataset.py', PIX2PIX_DATA)", "folders('evaluation')"),
         small="generator_model:Generator(features=8);discriminator_model:Discriminator(features=[8, 16, 32, 64])",
-        steps=16,
+        steps=6,
     ),
     Script(
         "unet",
@@ -181,17 +171,6 @@ SCRIPTS = [
         steps=12,
     ),
     Script(
-        "n_gpt",
-        "ngpt_pytorch-0.2.16",
-        "train.py",
-        "language model, normalized weights",
-        has_scaler=True,
-        written_for_cuda=True,
-        setup=("enwik8()",),
-        small="nGPT_pytorch.nGPT:nGPT(dim=64,depth=2)",
-        steps=16,
-    ),
-    Script(
         "bert_pytorch",
         "bert_pytorch-0.0.1a4",
         "-m bert_pytorch",
@@ -205,7 +184,7 @@ SCRIPTS = [
         IGNITE + "gan",
         "dcgan.py",
         "GAN, ignite",
-        "--dataset mnist --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 --epochs 2 "
+        "--dataset cifar10 --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 --epochs 2 "
         "--output-dir out --seed 1 --no-cuda",
         images=64,
     ),
@@ -248,7 +227,7 @@ SCRIPTS = [
         IGNITE + "cifar10",
         "main.py",
         "vision, ignite, warm-up",
-        "run --with_amp --batch_size 32 --num_workers 0 --num_epochs 2 --data_path data --output_path out",
+        "run --with_amp --batch_size 32 --num_workers 0 --num_epochs 2 --num_warmup_epochs 1 --data_path data --output_path out",
         has_scaler=True,
         written_for_cuda=True,
         images=96,
@@ -361,15 +340,6 @@ SCRIPTS = [
         steps=40,
     ),
     Script(
-        "lightweight_gan",
-        "lightweight_gan-1.2.1",
-        "train.py",
-        "GAN, gradient penalty of scaled outputs",
-        has_scaler=True,
-        written_for_cuda=True,
-        setup=("module('train.py', LIGHTWEIGHT_GAN)", "images(size=36)"),
-    ),
-    Script(
         "diffusion_scaler",
         "denoising_diffusion_pytorch-0.20.0",
         "train.py",
@@ -384,16 +354,6 @@ SCRIPTS = [
         "run_recbole.py",
         "recommender",
         RECBOLE_ARGUMENTS + "BPR",
-        has_scaler=True,
-        written_for_cuda=True,
-        setup=("module('config.yaml', RECBOLE)",),
-    ),
-    Script(
-        "recbole_light_gcn",
-        "recbole-1.2.1",
-        "run_recbole.py",
-        "recommender, graph network",
-        RECBOLE_ARGUMENTS + "LightGCN",
         has_scaler=True,
         written_for_cuda=True,
         setup=("module('config.yaml', RECBOLE)",),
