@@ -114,7 +114,7 @@ SCRIPTS = [
         "vision, ignite",
         "data --batch_size 16 --max_epochs 1 --opt O2",
         written_for_cuda=True,
-        small="torchvision.models:wide_resnet50_2(instead='resnet18')",
+        small="torchvision.models:wide_resnet50_2(instead='shufflenet_v2_x0_5')",
         steps=6,
         level="O2",
     ),

@@ -107,11 +107,14 @@ def caltech(folder):
     """Nothing: the data set is a stand-in."""
 
 
-def clip_model(folder):
-    """Write the configuration of a small model of ``open_clip``."""
+def clip_data(folder):
+    """Write the captions of the images of ``images``, and the configuration of a small model of ``open_clip``."""
     import json
 
     vision = {"image_size": 32, "layers": 2, "width": 64, "patch_size": 8}
     words = {"context_length": 16, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
     with open(os.path.join(folder, "open_clip", "model_configs", "tiny.json"), "w") as file:
         json.dump({"embed_dim": 32, "vision_cfg": vision, "text_cfg": words}, file)
+    with open(os.path.join(folder, "train.csv"), "w") as file:
+        file.write("filepath,title\n")
+        file.writelines(f"images/0/{index}.jpg,picture {index} of some\n" for index in range(24))
