@@ -133,7 +133,7 @@ def environment(script, record, options):
     }
     own.update(SCRIPT_USES_APEX="1" if script.level else "")
     own.update(SCRIPT_IMAGES=str(script.images), PYTHONPATH=os.pathsep.join(filter(None, path)))
-    return dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **own)
+    return dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0", PYTHONUNBUFFERED="1", **own)
 
 
 def failure(code, found, level):

@@ -106,6 +106,11 @@ model:
               ff_size: 32}
 """
 
+LIGHTNING = "pytorch_lightning-1.6.5"
+LIGHTNING_OPTIONS = (
+    "--gpus 1 --precision 16 --amp_backend apex --logger False --checkpoint_callback False --max_epochs 2 "
+)
+
 SCRIPTS = [
     Script(
         "ignite_cifar100_apex",
@@ -171,5 +176,56 @@ SCRIPTS = [
         written_for_cuda=True,
         setup=("module('config.yaml', JOEY)", "text('train.src', 12, 120)", "text('train.trg', 12, 120)"),
         level="O1",
+    ),
+    Script(
+        "lightning_gan",
+        LIGHTNING,
+        "pl_examples/domain_templates/generative_adversarial_net.py",
+        "GAN, Lightning 1.6",
+        LIGHTNING_OPTIONS + "--amp_level O2 --batch_size 32 --num_workers 0",
+        written_for_cuda=True,
+        level="O2",
+    ),
+    Script(
+        "lightning_ppo",
+        LIGHTNING,
+        "pl_examples/domain_templates/reinforce_learn_ppo.py",
+        "reinforcement learning, Lightning 1.6",
+        LIGHTNING_OPTIONS + "--amp_level O1 --env CartPole-v0 --batch_size 32",
+        written_for_cuda=True,
+        level="O1",
+    ),
+    Script(
+        "lightning_dqn",
+        LIGHTNING,
+        "pl_examples/domain_templates/reinforce_learn_Qnet.py",
+        "reinforcement learning, Lightning 1.6",
+        LIGHTNING_OPTIONS + "--amp_level O2 --env CartPole-v0 --batch_size 16 --warm_start_steps 64",
+        written_for_cuda=True,
+        level="O2",
+    ),
+    Script(
+        "lightning_autoencoder",
+        LIGHTNING,
+        "pl_examples/basic_examples/autoencoder.py",
+        "autoencoder, Lightning 1.6",
+        LIGHTNING_OPTIONS + "--amp_level O2 --batch_size 1000",
+        written_for_cuda=True,
+        images=60000,
+        steps=8,
+        level="O2",
+    ),
+    Script(
+        "sockeye",
+        "sockeye-3.1.10",
+        "-m sockeye.train",
+        "translation",
+        "--source train.src --target train.trg -vs train.src -vt train.trg --output model --num-layers 1:1 "
+        "--transformer-model-size 16 --transformer-attention-heads 2 --transformer-feed-forward-num-hidden 32 "
+        "--batch-size 16 --batch-type sentence --max-updates 20 --checkpoint-interval 10 --max-seq-len 20 "
+        "--decode-and-evaluate 0 --apex-amp --no-bucketing",
+        written_for_cuda=True,
+        setup=("text('train.src', 12, 120)", "text('train.trg', 12, 120)"),
+        level="O2",
     ),
 ]

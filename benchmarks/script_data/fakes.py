@@ -2,6 +2,8 @@
 
 import ast
 import atexit
+import collections
+import collections.abc
 import functools
 import hashlib
 import importlib
@@ -30,7 +32,10 @@ IMAGES = {
 
 
 def install():
-    """Wait for the imports of what is replaced."""
+    """Wait for the imports of what is replaced, and give old scripts the names that newer Pythons lack."""
+    for name in ("MutableMapping", "Mapping", "Sequence", "Iterable", "Callable"):
+        if not hasattr(collections, name):
+            setattr(collections, name, getattr(collections.abc, name))
     sys.meta_path.insert(0, SilentFinder)
     sys.modules["torchvision._meta_registrations"] = Silent()  # it fails where torchvision is built for another torch
     ImportHook(["torch"], lambda name: Recorder().install()).start()
@@ -108,9 +113,13 @@ def _shrink(call, module_name):
 
 
 def _replace_datasets(module_name):
-    module = importlib.import_module(module_name)
+    importlib.import_module(module_name)
+    modules = [module for name, module in sys.modules.items() if name.startswith(module_name)]  # its own ones too
     for name, (mode, size, classes) in IMAGES.items():
-        setattr(module, name, _dataset(name, mode, size, classes))
+        made = _dataset(name, mode, size, classes)
+        for module in modules:
+            if hasattr(module, name):
+                setattr(module, name, made)
 
 
 def _dataset(name, mode, size, classes):

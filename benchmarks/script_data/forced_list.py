@@ -227,11 +227,11 @@ SCRIPTS = [
         IGNITE + "cifar10",
         "main.py",
         "vision, ignite, warm-up",
-        "run --with_amp --model shufflenet_v2_x0_5 --batch_size 16 --num_workers 0 --num_epochs 2 --num_warmup_epochs 1 --data_path data --output_path out",
+        "run --with_amp --model shufflenet_v2_x0_5 --batch_size 16 --num_workers 0 --num_epochs 2 --num_warmup_epochs 1 --learning_rate 0.01 --data_path data --output_path out",
         has_scaler=True,
         written_for_cuda=True,
         images=96,
-        steps=6,
+        steps=14,
     ),
     Script(
         "ignite_cifar100_amp",
@@ -243,7 +243,7 @@ SCRIPTS = [
         written_for_cuda=True,
         small="torchvision.models:wide_resnet50_2(instead='shufflenet_v2_x0_5')",
         images=96,
-        steps=6,
+        steps=14,
     ),
     Script(
         "ignite_cifar100_fp32",

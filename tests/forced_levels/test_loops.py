@@ -421,3 +421,20 @@ def test_another_method_of_a_prepared_model_takes_float32_inputs_and_returns_flo
 
 #: The dtypes of what functions return at levels that cast them.
 HALF_OUTPUTS = {"O1": torch.float16, "O4": torch.bfloat16}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("scripted_at", ["O0", "O1"])  # TorchScript keeps the half dtype of its first calls
+def test_a_model_that_is_scripted_after_its_optimizer_is_made(scripted_at):
+    def run(hand):
+        layer = Layer(4, 6)
+        optimizer = sgd(layer)
+        scripted = torch.jit.script(layer)
+        if hand is not None:
+            amp.initialize(scripted, optimizer, opt_level=hand, verbosity=0)
+        with block(hand, scripted(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        return weights(scripted)
+
+    assert_equal(both(scripted_at, run))

@@ -73,6 +73,7 @@ class ForcedLevel:
         if torch.distributed.is_available():
             wrapper = torch.nn.parallel.DistributedDataParallel
             self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
+        self._patches.set(torch.jit, "script", self._scripting(torch.jit.script))
         self.scalers.patch(self._patches)
         self.regions.patch(self._patches)
 
@@ -135,6 +136,18 @@ class ForcedLevel:
             return call(module, *args, **kwargs)
 
         watched.is_watched = True
+        return watched
+
+    def _scripting(self, script):
+        @functools.wraps(script)
+        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+            self._calls.undo()  # the compiler reads ``forward``
+            try:
+                return script(obj, optimize, _frames_up + 1, *args, **kwargs)
+            finally:
+                for optimizer in list(self._waiting):
+                    self._watch_calls(optimizer)
+
         return watched
 
     def _before_call(self, module):
@@ -211,6 +224,8 @@ class ForcedLevel:
         for optimizer in optimizers:
             if models.trains_float64(optimizer):
                 raise refusals.float64(optimizer, self.made_at[optimizer], self.level)
+            if self.level != "O0" and models.has_gradients_per_sample(optimizer):
+                raise refusals.gradients_per_sample(optimizer, self.made_at[optimizer], self.level)
             self._steps.release(optimizer)
         self._calls.undo()  # ``amp.initialize`` replaces ``forward`` too
         self._is_preparing = True

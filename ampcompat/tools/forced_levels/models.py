@@ -29,7 +29,8 @@ def wrappers(module):
 def _inner(module):
     if isinstance(module, _PARALLEL):
         return module.module
-    return vars(module).get("_modules", {}).get("_orig_mod")
+    children = vars(module).get("_modules")  # TorchScript modules have an object of their own there
+    return children.get("_orig_mod") if isinstance(children, dict) else None
 
 
 def trained_params(optimizers):
@@ -40,6 +41,11 @@ def trained_params(optimizers):
 def trains_float64(optimizer):
     """Return whether one of the optimizer's params is float64."""
     return any(param.dtype is torch.float64 for group in optimizer.param_groups for param in group["params"])
+
+
+def has_gradients_per_sample(optimizer):
+    """Return whether the params of an optimizer get gradients per sample, as opacus computes them."""
+    return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])
 
 
 def classes_with_params_of(optimizer):

@@ -22,6 +22,14 @@ def float64(optimizer, made_at, level):
     )
 
 
+def gradients_per_sample(optimizer, made_at, level):
+    """Return the error that gradients per sample would be scaled, or half."""
+    return AmpError(
+        f"{type(optimizer).__name__} of {made_at} takes gradients per sample (opacus), which are clipped before opt "
+        f"level {level} could unscale them and make them float32. Train without privacy, or at --opt-level O0."
+    )
+
+
 def half_by_hand(method, level):
     """Return the error that the script casts a model that an optimizer trains."""
     return AmpError(
