@@ -1,4 +1,4 @@
-"""Stand-in for ``gym`` before 0.26: environments with linear dynamics, so that scripts of reinforcement learning run."""
+"""Stand-in for ``gym`` before 0.26: environments with linear dynamics, for scripts of reinforcement learning."""
 
 import sys
 import types
@@ -76,6 +76,10 @@ class Linear:
         self.spec, self.metadata, self.reward_range = Spec(), {}, (-1.0, 1.0)
         self._max_episode_steps = Spec.max_episode_steps
         self.seed(0)
+
+    @property
+    def unwrapped(self):
+        return self
 
     def seed(self, seed=None):
         self._rng = numpy.random.RandomState(seed)
