@@ -62,19 +62,20 @@ data:
     dataset_type: "plain"
     src: {lang: "src", lowercase: False, level: "word", max_length: 30, voc_limit: 100, voc_min_freq: 1}
     trg: {lang: "trg", lowercase: False, level: "word", max_length: 30, voc_limit: 100, voc_min_freq: 1}
-testing: {beam_size: 1, alpha: 1.0}
+testing: {beam_size: 1, alpha: 1.0, batch_size: 16, batch_type: "sentence"}
 training:
     random_seed: 42
     optimizer: "adam"
     learning_rate: 0.001
-    scheduling: "plateau"
-    patience: 5
-    decrease_factor: 0.5
+    scheduling: "noam"
+    learning_rate_factor: 1
+    learning_rate_warmup: 10
     batch_size: 16
     batch_type: "sentence"
     eval_batch_size: 16
+    eval_batch_type: "sentence"
     epochs: 1
-    validation_freq: 1000
+    validation_freq: 4
     logging_freq: 4
     model_dir: "model"
     overwrite: True
@@ -108,7 +109,7 @@ data = nemo.tutorials.RealFunctionDataLayer(n=1000, batch_size=32)
 inputs, targets = data()
 loss = nemo.tutorials.MSELoss()(predictions=nemo.tutorials.TaylorNet(dim=4)(x=inputs), target=targets)
 shown = nemo.core.SimpleLossLoggerCallback(tensors=[loss], print_func=lambda values: print(values[0].item()))
-factory.train([loss], callbacks=[shown], optimization_params={"num_epochs": 2, "lr": 0.003}, optimizer="sgd")
+factory.train([loss], callbacks=[shown], optimization_params={"num_epochs": 2, "lr": 0.0003}, optimizer="sgd")
 """
 
 LIGHTNING = "pytorch_lightning-1.6.5"
@@ -178,9 +179,9 @@ SCRIPTS = [
         LIGHTNING,
         "-m pl_examples.domain_templates.generative_adversarial_net",
         "GAN, Lightning 1.6",
-        LIGHTNING_OPTIONS + "--amp_level O2 --batch_size 32 --num_workers 0",
+        LIGHTNING_OPTIONS + "--amp_level O1 --batch_size 32 --num_workers 0",
         written_for_cuda=True,
-        level="O2",
+        level="O1",
         lacks="wandb",
     ),
     Script(
@@ -191,16 +192,6 @@ SCRIPTS = [
         LIGHTNING_OPTIONS + "--amp_level O1 --env CartPole-v0 --batch_size 32",
         written_for_cuda=True,
         level="O1",
-        lacks="wandb",
-    ),
-    Script(
-        "lightning_dqn",
-        LIGHTNING,
-        "-m pl_examples.domain_templates.reinforce_learn_Qnet",
-        "reinforcement learning, Lightning 1.6",
-        LIGHTNING_OPTIONS + "--amp_level O2 --env CartPole-v0 --batch_size 16 --warm_start_steps 64",
-        written_for_cuda=True,
-        level="O2",
         lacks="wandb",
     ),
     Script(

@@ -201,7 +201,7 @@ SCRIPTS = [
         IGNITE + "fast_neural_style",
         "neural_style.py",
         "style transfer, ignite",
-        "train --dataset data --style_image images/0/0.jpg --test_image images/0/1.jpg --image_size 32 --batch_size 2 "
+        "train --dataset folder --dataroot data --style_image images/0/0.jpg --test_image images/0/1.jpg --image_size 32 --batch_size 2 "
         "--cuda 0 --checkpoint_model_dir . --epochs 2",
         setup=("images()", "folders('data')"),
         small="torchvision.models:vgg16(weights=None)",
@@ -251,7 +251,7 @@ SCRIPTS = [
         SPIKING,
         "lif_fc_mnist.py",
         "spiking network",
-        CPU_DEVICE + "-epochs 3 -b 64 -out-dir out -amp -opt adam",
+        CPU_DEVICE + "-epochs 3 -b 16 -out-dir out -amp -opt adam",
         has_scaler=True,
         written_for_cuda=True,
     ),
@@ -260,7 +260,7 @@ SCRIPTS = [
         SPIKING,
         "conv_fashion_mnist.py",
         "spiking network, convolutions",
-        CPU_DEVICE + "-epochs 2 -b 32 -out-dir out -amp -opt sgd -channels 8",
+        CPU_DEVICE + "-epochs 2 -b 16 -out-dir out -amp -opt sgd -channels 8",
         has_scaler=True,
         written_for_cuda=True,
         steps=12,

@@ -38,6 +38,7 @@ class BackwardPasses:
 
         @functools.wraps(backward)
         def watched(tensors, *args, **kwargs):
+            self._forced.has_passes = True
             if self.is_within() or not self._forced.rules():
                 return backward(tensors, *args, **kwargs)
             listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -167,6 +167,7 @@ class VecEnvWrapper(DummyVecEnv):
 
 _spaces = dict(Space=Space, Box=Box, Discrete=Discrete, MultiBinary=MultiBinary, MultiDiscrete=MultiDiscrete)
 spaces = _module("gym.spaces", **_spaces)
+spaces.box = spaces.discrete = spaces
 wrappers = _module("gym.wrappers", TimeLimit=Wrapper, Monitor=Wrapper, RecordEpisodeStatistics=Wrapper)
 core = _module("gym.core", Wrapper=Wrapper)
 ObservationWrapper = ActionWrapper = RewardWrapper = Wrapper
