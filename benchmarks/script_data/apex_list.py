@@ -114,7 +114,7 @@ factory.train([loss], callbacks=[shown], optimization_params={"num_epochs": 2, "
 
 LIGHTNING = "pytorch_lightning-1.6.5"
 LIGHTNING_OPTIONS = (
-    "--gpus 1 --precision 16 --amp_backend apex --logger False --checkpoint_callback False --max_epochs 2 "
+    "--gpus 1 --precision 16 --amp_backend apex --checkpoint_callback False --max_epochs 2 "
 )
 
 SCRIPTS = [

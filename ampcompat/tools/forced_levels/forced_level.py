@@ -253,6 +253,14 @@ class ForcedLevel:
         for optimizer in list(self._waiting):
             self._watch_calls(optimizer)
 
+    def prepare_tensors(self, optimizer):
+        """Prepare an optimizer of tensors that are in no module; return whether it is one, beside prepared models."""
+        if self.session is None or models.are_in_modules(optimizer):
+            return False
+        self._prepare([], [optimizer])
+        self._steps.prepared()
+        return True
+
     def prepared(self):
         """Return the records of the optimizers whose models are prepared, in the order in which they were made."""
         found = [record_of(each) for each in list(self.made_at)]
