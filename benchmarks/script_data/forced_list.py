@@ -177,6 +177,7 @@ SCRIPTS = [
         "GAN, ignite",
         "--dataset cifar10 --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 --epochs 2 "
         "--output-dir out --seed 1 --no-cuda",
+        setup=("folders('out')",),
         images=64,
     ),
     Script(
