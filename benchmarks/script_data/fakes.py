@@ -151,7 +151,8 @@ def _dataset(name, mode, size, classes):
             labels = rng.randint(0, classes, count)
             pixels = rng.randint(0, 128, shape) + labels.reshape((-1,) + (1,) * (len(shape) - 1)) * (120 // classes)
             self.images = pixels.astype("uint8")
-            self.transform, self.target_transform = transform, target_transform
+            self.transform = train if callable(train) else transform  # ImageFolder takes it in second place
+            self.target_transform = target_transform
             self.data = torch.from_numpy(self.images) if mode == "L" else self.images
             self.targets = torch.from_numpy(labels) if mode == "L" else labels.tolist()
             self.train_data, self.train_labels = self.data, self.targets

@@ -175,7 +175,7 @@ SCRIPTS = [
         IGNITE + "gan",
         "dcgan.py",
         "GAN, ignite",
-        "--dataset cifar10 --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 --epochs 2 "
+        "--dataset cifar10 --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 --epochs 8 "
         "--output-dir out --seed 1 --no-cuda",
         setup=("folders('out')",),
         images=64,
@@ -188,14 +188,6 @@ SCRIPTS = [
         "--epochs 3 --no-cuda --batch-size 16",
         steps=8,
         images=128,
-    ),
-    Script(
-        "ignite_super_resolution",
-        IGNITE + "super_resolution",
-        "main.py",
-        "super resolution, ignite",
-        "--upscale_factor 2 --crop_size 32 --batch_size 16 --n_epochs 2 --threads 0 --debug",
-        images=64,
     ),
     Script(
         "ignite_fast_neural_style",
@@ -280,13 +272,6 @@ SCRIPTS = [
     Script("clean_ppo", CLEAN_RL, "ppo.py", "reinforcement learning", "--num-steps 64"),
     Script("clean_dqn", CLEAN_RL, "dqn.py", "reinforcement learning", "--learning-starts 200 --batch-size 32"),
     Script("clean_c51", CLEAN_RL, "c51.py", "reinforcement learning", "--learning-starts 200 --batch-size 32"),
-    Script(
-        "clean_ddpg",
-        CLEAN_RL,
-        "ddpg_continuous_action.py",
-        "RL, two optimizers",
-        "--episode-length 60 --learning-starts 200 --batch-size 32",
-    ),
     Script(
         "clean_td3", CLEAN_RL, "td3_continuous_action.py", "RL, two optimizers", "--learning-starts 200 --batch-size 32"
     ),
