@@ -85,10 +85,10 @@ def run(script, level, options):
             prepare(call, folder)
         record = os.path.join(folder, "record.json")
         with open(os.path.join(folder, "output.txt"), "w") as output:
-            done = subprocess.run(
-                command(script, level, options.python), cwd=folder, env=environment(script, record, options), timeout=900,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            variables = environment(script, record, options)
+            started = command(script, level, options.python)
+            done = subprocess.run(started, cwd=folder, env=variables, timeout=900, **streams)
         found = {"losses": [], "digest": None, "level": None}
         if os.path.exists(record):
             with open(record) as file:

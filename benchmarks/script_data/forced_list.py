@@ -175,9 +175,10 @@ SCRIPTS = [
         IGNITE + "gan",
         "dcgan.py",
         "GAN, ignite",
-        "--dataset cifar10 --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 --epochs 8 "
-        "--output-dir out --seed 1 --no-cuda",
+        "--dataset cifar10 --dataroot data --workers 0 --batch-size 16 --z-dim 8 --g-filters 8 --d-filters 8 "
+        "--epochs 8 --output-dir out --seed 1 --no-cuda",
         setup=("folders('out')",),
+        steps=10,
         images=64,
     ),
     Script(
@@ -194,8 +195,8 @@ SCRIPTS = [
         IGNITE + "fast_neural_style",
         "neural_style.py",
         "style transfer, ignite",
-        "train --dataset folder --dataroot data --style_image images/0/0.jpg --test_image images/0/1.jpg --image_size 32 --batch_size 2 "
-        "--cuda 0 --checkpoint_model_dir . --epochs 2",
+        "train --dataset folder --dataroot data --style_image images/0/0.jpg --test_image images/0/1.jpg "
+        "--image_size 32 --batch_size 2 --cuda 0 --checkpoint_model_dir . --epochs 2",
         setup=("images()", "folders('data')"),
         small="torchvision.models:vgg16(weights=None)",
         steps=6,
@@ -210,7 +211,8 @@ SCRIPTS = [
         IGNITE + "cifar10",
         "main.py",
         "vision, ignite, warm-up",
-        "run --with_amp --model shufflenet_v2_x0_5 --batch_size 16 --num_workers 0 --num_epochs 2 --num_warmup_epochs 1 --learning_rate 0.01 --data_path data --output_path out",
+        "run --with_amp --model shufflenet_v2_x0_5 --batch_size 16 --num_workers 0 --num_epochs 2 "
+        "--num_warmup_epochs 1 --learning_rate 0.01 --data_path data --output_path out",
         has_scaler=True,
         written_for_cuda=True,
         images=96,
@@ -338,8 +340,8 @@ SCRIPTS = [
         "open_clip_torch-3.3.0",
         "-m open_clip_train.main",
         "image and text, two towers",
-        "--dataset-type csv --train-data train.csv --csv-separator , --batch-size 4 --model tiny --precision amp --workers 0 "
-        "--epochs 1 --warmup 2 --lr 0.001 --device cuda --save-frequency 0",
+        "--dataset-type csv --train-data train.csv --csv-separator , --batch-size 4 --model tiny "
+        "--precision amp --workers 0 --epochs 1 --warmup 2 --lr 0.001 --device cuda --save-frequency 0",
         has_scaler=True,
         written_for_cuda=True,
         setup=("images(count=24, size=36)", "clip_data()"),
