@@ -13,6 +13,7 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...support.module_stack import OUTSIDE, ModuleStack, OpPlace
 from ...support.nested import floating_tensors
 from ...support.torch_compat.thread_context import FunctionMode
 from ...support.uncopied_hook import ModuleHook
@@ -60,25 +61,6 @@ class Value(NamedTuple):
     place: "OpPlace"
 
 
-class OpPlace(NamedTuple):
-    """Where a call is: the model's number, or None outside every model, and the module's dotted name in it."""
-
-    model: Optional[int]
-    module: str
-
-    @property
-    def name(self):
-        """The module's dotted name, "" for the model itself; None outside every model."""
-        return None if self.model is None else self.module
-
-    def layer_of(self, names):
-        """Return which of these modules this one is, or is within; None if it is in none of them."""
-        for name in names if self.model is not None else ():
-            if not name or self.module == name or self.module.startswith(name + "."):
-                return name
-        return None
-
-
 class OpCall(NamedTuple):
     """One call of a function: ``number`` is its place among those of the module's call ``module_call``.
 
@@ -107,9 +89,6 @@ class RecordedStep(NamedTuple):
     losses: List[int]
 
 
-OUTSIDE = OpPlace(None, "")
-
-
 class OpCalls(FunctionMode):
     """A function mode that records steps between ``begin`` and ``end``; between them it passes calls on.
 
@@ -124,64 +103,52 @@ class OpCalls(FunctionMode):
         self._on_value, self._on_detail = on_value, on_detail
         self._is_on = self.is_paused = False
         self._process = os.getpid()  # a forked worker inherits the mode
-        self._models = []  # weak references
+        self._modules = ModuleStack(self._forget_like, self._add_tensors)
         self._handles = []
         self._reset()
 
     def _reset(self):
         self._calls, self._values, self._losses = [], [], []
         self._known = {}  # id(tensor) -> (weak reference, index of its value)
-        self._stack = []  # (module, OpPlace)
         self._arguments = set()  # the ids of the floating tensors that a model was called with
-        self._is_training = False
         self._outer = self._like = None
-        self._module_calls, self._counters = {}, {OUTSIDE: 0}
+        self._counters = {OUTSIDE: 0}
 
     def add_models(self, models):
         """Name the modules of these models, beside those known already."""
-        known = [reference() for reference in self._models]
-        self._models += [weakref.ref(model) for model in models if all(model is not each for each in known)]
+        self._modules.add_models(models)
 
     def models(self):
         """Return the models that are still alive, each with its number."""
-        return [(number, model()) for number, model in enumerate(self._models) if model() is not None]
+        return self._modules.models()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def begin(self):
         """Begin to record."""
         self._reset()
-        self._places, self._tensors = {}, {}
+        self._tensors = {}
+        self._modules.begin_step()
+        self._modules.start()
         for number, model in self.models():
-            self._name(number, model)
-        hooks = torch.nn.modules.module
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._enter_module),
-            hooks.register_module_forward_hook(self._leave_module, always_call=True),
-        ]
-        for _, model in self.models():
-            self._watch_arguments(model)
+            self._add_tensors(number, model)
         self._is_on = True
 
-    def _watch_arguments(self, model):
+    def _add_tensors(self, number, model):
+        for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+            for name, tensor in named:
+                self._tensors.setdefault(id(tensor), (kind, name, OpPlace(number, name.rpartition(".")[0])))
         hook = ModuleHook(self._take_arguments)
         self._handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
 
     def _take_arguments(self, model, args, kwargs):
-        if len(self._stack) > 1 and self._stack[-2][1].model is not None:
+        if self._modules.caller().model is not None:
             return  # a model within another
         for tensor in floating_tensors(kwargs, floating_tensors(args, [])):
             self._arguments.add(id(tensor))
             reference, index = self._known.get(id(tensor), (None, None))
             if reference is not None and reference() is tensor and self._values[index].kind == "input":
                 self._values[index] = self._values[index]._replace(place=OUTSIDE)  # another hook has looked at it
-
-    def _name(self, number, model):
-        for name, module in model.named_modules():
-            self._places.setdefault(id(module), OpPlace(number, name))
-        for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
-            for name, tensor in named:
-                self._tensors.setdefault(id(tensor), (kind, name, OpPlace(number, name.rpartition(".")[0])))
 
     def add_loss(self, loss):
         """Note that a backward pass begins at this tensor."""
@@ -191,33 +158,14 @@ class OpCalls(FunctionMode):
     def end(self):
         """End the record and return the ``RecordedStep``."""
         self._is_on = False
+        self._modules.stop()
         for handle in self._handles:
             handle.remove()
         step = RecordedStep(self._calls, self._values, self._losses)
         self._reset()
         return step
 
-    # -- modules -------------------------------------------------------------------------------------------------------
-
-    def _enter_module(self, module, args):
-        place = self._places.get(id(module))
-        if place is None and not self._stack and any(True for _ in module.parameters()):
-            self.add_models([module])  # a script without amp
-            self._name(len(self._models) - 1, module)
-            self._watch_arguments(module)
-            place = self._places[id(module)]
-        if place is None:
-            place = self._stack[-1][1] if self._stack else OUTSIDE
-        if not self._stack:
-            self._is_training = torch.is_grad_enabled()
-        self._module_calls[place] = self._module_calls.get(place, -1) + 1
-        self._stack.append((module, place))
-        self._like = None
-
-    def _leave_module(self, module, args, output):
-        while self._stack and self._stack.pop()[0] is not module:
-            pass  # a forward that raised
-        self._is_training = self._is_training and bool(self._stack)
+    def _forget_like(self):
         self._like = None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -229,7 +177,7 @@ class OpCalls(FunctionMode):
             not self._is_on
             or self.is_paused
             or os.getpid() != self._process
-            or not (torch.is_grad_enabled() or self._is_training)
+            or not (torch.is_grad_enabled() or self._modules.is_training)
         ):
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
@@ -281,13 +229,12 @@ class OpCalls(FunctionMode):
         inputs = tuple([self._index(tensor) for tensor in tensors])
         if name in CASTS and tensors and results[0] is tensors[0]:
             result = results[0] = result.view_as(result)  # at another level it is another tensor
-        place = self._stack[-1][1] if self._stack else OUTSIDE
+        place, module_call = self._modules.current()
         number = self._counters[place] = self._counters.get(place, -1) + 1
         call = len(self._calls)
         outputs = tuple([self._add(tensor, "result", "", place, call) for tensor in results])
         scalars = tuple([float(value) for value in list(args) + list(kwargs.values()) if type(value) in (int, float)])
         target = results[0].dtype if name in CASTS or not inputs or kwargs.get("dtype") is not None else None
-        module_call = self._module_calls.get(place, 0)
         self._calls.append(
             OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
         )
@@ -298,8 +245,8 @@ class OpCalls(FunctionMode):
         if reference is not None and reference() is tensor:
             return index
         kind, name, place = self._tensors.get(id(tensor), ("input", "", OUTSIDE))
-        if kind == "input" and self._stack and id(tensor) not in self._arguments:
-            place = self._stack[-1][1]  # a tensor that the module holds
+        if kind == "input" and id(tensor) not in self._arguments:
+            place = self._modules.current()[0]  # a tensor that the module holds
         return self._add(tensor, kind, name, place, None)
 
     def _add(self, tensor, kind, name, place, call):

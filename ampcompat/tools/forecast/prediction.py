@@ -8,10 +8,10 @@ import torch
 from ... import opt_levels
 from ...engine.op_table.rows import HALF
 from ...engine.session import process_state
+from ...support.module_stack import OpPlace
 from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
 from .level_dtypes import LevelDtypes, table
 from .noise import StepNoise, noisy
-from .op_calls import OpPlace
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
 
