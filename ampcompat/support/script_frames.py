@@ -6,10 +6,17 @@ import sys
 
 import torch
 
-_LIBRARIES = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    contextlib.__file__,
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARIES = (_OWN, _TORCH, contextlib.__file__)
+
+#: Folders of ampcompat and torch whose operations are no part of what a model computes: unscaling, masters, optimizers.
+BOOKKEEPING = tuple(
+    [
+        os.path.join(_OWN, "engine", name) + os.sep
+        for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")
+    ]
+    + [os.path.join(_TORCH, "optim") + os.sep]
 )
 
 
@@ -24,3 +31,13 @@ def script_line():
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def is_bookkeeping():
+    """Return whether the caller's caller is, or was called by ampcompat's own code from, a file of ``BOOKKEEPING``."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN,) + BOOKKEEPING[-1:]):
+        if frame.f_code.co_filename.startswith(BOOKKEEPING):
+            return True
+        frame = frame.f_back
+    return False

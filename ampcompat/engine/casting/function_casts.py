@@ -156,9 +156,14 @@ class FunctionCasts(CastBackend):
         casts, message = self._casts_for(row), self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
         takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
-        return lambda function: wrappers.wrapped(
-            function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse
-        )
+
+        def make(function):
+            wrapper = wrappers.wrapped(function, rule, casts, row.no_nested_casts, message, emulate, takes_sparse)
+            for observed in wrappers.around:
+                wrapper = observed(row, wrapper)
+            return wrapper
+
+        return make
 
     def active(self):
         return self._switch.is_on()

@@ -3,7 +3,6 @@
 A dispatch mode sees the operations; a function mode, outside all others, notes which public function called them.
 """
 
-import os
 import sys
 import weakref
 
@@ -12,7 +11,7 @@ import torch
 from ...engine.casting.half_emulation_mode import without_mode_checks
 from ...support.module_stack import OUTSIDE as NO_MODULE
 from ...support.module_stack import OpPlace
-from ...support.script_frames import is_library
+from ...support.script_frames import BOOKKEEPING, is_library
 from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
 from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
@@ -26,15 +25,6 @@ COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy d
 UNINITIALIZED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
 #: The tag of operations that draw random numbers.
 _SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
-#: Folders of ampcompat and torch whose operations are no part of a step: unscaling, masters, optimizers.
-_ENGINE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "engine")
-BOOKKEEPING = tuple(
-    [
-        os.path.join(_ENGINE, name) + os.sep
-        for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")
-    ]
-    + [os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "optim") + os.sep]
-)
 
 
 class FunctionNames(FunctionMode):

@@ -8,7 +8,7 @@ from .meter import MemoryMeter
 
 
 class SamplingObserver(Observer):
-    """Samples the memory at the points of a step at which it may be largest; subclasses say which steps are measured."""
+    """Samples the memory where it may be largest in a step; subclasses say which steps are measured."""
 
     def __init__(self):
         self._meter = MemoryMeter()
