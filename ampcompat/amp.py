@@ -225,7 +225,7 @@ def _initialize(stated):
     session, disabled = process_state.current(), None
     if session is None or not session.enabled:
         session, disabled = new_session(), session
-        add_observers(session, process_state.observed())
+        add_observers(session, **process_state.observed())
     request = make_request(stated, session.overrides, session.dtypes)
     try:
         if disabled is not None:

@@ -32,8 +32,9 @@ def run(arguments):
     command = script_command(parser, options)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
-    names = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "op_stats", "op_stats_file")
-    overrides = {name: getattr(options, name) for name in names}
+    names = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "op_stats", "op_stats_file", "stats_every")
+    overrides = {name: getattr(options, name) for name in names + ("stats_file", "tensorboard")}
+    _check_statistics(parser, options)
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
     device_option.apply_option(parser, options.device)
@@ -91,6 +92,24 @@ def _add_observing_options(parser):
         help="print at the end how often each function of torch ran in which dtype, and why",
     )
     parser.add_argument("--op-stats-file", type=file_to_write, metavar="FILE.json", help="write the same as JSON")
+    parser.add_argument(
+        "--stats-every",
+        type=whole_number(1),
+        metavar="N",
+        help="write statistics of activations, gradients and weights in every N-th optimizer step",
+    )
+    parser.add_argument("--stats-file", type=file_to_write, metavar="FILE.csv", help="where to write them as CSV")
+    parser.add_argument(
+        "--stats-tensorboard", type=os.path.abspath, dest="tensorboard", metavar="DIR", help="or as TensorBoard events"
+    )
+
+
+def _check_statistics(parser, options):
+    has_place = options.stats_file is not None or options.tensorboard is not None
+    if options.stats_every is not None and not has_place:
+        parser.error("--stats-every needs a place to write to: --stats-file FILE.csv or --stats-tensorboard DIR")
+    if options.stats_every is None and has_place:
+        parser.error("--stats-file and --stats-tensorboard need --stats-every N, such as --stats-every 100")
 
 
 def file_to_write(text):

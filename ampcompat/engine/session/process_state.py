@@ -44,7 +44,7 @@ _OBSERVED = {
     "op_stats_file": "AMPCOMPAT_OP_STATS_FILE",
     "stats_every": "AMPCOMPAT_STATS_EVERY",
     "stats_file": "AMPCOMPAT_STATS_FILE",
-    "stats_tensorboard": "AMPCOMPAT_STATS_TENSORBOARD",
+    "tensorboard": "AMPCOMPAT_STATS_TENSORBOARD",
 }
 
 
