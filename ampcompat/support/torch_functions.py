@@ -1,6 +1,4 @@
-"""What kinds of functions torch has, for those who observe its calls, and their names as users write them."""
-
-import functools
+"""What kinds of functions torch has, for those who observe its calls."""
 
 import torch
 
@@ -28,44 +26,3 @@ WALKED = frozenset(
         torch.nn.functional.gumbel_softmax,
     ]
 )
-
-#: Prefixes of the names that torch gives its functions, and how scripts write them.
-_SHORT = (("torch.nn.functional.", "F."), ("torch.Tensor.", "Tensor."), ("torch._VF.", "torch."))
-#: The operators whose methods have a name of their own.
-_OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
-    "matmul": "@", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|",
-    "xor": "^",
-}  # fmt: skip
-_METHODS_OF_OPERATORS = {
-    "torch.Tensor." + {"truediv": "true_divide"}.get(name, name) + end: ("i" if end else "") + name
-    for name in _OPERATORS
-    for end in ("", "_")
-    if name not in ("floordiv", "mod")
-}
-
-
-def readable(name):
-    """Return the dotted name of a function as users write it: ``F.conv2d``, ``torch.matmul``, ``a @ b``."""
-    last = name.rpartition(".")[2]
-    if last.startswith("__") and last.endswith("__"):
-        bare = last.strip("_")
-        for plain, form in ((bare, "a {} b"), (bare[1:], "a {} b" if bare[:1] == "r" else "a {}= b")):
-            if plain in _OPERATORS:
-                return form.format(_OPERATORS[plain])
-        return {"neg": "-a", "abs": "abs(a)", "invert": "~a", "getitem": "a[i]", "setitem": "a[i] = b"}.get(bare, last)
-    for prefix, short in _SHORT:
-        if name.startswith(prefix):
-            return short + name[len(prefix) :]
-    return name
-
-
-@functools.lru_cache(maxsize=None)
-def name_of(function):
-    """Return the name of one of torch's functions as users write it; that of a function without one in its module."""
-    found = torch.overrides.resolve_name(function)
-    if found is None:
-        return getattr(function, "__name__", str(function))
-    if found in _METHODS_OF_OPERATORS:  # an operator is a call of its method
-        found = f"torch.Tensor.__{_METHODS_OF_OPERATORS[found]}__"
-    return readable(found)

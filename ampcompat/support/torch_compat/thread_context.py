@@ -47,11 +47,12 @@ function_modes = getattr(_overrides, "_get_current_function_mode_stack", list)
 
 
 def add_function_mode(mode):
-    """Enter a function mode in this thread outside of all others but a default device, whose exit looks for it there.
+    """Enter a function mode in this thread, outside of all others: blocks that have begun before may end before it.
 
-    So blocks of the script that began before may end before ``remove_function_mode``.
+    Only that of ``torch.set_default_device`` stays the outermost, since torch looks for it there.
     """
-    held = _taken_function_modes(lambda active: type(active).__name__ == "DeviceContext")
+    default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    held = _taken_function_modes(lambda active: active is default)
     mode.__enter__()
     for other in reversed(held):
         torch._C._push_on_torch_function_stack(other)

@@ -13,8 +13,8 @@ from ...support.module_stack import ModuleStack
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from ...support.torch_compat import features
-from ...support.torch_functions import name_of, readable
 from . import op_reasons
+from .function_names import FunctionNames, readable
 from .op_counter import OpCounter
 
 OLD_TORCH = "Calls are counted (--op-stats) with torch 2.0 or newer, which has function modes; this is {}."
@@ -132,9 +132,9 @@ class OpStats(Observer):
 
     def calls(self, session):
         """Return the ``CountedCalls`` of a session so far, most calls of a function first."""
-        found = {}
+        found, names = {}, FunctionNames()
         for kind, count in self._counter.counts.items():
-            name = name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
+            name = names.name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
             dtype = kind.low or (kind.dtypes[0] if len(kind.dtypes) == 1 else None)
             dtype = MIXED if dtype is None else str(dtype).replace("torch.", "")
             rule = None if kind.row is None else kind.row.rule

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...engine.patched_optimizers.record import record_of
 from ...support.observer import Observer
 from ..diagnostics.activation_hooks import INPUT, ActivationHooks
 from ..diagnostics.tensor_stats import SUMMARY, summary
@@ -69,6 +70,8 @@ class TensorStatistics(Observer):
             atexit.register(self._close)
         self._low = _level_dtype(session.policy)
         self._models += [weakref.ref(model) for model in models]
+        for optimizer in optimizers:
+            self._steps.setdefault(record_of(optimizer), 0)
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
