@@ -13,6 +13,11 @@ from ...support.tensor_lists import as_real
 SEQUENCES = 64
 
 
+def low_dtype(policy):
+    """Return the dtype that a level computes in where it can: the half one, or the high one where it casts nothing."""
+    return policy.dtypes.low if policy.patch_torch_functions or policy.casts_model else policy.dtypes.high
+
+
 def dense_values(tensor):
     """Return the floating values of a tensor, detached: of a DTensor the local shard, of a sparse tensor its values.
 

@@ -13,7 +13,7 @@ import torch
 from ...engine.patched_optimizers.record import record_of
 from ...support.observer import Observer
 from ..diagnostics.activation_hooks import INPUT, ActivationHooks
-from ..diagnostics.tensor_stats import SUMMARY, summary
+from ..diagnostics.tensor_stats import SUMMARY, low_dtype, summary
 
 ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
 
@@ -68,7 +68,7 @@ class TensorStatistics(Observer):
         """Measure these models too."""
         if not self._models:
             atexit.register(self._close)
-        self._low = _level_dtype(session.policy)
+        self._low = low_dtype(session.policy)
         self._models += [weakref.ref(model) for model in models]
         for optimizer in optimizers:
             self._steps.setdefault(record_of(optimizer), 0)
@@ -184,12 +184,6 @@ def _none():
 
 def _numbered(number, name):
     return f"{number}:{name}"
-
-
-def _level_dtype(policy):
-    """Return the dtype that a level computes in: the half one, at O0 float32."""
-    casts = bool(policy.patch_torch_functions) or policy.casts_model
-    return policy.dtypes.low if casts else policy.dtypes.high
 
 
 def _read(measured):
