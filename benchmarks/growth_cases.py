@@ -168,7 +168,7 @@ class CriticWithoutBound(Plain):
     """The mean of the outputs is maximized, as by a critic that nothing regularizes."""
 
     modules = ("head",)
-    rate = 0.6
+    rate = 0.3
 
     def inputs(self, step):
         return torch.randn(16, 8) + 1.0

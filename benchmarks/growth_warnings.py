@@ -2,10 +2,10 @@
 
     python benchmarks/growth_warnings.py [--cases NAME …] [--levels O1,O2,O3] [--without-forecast-cases]
 
-Each training of ``growth_cases.py`` runs at each level. Where an output or input of a module overflows in the forward
-pass after ``EARLY`` passes or later, a warning has to come before, and to name what grows. Where nothing overflows there
-must be none; of this there are more trainings in ``forecast_cases.py``. The exit code is 1 if fewer than 90 % are warned
-of, or more than 1 % of the trainings without an overflow have a warning.
+Each training of ``growth_cases.py`` runs at each level. Where a module's output or input overflows in the forward pass,
+in pass ``EARLY`` or later, a warning has to come before, and to name what grows. Where nothing overflows there must be
+none; of this there are more trainings in ``forecast_cases.py``. The exit code is 1 if fewer than 90 % are warned of, or
+more than 1 % of the trainings without an overflow have a warning.
 """
 
 import argparse

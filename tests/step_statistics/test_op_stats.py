@@ -12,7 +12,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.engine.casting import half_emulation, wrappers
 from ampcompat.support.torch_compat import features, thread_context
-from ampcompat.tools.step_statistics.function_names import FunctionNames, readable
+from ampcompat.tools.step_statistics.function_names import WrittenNames, readable
 
 if not features.has_function_modes():
     pytest.skip("calls are counted by function modes, which came with torch 2.0", allow_module_level=True)
@@ -189,7 +189,7 @@ def test_a_script_without_apex_gets_the_table_at_its_end(tmp_path, monkeypatch, 
 def test_names_are_those_that_users_write():
     functions = [torch.matmul, F.conv2d, F.linear, torch.Tensor.mul, torch.Tensor.add_, torch.Tensor.__rsub__, F.relu]
     written = ["torch.matmul", "F.conv2d", "F.linear", "a * b", "a += b", "a - b", "F.relu"]
-    assert [FunctionNames().name_of(each) for each in functions] == written
+    assert [WrittenNames().name_of(each) for each in functions] == written
     assert readable("torch._VF.lstm") == "torch.lstm" and readable("torch.Tensor.exp_") == "Tensor.exp_"
 
 

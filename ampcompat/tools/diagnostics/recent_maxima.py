@@ -9,6 +9,8 @@ from typing import NamedTuple, Tuple
 
 import torch
 
+from ...support.torch_compat import fake_tensors
+from ...support.torch_compat.thread_context import is_capturing_cuda_graph
 from .tensor_stats import low_dtype
 
 #: Passes whose maxima are read together: one wait for the device in so many passes.
@@ -75,39 +77,46 @@ class RecentMaxima:
 
     def __init__(self):
         self._unread = {}  # loss_id -> [PassRecord, …]
-        self._passes = 0
+        self._arriving = {}  # loss_id -> [_Arriving, …], oldest first
         self._read = {}  # loss_id -> deque of Maxima, oldest first
         self._peaks = {}  # (loss_id, kind, name) -> the largest value of all passes
 
     def add(self, record):
-        """Add a ``PassRecord``. Return whether it is time to look for growth: after every ``READ_EVERY`` passes."""
-        unread = self._unread.setdefault(record.loss_id, [])
+        """Add a ``PassRecord``. Return whether there are new maxima to look at; the host does not wait for a GPU."""
+        loss_id = record.loss_id
+        unread = self._unread.setdefault(loss_id, [])
         unread.append(record)
-        del unread[:-KEPT]
-        self._passes += 1
-        return self._passes % READ_EVERY == 0
+        if is_capturing_cuda_graph():
+            del unread[:-KEPT]
+            return False
+        arriving = self._arriving.setdefault(loss_id, [])
+        if len(unread) >= READ_EVERY:
+            arriving.append(_Arriving(self._unread.pop(loss_id)))
+        is_new = bool(arriving) and arriving[0].has_arrived()
+        while arriving and (arriving[0].has_arrived() or len(arriving) > KEPT // READ_EVERY):
+            self._take(loss_id, arriving.pop(0))
+        return is_new
 
     def of_loss(self, loss_id):
         """Return the ``Maxima`` of the last passes of a loss, oldest first; waits for the device."""
+        for arriving in self._arriving.pop(loss_id, []) + [_Arriving(self._unread.pop(loss_id, []))]:
+            self._take(loss_id, arriving)
+        return list(self._read[loss_id])
+
+    def _take(self, loss_id, arriving):
         kept = self._read.setdefault(loss_id, deque(maxlen=KEPT))
-        for maxima in _read(self._unread.pop(loss_id, [])):
+        for maxima in arriving.maxima():
             kept.append(maxima)
             for key, value in maxima.values.items():
                 key = (loss_id,) + key
                 self._peaks[key] = max(value, self._peaks.get(key, 0.0))
-        return list(kept)
 
     def growths(self, loss_id, before, count):
         """Return the ``Growth`` of every name in the last ``count`` passes of a loss before step ``before``."""
-        passes = [each for each in self.of_loss(loss_id) if each.step < before][-count:]
-        series = {}
-        for each in passes:
-            for key, value in each.values.items():
-                series.setdefault(key, []).append(value)
-        return [Growth(key[0], key[1], tuple(values)) for key, values in series.items() if len(values) > 1]
+        return _growths([each for each in self.of_loss(loss_id) if each.step < before][-count:])
 
     def foreseen(self, record, policy):
-        """Return the ``Foreseen`` overflow that comes first if all goes on growing like this, or None.
+        """Return the ``Foreseen`` overflow that comes first if all goes on as in the maxima that have arrived, or None.
 
         Only a value that is the largest of all passes counts; of gradients only with a static loss scale, since a
         dynamic one follows them.
@@ -116,10 +125,10 @@ class RecentMaxima:
             record: the ``PassRecord`` that was added last.
             policy: the session's.
         """
-        passes = self.of_loss(record.loss_id)
+        passes = list(self._read.get(record.loss_id, ()))
         low = low_dtype(policy)
         found = []
-        for growth in self.growths(record.loss_id, math.inf, WINDOW):
+        for growth in _growths(passes[-WINDOW:]):
             key = growth.kind, growth.name
             scale, dtype = 1.0, passes[-1].dtypes.get(key, low)
             if growth.kind != "outputs":
@@ -138,32 +147,89 @@ class RecentMaxima:
     def clear(self):
         """Forget everything."""
         self._unread.clear()
+        self._arriving.clear()
         self._read.clear()
         self._peaks.clear()
 
 
-def _read(records):
-    """Return the ``Maxima`` of records; one read per device and dtype."""
-    vectors, places = {}, []
-    for record in records:
-        for kind in KINDS:
-            scalars = getattr(record, kind)
-            for positions, vector in scalars.vectors:
+def _growths(passes):
+    """Return the ``Growth`` of every name in ``Maxima`` of passes."""
+    series = {}
+    for each in passes:
+        for key, value in each.values.items():
+            series.setdefault(key, []).append(value)
+    return [Growth(key[0], key[1], tuple(values)) for key, values in series.items() if len(values) > 1]
+
+
+class _Arriving:
+    """The numbers of some records on their way to the host: one copy per device and dtype.
+
+    From a GPU they are copied while the host goes on; ``maxima`` waits for what has not arrived.
+    """
+
+    def __init__(self, records):
+        self._records = records
+        self._places = []  # (record, kind or None for the loss scale, positions, (device, dtype), start)
+        self._vectors, self._events = {}, []
+        groups, lengths = {}, {}
+        for record in records:
+            for kind, positions, vector in _vectors(record):
                 key = vector.device, vector.dtype
-                places.append((record, kind, positions, key, sum(len(each) for each in vectors.get(key, ()))))
-                vectors.setdefault(key, []).append(vector)
-    numbers = {key: torch.cat(each).tolist() for key, each in vectors.items()}
-    found = {id(record): Maxima(record.step, float(record.scale), {}, {}) for record in records}
-    for record, kind, positions, key, start in places:
-        names = getattr(record, kind).names
-        maxima = found[id(record)]
-        for place, position in enumerate(positions):
-            value, name = numbers[key][start + place], (kind, names[position])
-            if math.isfinite(value) and value >= maxima.values.get(name, 0.0):
-                maxima.values[name] = value
-                if kind == "outputs":
-                    maxima.dtypes[name] = record.output_dtypes[position]
-    return [found[id(record)] for record in records]
+                self._places.append((record, kind, positions, key, lengths.get(key, 0)))
+                lengths[key] = lengths.get(key, 0) + vector.numel()
+                groups.setdefault(key, []).append(vector)
+        for key, vectors in groups.items():
+            self._vectors[key] = self._sent(torch.cat(vectors))
+
+    def _sent(self, vector):
+        if vector.device.type != "cuda" or fake_tensors.is_fake_type(type(vector)):
+            return vector
+        copy = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
+        copy.copy_(vector, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(vector.device))
+        self._events.append(event)
+        return copy
+
+    def has_arrived(self):
+        """Return whether ``maxima`` would not wait for a GPU; False for fake tensors, which have no numbers."""
+        if any([fake_tensors.is_fake_type(type(vector)) for vector in self._vectors.values()]):
+            return False
+        return all([event.query() for event in self._events])
+
+    def maxima(self):
+        """Return the ``Maxima`` of the records."""
+        for event in self._events:
+            event.synchronize()
+        numbers = {key: vector.tolist() for key, vector in self._vectors.items()}
+        found = {id(record): Maxima(record.step, [record.scale], {}, {}) for record in self._records}
+        for record, kind, positions, key, start in self._places:
+            maxima = found[id(record)]
+            values = numbers[key][start : start + len(positions)]
+            if kind is None:
+                maxima.scale[:] = values
+            else:
+                _add_values(maxima, kind, record, positions, values)
+        return [maxima._replace(scale=float(maxima.scale[0])) for maxima in found.values()]
+
+
+def _add_values(maxima, kind, record, positions, values):
+    names = getattr(record, kind).names
+    for position, value in zip(positions, values):
+        key = kind, names[position]
+        if math.isfinite(value) and value >= maxima.values.get(key, 0.0):
+            maxima.values[key] = value
+            if kind == "outputs":
+                maxima.dtypes[key] = record.output_dtypes[position]
+
+
+def _vectors(record):
+    """Yield (kind, positions, vector) of the numbers of a ``PassRecord``; kind None: its loss scale, if a tensor."""
+    for kind in KINDS:
+        for positions, vector in getattr(record, kind).vectors:
+            yield kind, positions, vector
+    if isinstance(record.scale, torch.Tensor):
+        yield None, (0,), record.scale.reshape(1)
 
 
 def passes_to_overflow(values, limit):

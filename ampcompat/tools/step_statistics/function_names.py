@@ -47,7 +47,7 @@ def readable(name):
     return name
 
 
-class FunctionNames:
+class WrittenNames:
     """The names of torch's functions, whether or not they are replaced by wrappers now."""
 
     def __init__(self):

@@ -14,7 +14,7 @@ from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from ...support.torch_compat import features
 from . import op_reasons
-from .function_names import FunctionNames, readable
+from .function_names import WrittenNames, readable
 from .op_counter import OpCounter
 
 OLD_TORCH = "Calls are counted (--op-stats) with torch 2.0 or newer, which has function modes; this is {}."
@@ -132,7 +132,7 @@ class OpStats(Observer):
 
     def calls(self, session):
         """Return the ``CountedCalls`` of a session so far, most calls of a function first."""
-        found, names = {}, FunctionNames()
+        found, names = {}, WrittenNames()
         for kind, count in self._counter.counts.items():
             name = names.name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
             dtype = kind.low or (kind.dtypes[0] if len(kind.dtypes) == 1 else None)
