@@ -52,6 +52,7 @@ class OverflowDiagnosis(Observer):
     def __init__(self, prints=True, prints_summary=False):
         self.warnings = []
         self._recent = RecentMaxima()
+        self._has_warned = False
         self._findings = Findings()
         self._is_paused = False
         self._unrecorded = {}  # loss_id -> (loss, scale, weak references to records, calls) of a pass while paused
@@ -127,7 +128,7 @@ class OverflowDiagnosis(Observer):
         record = self._record(backward)
         for kind, maxima in self._maxima.items():
             maxima.update(getattr(record, kind))
-        if self._recent.add(record) and not self.warnings:
+        if self._recent.add(record) and not self._has_warned:
             self._warn_of_growth(record)
         if record.scaler.checks_overflow:
             check = backward.overflow_check
@@ -173,6 +174,7 @@ class OverflowDiagnosis(Observer):
         self._names.clear()
         self._findings.clear()
         self._recent.clear()
+        self._has_warned = False
 
     def histogram(self):
         """Return the ``gradient_histogram.Histogram`` of the unscaled gradients: a sample of passes and values."""
@@ -267,7 +269,7 @@ class OverflowDiagnosis(Observer):
         session = self._session()
         foreseen = self._recent.foreseen(record, session.policy)
         if foreseen is not None:
-            text = warning(foreseen)
+            text, self._has_warned = warning(foreseen), True
             self.warnings.append((record.step, text))
             if self._prints:
                 where = f"ampcompat: step {record.step} (loss scaler {record.loss_id}): "

@@ -86,7 +86,7 @@ class RecentMaxima:
         loss_id = record.loss_id
         unread = self._unread.setdefault(loss_id, [])
         unread.append(record)
-        if is_capturing_cuda_graph():
+        if _is_on_cuda(record) and is_capturing_cuda_graph():
             del unread[:-KEPT]
             return False
         arriving = self._arriving.setdefault(loss_id, [])
@@ -150,6 +150,10 @@ class RecentMaxima:
         self._arriving.clear()
         self._read.clear()
         self._peaks.clear()
+
+
+def _is_on_cuda(record):
+    return any([vector.is_cuda for _, _, vector in _vectors(record)])
 
 
 def _growths(passes):
