@@ -8,8 +8,7 @@ from ...engine.casting import compile
 _OWNERS = (
     ("torch.nn.functional", torch.nn.functional),
     ("torch", torch),
-    ("torch.Tensor", torch.Tensor),
-    ("torch.Tensor", torch._C._TensorBase if hasattr(torch._C, "_TensorBase") else torch._C.TensorBase),
+    *(("torch.Tensor", kind) for kind in torch.Tensor.__mro__ if kind is not object),
     ("torch.linalg", getattr(torch, "linalg", None)),
     ("torch.special", getattr(torch, "special", None)),
     ("torch.fft", getattr(torch, "fft", None)),
