@@ -5,8 +5,8 @@
 A row has the fault, the level, and what is named: its module, op and direction, with ``right`` where they are the
 planted ones, and ``op only``, ``module only``, ``other`` or ``nothing`` otherwise. In healthy runs nothing is to be
 named. Both runs are in this process; ``ab --first-difference`` has one for each. The exit code is 1 if fewer than 90 %
-of the faults are named, or anything is in a healthy run. ``--overhead`` prints for the healthy cases the CPU time of both
-runs over that of the same runs without a record.
+of the faults are named, or anything is in a healthy run. ``--overhead`` prints for the healthy cases the CPU time of
+both runs over that of the same runs without a record.
 """
 
 import argparse

@@ -18,6 +18,12 @@ BOOKKEEPING = tuple(
     ]
     + [os.path.join(_TORCH, "optim") + os.sep]
 )
+_OBSERVERS = tuple(
+    [
+        os.path.join(_OWN, "tools", name)
+        for name in ("diagnostics", "memory", "step_statistics" + os.sep + "tensor_stat")
+    ]
+)
 
 
 def is_library(path):
@@ -34,10 +40,13 @@ def script_line():
 
 
 def is_bookkeeping():
-    """Return whether the caller's caller is, or was called by ampcompat's own code from, a file of ``BOOKKEEPING``."""
+    """Return whether what calls the caller is no part of what a model computes.
+
+    That is ``BOOKKEEPING`` or an observer, directly or by way of other code of ampcompat.
+    """
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith((_OWN,) + BOOKKEEPING[-1:]):
-        if frame.f_code.co_filename.startswith(BOOKKEEPING):
+        if frame.f_code.co_filename.startswith(BOOKKEEPING + _OBSERVERS):
             return True
         frame = frame.f_back
     return False

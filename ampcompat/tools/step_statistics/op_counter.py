@@ -89,7 +89,7 @@ class OpCounter(thread_context.FunctionMode):
     def _around(self, row, wrapper):
         @functools.wraps(wrapper)
         def counted(*args, **kwargs):
-            if compile.is_tracing() or self._calls_of_row is not None or not self._is_counting():
+            if compile.is_tracing() or self._calls_of_row is not None or not self._is_counting() or is_bookkeeping():
                 return wrapper(*args, **kwargs)
             self._rows += 1
             are_casts_on = self._are_casts_on()
