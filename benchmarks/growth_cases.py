@@ -125,7 +125,7 @@ class InputsGrowLinearly(Bounded):
 class StateAccumulates(Bounded):
     """A running sum that nobody resets."""
 
-    modules = ("body",)
+    modules = ("body", "head")
 
     def function(self, body, x):
         body.state = 1.3 * getattr(body, "state", 1.0)
@@ -134,7 +134,7 @@ class StateAccumulates(Bounded):
 
 @growing
 class FactorialState(Bounded):
-    modules = ("body",)
+    modules = ("body", "head")
 
     def function(self, body, x):
         return x * math.gamma(1.0 + 0.2 * body.step)
@@ -144,7 +144,7 @@ class FactorialState(Bounded):
 class GainIsLearned(Plain):
     """A gain exp(w) that the loss rewards without a bound."""
 
-    modules = ("body",)
+    modules = ("body", "head")
 
     class Gain(nn.Module):
         def __init__(self):
@@ -197,7 +197,7 @@ class DeepCriticWithoutBound(Plain):
 class RecurrentNetExplodes(Bounded):
     """A recurrence whose weight grows past 1, over a sequence of 24."""
 
-    modules = ("body",)
+    modules = ("body", "head")
 
     def function(self, body, x):
         factor = 0.9 + 0.012 * body.step
@@ -210,7 +210,7 @@ class RecurrentNetExplodes(Bounded):
 class LongerSequences(Bounded):
     """A recurrence that is unstable over the sequences of a curriculum."""
 
-    modules = ("body",)
+    modules = ("body", "head")
 
     def function(self, body, x):
         for _ in range(body.step):
@@ -222,7 +222,7 @@ class LongerSequences(Bounded):
 class LogitsGrow(Bounded):
     """Logits of attention whose temperature falls."""
 
-    modules = ("body",)
+    modules = ("body", "head")
 
     def function(self, body, x):
         return x @ x.t() @ x * 1.15**body.step
@@ -246,7 +246,7 @@ class GrowsAfterAPlateau(Bounded):
 
 @growing
 class ResidualsGrow(Bounded):
-    modules = ("body",)
+    modules = ("body", "head")
 
     def function(self, body, x):
         for _ in range(6):
