@@ -53,7 +53,7 @@ def _parser():
         "level too. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
-    _add_observing_options(parser)
+    add_observing_options(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
@@ -83,7 +83,7 @@ def add_training_options(parser):
     device_option.add_option(parser)
 
 
-def _add_observing_options(parser):
+def add_observing_options(parser):
     """Add the options that print or write more about a run."""
     parser.add_argument(
         "--op-stats",

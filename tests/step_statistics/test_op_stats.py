@@ -12,6 +12,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.engine.casting import half_emulation, wrappers
 from ampcompat.support.torch_compat import features, thread_context
+from ampcompat.tools.forced_levels import forced_level
 from ampcompat.tools.step_statistics.function_names import WrittenNames, readable
 
 if not features.has_function_modes():
@@ -160,8 +161,10 @@ def test_nothing_of_it_stays_and_blocks_of_other_modes_may_end_meanwhile(tmp_pat
 
 SCRIPT = """
 import torch
+from apex import amp
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = amp.initialize(model, optimizer, verbosity=0)
 for step in range(2):
     optimizer.zero_grad()
     model(torch.ones(3, 4)).float().pow(2).mean().backward()
@@ -169,14 +172,9 @@ for step in range(2):
 """
 
 
-def test_a_script_without_apex_gets_the_table_at_its_end(tmp_path, monkeypatch, capsys):
+def test_run_prints_the_table_when_the_script_ends(tmp_path, monkeypatch, capsys):
     path = tmp_path / "script.py"
-    path.write_text(
-        SCRIPT.replace(
-            "for step",
-            "from apex import amp\nmodel, optimizer = amp.initialize(model, optimizer, verbosity=0)\nfor step",
-        )
-    )
+    path.write_text(SCRIPT)
     run_in_process(monkeypatch, "--op-stats", path)
     ampcompat.reset()
     lines = capsys.readouterr().out.splitlines()
@@ -196,3 +194,24 @@ def test_names_are_those_that_users_write():
 def test_a_file_in_a_folder_that_does_not_exist_is_one_line(capsys, monkeypatch, tmp_path):
     told = error_line(capsys, monkeypatch, "run", "--op-stats-file", tmp_path / "none" / "f.json", __file__)
     assert "the folder does not exist or is not writable" in told
+
+
+def test_nothing_is_counted_after_an_initialize_that_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPCOMPAT_OP_STATS", "1")
+    with pytest.raises(RuntimeError):
+        amp.initialize(Net().half(), opt_level="O1")
+    assert wrappers.around == [] and thread_context.function_modes() == [] and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("level", ("O1", "O2"))
+def test_a_script_without_amp_is_counted_at_a_forced_level(level, tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_OP_STATS_FILE", str(tmp_path / "calls.json"))
+    with forced_level.forced(level):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).float().pow(2).mean().backward()
+            optimizer.step()
+    calls = table(json.loads((tmp_path / "calls.json").read_text()))
+    assert calls["F.linear"][:2] == ("float16", 2 * STEPS) and calls["F.relu"][:2] == ("float16", STEPS)

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import weakref
 from typing import NamedTuple, Optional
 
@@ -67,12 +68,13 @@ class OpStats(Observer):
         self._session = lambda: None
         self._places = {}  # OpPlace -> Place
         self._kept = {}  # the number of a model -> names of its layers in ``keep_fp32``
+        self._process = None
         self._steps = weakref.WeakKeyDictionary()  # record -> count
         self.steps = 0
 
     def start(self, session):
         """Begin to count. Call it before the session's first ``initialize``."""
-        self._session = weakref.ref(session)
+        self._session, self._process = weakref.ref(session), os.getpid()
         self._modules.start()
         self._counter.start()
         atexit.register(self.finish)
@@ -109,15 +111,20 @@ class OpStats(Observer):
         """Print the table."""
         self.finish()
 
-    def finish(self):
-        """Stop to count; print the table and write the file, once."""
+    def cancel(self):
+        """Stop to count; return the session, or None if counting has ended before."""
         session, self._session = self._session(), lambda: None
-        if session is None:
-            return
         atexit.unregister(self.finish)
         self._counter.stop()
         self._modules.stop()
-        if not is_first_rank():
+        return session
+
+    def finish(self):
+        """Stop to count; print the table and write the file, once."""
+        if self._process != os.getpid():  # forked: it is the parent's
+            return
+        session = self.cancel()
+        if session is None or not is_first_rank():
             return
         calls = self.calls(session)
         if self._prints:
