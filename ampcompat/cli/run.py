@@ -22,6 +22,8 @@ from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
+#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
+UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
@@ -37,6 +39,8 @@ def run(arguments):
     _check_statistics(parser, options)
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
+    if options.op_stats or options.op_stats_file:
+        os.environ.update(dict.fromkeys(UNCOMPILED, "1"))
     device_option.apply_option(parser, options.device)
     if options.opt_level is not None:
         os.environ.update(forced_levels.environment())
