@@ -1,6 +1,7 @@
 """``run --op-stats``: calls by function and dtype against what a hand-written loop computes, and the reason of each."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.cli.run import UNCOMPILED
 from ampcompat.engine.casting import half_emulation, wrappers
 from ampcompat.support.torch_compat import features, thread_context
 from ampcompat.tools.forced_levels import forced_level
@@ -175,7 +177,10 @@ for step in range(2):
 def test_run_prints_the_table_when_the_script_ends(tmp_path, monkeypatch, capsys):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
+    for name in UNCOMPILED:
+        monkeypatch.setenv(name, "0")  # which the end of the test undoes
     run_in_process(monkeypatch, "--op-stats", path)
+    assert [os.environ[name] for name in UNCOMPILED] == ["1"] * len(UNCOMPILED)
     ampcompat.reset()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ampcompat: calls of torch's functions in 2 optimizer steps at O1, cast backend ")
