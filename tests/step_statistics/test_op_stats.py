@@ -191,7 +191,8 @@ def test_run_prints_the_table_when_the_script_ends(tmp_path, monkeypatch, capsys
 
 def test_names_are_those_that_users_write():
     functions = [torch.matmul, F.conv2d, F.linear, torch.Tensor.mul, torch.Tensor.add_, torch.Tensor.__rsub__, F.relu]
-    written = ["torch.matmul", "F.conv2d", "F.linear", "a * b", "a += b", "a - b", "F.relu"]
+    functions += [torch.Tensor.neg, torch.Tensor.abs]
+    written = ["torch.matmul", "F.conv2d", "F.linear", "a * b", "a += b", "a - b", "F.relu", "-a", "Tensor.abs"]
     assert [WrittenNames().name_of(each) for each in functions] == written
     assert readable("torch._VF.lstm") == "torch.lstm" and readable("torch.Tensor.exp_") == "Tensor.exp_"
 
@@ -199,6 +200,20 @@ def test_names_are_those_that_users_write():
 def test_a_file_in_a_folder_that_does_not_exist_is_one_line(capsys, monkeypatch, tmp_path):
     told = error_line(capsys, monkeypatch, "run", "--op-stats-file", tmp_path / "none" / "f.json", __file__)
     assert "the folder does not exist or is not writable" in told
+
+
+def test_a_model_that_amp_does_not_know_is_outside_and_a_second_initialize_follows(tmp_path):
+    path = tmp_path / "calls.json"
+    with ampcompat.session("O2", op_stats_file=str(path), verbosity=0):
+        amp.initialize(torch.nn.Linear(2, 2))
+        torch.nn.Linear(2, 2)(torch.ones(1, 2))
+        model = amp.initialize(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2))
+    lines = [each for each in json.loads(path.read_text())["calls"] if each["function"] == "F.linear"]
+    assert {(each["dtype"], each["calls"], each["reason"].partition(":")[0]) for each in lines} == {
+        ("float32", 1, "outside of the models, where O2 casts nothing"),
+        ("float16", 1, "O2"),
+    }
 
 
 def test_nothing_is_counted_after_an_initialize_that_fails(tmp_path, monkeypatch, capsys):

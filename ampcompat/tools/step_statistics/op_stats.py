@@ -20,10 +20,6 @@ from .op_counter import OpCounter
 
 OLD_TORCH = "Calls are counted (--op-stats) with torch 2.0 or newer, which has function modes; this is {}."
 
-#: The columns of the table, in this order; ``MIXED`` are calls with inputs of several dtypes.
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-MIXED = "mixed"
-
 
 class Place(NamedTuple):
     """What the place of a call decides about its dtype.
@@ -38,7 +34,7 @@ class Place(NamedTuple):
 
 
 class CountedCalls(NamedTuple):
-    """One line of the table. ``dtype``: a name of ``DTYPES`` or ``MIXED``; ``rule``: of the op table, or None."""
+    """One line of the table. ``dtype``: one of ``op_reasons.DTYPES``; ``rule``: of the op table, or None."""
 
     function: str
     dtype: str
@@ -143,7 +139,7 @@ class OpStats(Observer):
         for kind, count in self._counter.counts.items():
             name = names.name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
             dtype = kind.low or (kind.dtypes[0] if len(kind.dtypes) == 1 else None)
-            dtype = MIXED if dtype is None else str(dtype).replace("torch.", "")
+            dtype = op_reasons.MIXED if dtype is None else str(dtype).replace("torch.", "")
             rule = None if kind.row is None else kind.row.rule
             key = (name, dtype, kind.low is not None, rule, op_reasons.reason(kind, session))
             found[key] = found.get(key, 0) + count
@@ -179,7 +175,7 @@ class OpStats(Observer):
 def _kept_layers(model, policy):
     """Return the names of the modules that ``keep_fp32`` keeps in float32; "" is the model."""
     kept = []
-    if not (policy.casts_model or policy.patch_torch_functions):
+    if policy is None or not (policy.casts_model or policy.patch_torch_functions):
         return kept
     for name, module in model.named_modules():
         mark = vars(module).get(forward.MARK)
