@@ -11,7 +11,9 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.tools.diagnostics import recent_maxima
 from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
+from ampcompat.tools.diagnostics.pass_record import PassRecord
 from ampcompat.tools.diagnostics.recent_maxima import WINDOW, passes_to_overflow
+from ampcompat.tools.diagnostics.tensor_stats import NamedScalars
 
 LIMIT = torch.finfo(precision.LOW).max
 
@@ -153,16 +155,27 @@ def test_numbers_in_random_order_are_seldom_growth():
     assert found / 20000 < 0.001
 
 
-def test_maxima_of_a_pass_take_the_largest_of_a_name_and_leave_out_inf():
-    from ampcompat.tools.diagnostics.pass_record import PassRecord
-    from ampcompat.tools.diagnostics.tensor_stats import NamedScalars
+def record_of(step, named):
+    """Return a ``PassRecord`` with these outputs, in float16."""
+    record = PassRecord(step, 0, torch.tensor(4.0), None, NamedScalars(()), NamedScalars(()), {})
+    return record._replace(outputs=NamedScalars(named), output_dtypes=[torch.float16] * len(named))
 
+
+def test_four_new_maxima_are_looked_at_though_explanations_read_them_before():
+    recent = recent_maxima.RecentMaxima()
+    found = []
+    for step in range(8):
+        found.append(recent.add(record_of(step, [("a", torch.tensor(1.0))])))
+        if step % 2:
+            recent.of_loss(0)  # as an explanation of a skipped step does
+    assert sum(found) == 1 and not any(found[:4])
+
+
+def test_maxima_of_a_pass_take_the_largest_of_a_name_and_leave_out_inf():
     recent = recent_maxima.RecentMaxima()
     named = [("a", torch.tensor(3.0)), ("b", torch.tensor(math.inf)), ("a", torch.tensor(2.0))]
     for step in range(3):
-        record = PassRecord(step, 0, torch.tensor(4.0), None, NamedScalars(()), NamedScalars(()), {})
-        record = record._replace(outputs=NamedScalars(named), output_dtypes=[torch.float16] * 3)
-        assert not recent.add(record)
+        assert not recent.add(record_of(step, named))
     assert [each.values for each in recent.of_loss(0)] == [{("outputs", "a"): 3.0}] * 3
     assert {each.scale for each in recent.of_loss(0)} == {4.0}
     assert [growth.values for growth in recent.growths(0, before=2, count=5)] == [(3.0, 3.0)]

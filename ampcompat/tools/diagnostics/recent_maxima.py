@@ -79,9 +79,10 @@ class RecentMaxima:
         self._arriving = {}  # loss_id -> [_Arriving, …], oldest first
         self._read = {}  # loss_id -> deque of Maxima, oldest first
         self._peaks = {}  # (loss_id, kind, name) -> the largest value of all passes
+        self._new = {}  # loss_id -> how many maxima have arrived since ``add`` returned True
 
     def add(self, record):
-        """Add a ``PassRecord``. Return whether there are new maxima to look at; the host does not wait for a GPU."""
+        """Add a ``PassRecord``. Return whether ``READ_EVERY`` new maxima have arrived; does not wait for a GPU."""
         loss_id = record.loss_id
         unread = self._unread.setdefault(loss_id, [])
         unread.append(record)
@@ -91,10 +92,12 @@ class RecentMaxima:
         arriving = self._arriving.setdefault(loss_id, [])
         if len(unread) >= READ_EVERY:
             arriving.append(_Arriving(self._unread.pop(loss_id)))
-        is_new = bool(arriving) and arriving[0].has_arrived()
         while arriving and (arriving[0].has_arrived() or len(arriving) > KEPT // READ_EVERY):
             self._take(loss_id, arriving.pop(0))
-        return is_new
+        is_enough = self._new.get(loss_id, 0) >= READ_EVERY
+        if is_enough:
+            self._new[loss_id] = 0
+        return is_enough
 
     def of_loss(self, loss_id):
         """Return the ``Maxima`` of the last passes of a loss, oldest first; waits for the device."""
@@ -106,6 +109,7 @@ class RecentMaxima:
         kept = self._read.setdefault(loss_id, deque(maxlen=KEPT))
         for maxima in arriving.maxima():
             kept.append(maxima)
+            self._new[loss_id] = self._new.get(loss_id, 0) + 1
             for key, value in maxima.values.items():
                 key = (loss_id,) + key
                 self._peaks[key] = max(value, self._peaks.get(key, 0.0))
@@ -149,6 +153,7 @@ class RecentMaxima:
         self._arriving.clear()
         self._read.clear()
         self._peaks.clear()
+        self._new.clear()
 
 
 def _can_be_read(record):
