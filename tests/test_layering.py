@@ -25,8 +25,8 @@ LAYERS = """
 """.split()
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
 OVERRIDES = {
-    "CastBackend": CastBackend.__abstractmethods__,
-    "PatchedBackend": CastBackend.__abstractmethods__,
+    "CastBackend": vars(CastBackend),
+    "OpTableBackend": vars(CastBackend),
 }
 #: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)

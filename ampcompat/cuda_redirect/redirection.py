@@ -8,7 +8,7 @@ from types import FunctionType
 
 import torch
 
-from ..engine.casting import compile, jit_script
+from ..engine.casting import compile, other_patches
 from ..support.patching import PatchStack
 from . import name_table
 from .after_import import ImportHook
@@ -45,7 +45,7 @@ class Redirection:
         _fill_torch_caches()
         try:
             self._apply(None, *[name for name in name_table.LAZY_MODULES if name in sys.modules])
-            jit_script.script_originals(self._originals, self._patches)
+            other_patches.script_originals(self._originals, self._patches)
             compile.patch_compile(self._patches)
         except BaseException:
             self.undo()

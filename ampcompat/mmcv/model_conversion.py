@@ -63,7 +63,7 @@ def patch_norm_fp32(module):
             norm.to(pair.high)
             if getattr(norm, forward.MARK, None) is None and _needs_conversion(norm, pair):
                 # The module is marked instead of getting a closure as its ``forward``, so that copies and pickles work.
-                conversion = forward.ForwardConversion(type(norm), pair.high, pair.low, None, norm_conversions.token)
+                conversion = forward.ForwardConversion(type(norm), pair.high, pair.low, token=norm_conversions.token)
                 forward.mark(norm, conversion, norm_conversions.patches)
     return module
 

@@ -13,7 +13,7 @@ import torch
 from .. import opt_levels
 from ..engine.patched_optimizers.record import record_of
 from ..engine.session import process_state
-from ..engine.session.initialize_arguments import checked_count, checked_list, is_module, is_optimizer, listed_layers
+from ..engine.session.initialize_arguments import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from ..support.torch_compat import fake_tensors
 from .memory import memory_table
@@ -173,7 +173,7 @@ def estimate(
         accumulate = checked_count("accumulate must be", accumulate)
         fake_tensors.require()
     session = process_state.current()
-    layers = listed_layers(keep_fp32)
+    layers = listed(keep_fp32)
     counted = nullcontext() if loss is None else counted_as(device)
     with session.cast_backend.paused() if session is not None else nullcontext(), counted:
         found = before_initialize(model, optimizer_class, policy, layers, sharding, ranks.world_size)

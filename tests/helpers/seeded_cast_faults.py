@@ -9,14 +9,14 @@ FAULTS_OF_CASTS = [
     # -- models --------------------------------------------------------------------------------------------------------
     Fault(
         "keep_batchnorm_fp32 ignored",
-        "Preparation._prepare_model",
+        "Preparation._cast_weights",
         "if policy.keep_batchnorm_fp32 else []",
         "if not policy else []",
         "specification/test_initialize.py",
     ),
     Fault(
         "keep_fp32 ignored",
-        "Preparation._prepare_model",
+        "Preparation._cast_weights",
         "self._cast.cast(modules, inner + norms)",
         "self._cast.cast(modules, norms)",
         "specification/test_kept_layers.py",

@@ -56,24 +56,22 @@ class ArgumentCaster:
     """Casts the arguments of one call: what the wrappers of one backend need from it.
 
     Args:
-        dtypes: the ``DtypePair``.
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
         thread: the thread-local object whose ``off`` says whether casts are off in this thread.
         paused: a function that returns a context manager with casts off.
         to_low: casts the floating tensors of a value to the low dtype; copies of weights are cached.
-        rounded: (tensor, ``half_emulation.EmulatedCall``) -> the tensor rounded to the low dtype, in the high one;
-            cached for a weight.
+        rounded_weight: weight -> the weight rounded to the low dtype, in the high one; cached.
     """
 
-    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded):
+    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded_weight):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.thread = thread
         self.paused = paused
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
-        self.rounded = rounded
+        self.rounded_weight = rounded_weight
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""

@@ -13,6 +13,7 @@ from ...errors import AmpError, AmpValueError
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ...support.tensor_lists import is_shard
 from ...support.torch_compat import cpu, fake_tensors, features, thread_context
+from .weight_cache import is_weight
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
@@ -78,7 +79,7 @@ def is_for(args):
         for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
             if isinstance(tensor, torch.Tensor):
                 first = tensor if first is None else first
-                if not is_plain(type(tensor)) and _has_own_arithmetic(tensor):
+                if type(tensor) not in _PLAIN and _has_own_arithmetic(tensor):
                     return False
     return first is not None and first.device.type == "cpu"
 
@@ -91,8 +92,10 @@ def is_plain(kind):
 def _has_own_arithmetic(tensor):
     """Return whether a tensor's class handles functions or operations itself. A DTensor's parts are plain tensors."""
     kind = type(tensor)
+    if is_plain(kind) or is_shard(tensor):
+        return False
     handlers = [getattr(getattr(kind, name, None), "__func__", getattr(kind, name, None)) for name in _HANDLERS]
-    return any(handler not in _DEFAULT_HANDLERS for handler in handlers) and not is_shard(tensor)
+    return any(handler not in _DEFAULT_HANDLERS for handler in handlers)
 
 
 def rounded(tensor, low, high):
@@ -137,19 +140,22 @@ class EmulatedCall:
     which is exact and takes half the memory.
 
     Args:
-        low, high: the dtypes.
+        rounded_weight: what ``rounded`` calls for a weight, or None.
     """
 
-    __slots__ = ("low", "high", "_keeps", "_sources")
+    __slots__ = ("low", "high", "_rounded_weight", "_keeps", "_sources")
 
-    def __init__(self, low, high):
+    def __init__(self, low, high, rounded_weight=None):
         self.low = low
         self.high = high
+        self._rounded_weight = rounded_weight
         self._keeps = _may_keep_low()
         self._sources = {}
 
     def rounded(self, tensor):
         """Return a tensor rounded to the low dtype, in the high one."""
+        if self._rounded_weight is not None and is_weight(tensor):
+            return self._rounded_weight(tensor)
         return self.widened(_cast(tensor, self.low))
 
     def widened(self, narrow):
@@ -170,7 +176,6 @@ class EmulatedCall:
         """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
 
         Args:
-            function: the function.
             args, kwargs: tensors may stand in tuples, lists and dicts.
             widen: floating tensor -> tensor of the high dtype.
         """

@@ -1,11 +1,10 @@
 """The backends that cast: wrappers around the functions of the op table, and in one of them torch's autocast beside.
 
 Wrappers work on any torch. As in Apex, they cast only what Python calls, not what C++ calls inside a function; autocast
-does that. Its own cache of weights is off, because it can return stale copies; ``weight_cache`` replaces it. A
-backend can be opened and undone many times; cached copies do not outlive one opening.
+does that. Its own cache of weights is off, because it can return stale copies; ``weight_cache`` replaces it. A backend
+can be opened and undone many times; cached copies do not outlive one opening.
 """
 
-import copy
 from contextlib import contextmanager, nullcontext
 from types import FunctionType
 
@@ -15,19 +14,8 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ...support.written_memory import WrittenMemory
 from ..op_table import expansion as op_rules
-from ..op_table.rows import TAKES_SPARSE
-from . import (
-    autocast_flags,
-    autograd,
-    compile,
-    data_loading,
-    half_emulation,
-    jit_script,
-    norms,
-    patch_targets,
-    rnn,
-    wrappers,
-)
+from ..op_table.rows import SPARSE, TAKES_SPARSE
+from . import autocast_flags, autograd, compile, half_emulation, other_patches, patch_targets, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend, do_nothing
 from .thread_state import InRegion, Paused, Switch, WithFlags
@@ -40,7 +28,6 @@ class OpTableBackend(CastBackend):
     """Casts by wrappers around the functions of the op table.
 
     Args:
-        dtypes: the ``DtypePair``.
         rows: the merged rows of ``op_table.expansion``; None means the table as it is written.
         allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
         messages: {name: message} for banned functions; None means the table's.
@@ -60,7 +47,6 @@ class OpTableBackend(CastBackend):
         self._switch = Switch(self._flags, low)
         self._switch.devices = CastDevices()
         self._paused = Paused(self._switch)
-        self._is_limited_to_regions = False
         thread = self._switch.local
         self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
         self._rounded_cache = WeightCache(
@@ -68,19 +54,17 @@ class OpTableBackend(CastBackend):
         )
         self._emulate = half_emulation.is_wanted(low)
         self._caster = ArgumentCaster(
-            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_of()
+            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast
         )
-        self._autocast_caster = copy.copy(self._caster)  # of the functions that autocast casts as the table does
-        self._autocast_caster.is_exempt = self._make_exemption(is_autocast=True)
 
-    def _make_exemption(self, is_autocast=False):
+    def _make_exemption(self):
         switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
 
         def is_off_traced():
             if flags is None:
                 return switch.is_off_somewhere
             # A compiler cannot follow thread-locals, and it guards on autocast's flags.
-            return is_autocast or not compile.is_autocast_enabled(flags.devices)
+            return not compile.is_autocast_enabled(flags.devices)
 
         def is_exempt(args, kwargs):
             if is_tracing():
@@ -118,44 +102,28 @@ class OpTableBackend(CastBackend):
 
         return to_low
 
-    def _rounded_of(self):
-        cached = self._rounded_cache.cast
-        return lambda tensor, call: cached(tensor) if is_weight(tensor) else call.rounded(tensor)
-
-    def open(self, patches, on_move=do_nothing):
+    def open(self, patches, on_move=do_nothing, is_regional=False):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
         ]
-        jit_script.script_originals(originals, patches)
-        rnn.accept_any_floating_input(self._caster, patches)
-        norms.compute_wide(self._caster, features.available_devices(), patches)
-        rnn.reread_functional(patches)
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
-        data_loading.pause_loading(self, patches)
-        self._cache.written.open(patches, on_move)
-        self._rounded_cache.written.open(patches)
+        other_patches.patch_all(self, self._caster, originals, patches)
+        for cache in (self._cache, self._rounded_cache):
+            cache.written.open(patches, on_move if cache is self._cache else None)
+            patches.defer(cache.forget_all)
         compile.patch_compile(patches, _one_of_each_code(originals))
-        _turn_off_fast_paths(patches)
-        patches.defer(self._cache.forget_all)
-        patches.defer(self._rounded_cache.forget_all)
         patches.defer(self._switch.turn_off)
-        if not self._is_limited_to_regions:
+        if not is_regional:
             self._switch.turn_on()
-
-    def _caster_for(self, row):
-        # What autocast of older torch casts has not been tested.
-        if self._flags is None or row.no_nested_casts or not autocast_flags.IS_BY_DEVICE:
-            return self._caster
-        return self._autocast_caster if all(device in row.native for device in self._flags.devices) else self._caster
 
     def _wrapper_of(self, row):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
-        caster, message = self._caster_for(row), self.messages.get(row.name)
+        caster, message = self._caster, self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
-        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == op_rules.SPARSE)
+        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
         return lambda function: wrappers.wrapped(
             function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse
         )
@@ -170,13 +138,16 @@ class OpTableBackend(CastBackend):
 
     def is_paused(self):
         """Return whether this thread pauses casts, other than in the ``forward`` of a model at another level."""
-        return self._switch.local.off and not self._switch.local.uncast
+        is_off = self._switch.is_off_somewhere if compile.is_tracing() else self._switch.local.off
+        return is_off and not self._switch.local.uncast
 
-    def entered(self):
+    def entered(self, dtypes=None):
         switch, local = self._switch, self._switch.local
+        # Read in any case, so that the compiler guards on it: it traces operators without calling our wrappers.
+        is_off = compile.is_tracing() and switch.is_off_somewhere
         if not compile.READS_THREADS and compile.is_tracing():
             has_flags = self._flags is None or compile.is_autocast_enabled(self._flags.devices)
-            return None if has_flags or switch.is_off_somewhere else WithFlags(switch)
+            return None if is_off or has_flags else WithFlags(switch)
         if local.uncast:
             return self.region()
         if self._flags is None or local.off or local.entered is switch.devices:
@@ -209,9 +180,6 @@ class OpTableBackend(CastBackend):
 
     def stop(self):
         self._switch.turn_off()
-
-    def limit_to_regions(self):
-        self._is_limited_to_regions = True
 
     def region(self):
         return InRegion(self._switch)
@@ -254,11 +222,3 @@ def _one_of_each_code(originals):
     """Return wrappers that took the places of ``originals``: one of those that share their code."""
     wrappers = [getattr(owner, name) for owner, name, _ in originals]
     return list({each.__code__: each for each in wrappers if isinstance(each, FunctionType)}.values())
-
-
-def _turn_off_fast_paths(patches):
-    """Keep nn.MultiheadAttention and similar layers from calling fused kernels without rows (torch >= 1.13 or so)."""
-    mha = getattr(torch.backends, "mha", None)
-    if mha is not None and mha.get_fastpath_enabled():
-        mha.set_fastpath_enabled(False)
-        patches.defer(mha.set_fastpath_enabled, True)

@@ -194,22 +194,6 @@ class Paused:
             switch.update_flags()
 
 
-class Unpaused:
-    """Context manager: this thread's pauses suspended."""
-
-    __slots__ = ("_switch", "_depth")
-
-    def __init__(self, switch):
-        self._switch = switch
-
-    def __enter__(self):
-        self._depth = self._switch.local.depth
-        self._switch.change_pauses(-self._depth)
-
-    def __exit__(self, *exc_info):
-        self._switch.change_pauses(self._depth)
-
-
 class WithFlags:
     """Context manager: autocast's flags set in this thread, if the switch has any."""
 
@@ -234,18 +218,19 @@ class WithFlags:
             switch.local.entered = self._entered
 
 
-class InRegion(Unpaused):
+class InRegion(WithFlags):
     """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
 
-    __slots__ = ("_was", "_with_flags")
+    __slots__ = ("_depth", "_was_inside")
 
     def __enter__(self):
+        switch = self._switch
+        self._depth = switch.local.depth
+        switch.change_pauses(-self._depth)
+        self._was_inside = switch.mark_inside(True)
         super().__enter__()
-        self._was = self._switch.mark_inside(True)
-        self._with_flags = WithFlags(self._switch)
-        self._with_flags.__enter__()
 
     def __exit__(self, *exc_info):
-        self._with_flags.__exit__(*exc_info)
-        self._switch.mark_inside(self._was)
         super().__exit__(*exc_info)
+        self._switch.mark_inside(self._was_inside)
+        self._switch.change_pauses(self._depth)

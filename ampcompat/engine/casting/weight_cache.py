@@ -49,8 +49,8 @@ def _belongs_to_its_user(weight):
 class _Entry:
     """What is known of one weight.
 
-    ``cached`` is None or (copy, (version, address, requires_grad) of the weight, grad mode, its thread).
-    It is only replaced as a whole, because other threads read it.
+    ``cached`` is None or (copy, (version, address, requires_grad) of the weight, grad mode, casting thread). It is only
+    replaced as a whole, because other threads read it.
     """
 
     __slots__ = ("address", "cached")
@@ -64,7 +64,6 @@ class WeightCache:
 
     Args:
         make: weight -> its copy.
-        written: a ``WrittenMemory`` for its weights.
         thread: a thread-local object whose ``token`` identifies the thread for which copies are made.
     """
 

@@ -19,8 +19,9 @@ _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 
-def _casting(function, is_exempt, cast):
+def _casting(function, caster, cast):
     """Cast every floating tensor by ``cast``."""
+    is_exempt = caster.is_exempt
 
     @functools.wraps(function)
     def with_casts(*args, **kwargs):
@@ -34,22 +35,10 @@ def _casting(function, is_exempt, cast):
     return with_casts
 
 
-def half(function, caster):
-    """Cast every floating tensor to the low dtype."""
-    return _casting(function, caster.is_exempt, caster.to_low)
-
-
-def in_float(function, caster):
-    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
-    return _casting(function, caster.is_exempt, caster.to_high)
-
-
 def half_emulated(function, caster, always=True):
-    """As ``half``, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
+    """Cast to the low dtype, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
 
     Args:
-        function: a product.
-        caster: the backend's ``ArgumentCaster``.
         always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
     """
     is_exempt, paused = caster.is_exempt, caster.paused
@@ -61,9 +50,9 @@ def half_emulated(function, caster, always=True):
         if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
             args, kwargs = map_arguments(caster.to_low, args, kwargs)
             return function(*args, **kwargs)
-        call = half_emulation.EmulatedCall(caster.low, caster.high)
+        call = half_emulation.EmulatedCall(caster.low, caster.high, caster.rounded_weight)
         with paused():
-            return call.computed(function, args, kwargs, lambda tensor: caster.rounded(tensor, call))
+            return call.computed(function, args, kwargs, call.rounded)
 
     return in_half
 
@@ -204,8 +193,8 @@ def float32_inside(function, caster):
 
 _WRAPPERS = {
     expansion.FLOAT32_INSIDE: float32_inside,
-    expansion.HALF: half,
-    expansion.FLOAT: in_float,
+    expansion.HALF: lambda function, caster: _casting(function, caster, caster.to_low),
+    expansion.FLOAT: lambda function, caster: _casting(function, caster, caster.to_high),
     expansion.PROMOTE: promoted,
     expansion.SEQUENCE: promoted,
     expansion.FLOAT_IN_PLACE: float_in_place,
@@ -217,9 +206,6 @@ def wrapped(function, rule, caster, has_no_nested_casts=False, message=None, emu
     """Return ``function`` in the wrapper of ``rule``.
 
     Args:
-        function: any callable.
-        rule: one of ``op_table.expansion.RULES``.
-        caster: the backend's ``ArgumentCaster``.
         has_no_nested_casts: what the function calls inside runs without casts.
         message: the error message of a banned function.
         emulate: it is a function of torch that is emulated on this CPU; a user's own function gets real half tensors.

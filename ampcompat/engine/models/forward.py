@@ -8,11 +8,13 @@ restored when the last of its marked instances is closed or garbage-collected.
 import functools
 import threading
 import weakref
+from contextlib import nullcontext
 
 import torch
 
 from ...support.nested import cast_floating
 from ..casting.compile import trace_layers
+from ..casting.half_emulation_mode import context_of
 
 MARK = "_amp_forward"
 
@@ -24,19 +26,20 @@ class ForwardConversion:
     """What to do around one model's ``forward``.
 
     Args:
-        owner: the model's class.
         input_dtype: floating tensors among the arguments are cast to this; None leaves them.
         output_dtype: floating tensors in the output are cast to this; None leaves them.
+        mode: the ``HalfMode`` in which ``forward`` runs, or None.
         context: a function that returns the context manager in which ``forward`` runs, or None for no context. It
             belongs to a session and is not pickled. None means never a context.
         token: the ``Token`` that all marks of one session share; closing it ends them. None makes one of its own: that
             of a copy whose inputs are cast outlives the session.
     """
 
-    def __init__(self, owner, input_dtype=None, output_dtype=None, context=None, token=None):
+    def __init__(self, owner, input_dtype=None, output_dtype=None, mode=None, context=None, token=None):
         self.owner = owner
         self.input_dtype = input_dtype
         self.output_dtype = output_dtype
+        self.mode = mode
         self.context = context
         self.token = Token() if token is None else token
         if not issubclass(owner, torch.jit.ScriptModule):  # its class has no ``forward``; ``mark`` sets one
@@ -47,21 +50,21 @@ class ForwardConversion:
         if self.input_dtype is not None:
             args = tuple([cast_floating(value, self.input_dtype) for value in args])
             kwargs = {name: cast_floating(value, self.input_dtype) for name, value in kwargs.items()}
-        context = None if self.context is None else self.context()
-        if context is None:
+        context, mode = None if self.context is None else self.context(), context_of(self.mode)
+        if context is None and mode is None:
             output = forward(model, *args, **kwargs)
         else:
-            with context:
+            with context or nullcontext(), mode or nullcontext():
                 output = forward(model, *args, **kwargs)
         return output if self.output_dtype is None else cast_floating(output, self.output_dtype)
 
     def __deepcopy__(self, memo):
         token = self.token if self.input_dtype is None else None  # its weights stay as they are cast
-        return ForwardConversion(self.owner, self.input_dtype, self.output_dtype, self.context, token)
+        return ForwardConversion(self.owner, self.input_dtype, self.output_dtype, self.mode, self.context, token)
 
     def __reduce__(self):
-        dtypes = (None, None) if self.token.closed else (self.input_dtype, self.output_dtype)
-        return ForwardConversion, (self.owner,) + dtypes
+        options = () if self.token.closed else (self.input_dtype, self.output_dtype, self.mode)
+        return ForwardConversion, (self.owner, *options)
 
 
 class Token:
