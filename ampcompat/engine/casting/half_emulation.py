@@ -69,11 +69,7 @@ def difference(low, emulates):
 
 
 def is_for(args):
-    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own.
-
-    Args:
-        args: the arguments; tensors may stand in tuples and lists.
-    """
+    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own."""
     first = None
     for arg in args:
         for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
@@ -100,6 +96,8 @@ def _has_own_arithmetic(tensor):
 
 def rounded(tensor, low, high):
     """Return a tensor with the values of ``low`` in the dtype ``high``; its gradient is rounded on the way back too."""
+    if tensor.layout is torch.strided:  # without the calls of ``_cast``, once for each weight in each iteration
+        return METHODS[high](METHODS[low](tensor))
     return _cast(_cast(tensor, low), high)
 
 
@@ -169,16 +167,11 @@ class EmulatedCall:
     def _recorded(self, narrow, wide):
         is_plain = wide.layout is torch.strided and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
-            self._sources[fake_tensors.address(wide)] = narrow.detach()
+            self._sources[_address(wide)] = narrow.detach()
         return wide
 
     def computed(self, function, args, kwargs, widen):
-        """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
-
-        Args:
-            args, kwargs: tensors may stand in tuples, lists and dicts.
-            widen: floating tensor -> tensor of the high dtype.
-        """
+        """Return ``function(*args, **kwargs)`` on the tensors that ``widen`` returns, rounded to the low dtype."""
 
         def widened(value):
             if isinstance(value, torch.Tensor):
@@ -199,6 +192,10 @@ class EmulatedCall:
             saved.sources = {}  # autograd keeps the hooks alive; they must not keep inputs alive that it did not save
             self._sources = {}
         return round_results(result, self.low)
+
+
+def _address(tensor):
+    return tensor.data_ptr() if type(tensor) in _PLAIN else fake_tensors.address(tensor)
 
 
 def _may_keep_low():
@@ -229,7 +226,7 @@ class _SavedInputs:
     def pack(self, tensor):
         """Return what to save: the form to restore (None: the tensor as it is) and the tensor that is saved."""
         has_memory = tensor.dtype is self.high and tensor.layout is torch.strided and tensor.numel()
-        source = self.sources.get(fake_tensors.address(tensor)) if has_memory else None
+        source = self.sources.get(_address(tensor)) if has_memory else None
         if source is None:
             return None, tensor if self.outer is None else self.outer[0](tensor)
         form = (tensor.size(), tensor.stride(), source._version)

@@ -27,14 +27,7 @@ _MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_fun
 
 
 def choose(dtypes, models):
-    """Return a ``HalfMode`` for the ``forward`` of models, or None where they do not need one.
-
-    Args:
-        models: whose weights were cast to the low dtype.
-
-    Returns:
-        None where the dtype is not emulated, or no weight is on the CPU, or this torch has no function modes.
-    """
+    """Return a ``HalfMode`` for the ``forward`` of half models; None as ``mode_for``, or if no weight is on the CPU."""
     is_on_cpu = any(param.device.type == "cpu" for model in models for param in model.parameters())
     return mode_for(dtypes) if is_on_cpu else None
 

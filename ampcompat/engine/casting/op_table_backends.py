@@ -5,6 +5,7 @@ does that. Its own cache of weights is off, because it can return stale copies; 
 can be opened and undone many times; cached copies do not outlive one opening.
 """
 
+import functools
 from contextlib import contextmanager, nullcontext
 from types import FunctionType
 
@@ -49,9 +50,8 @@ class OpTableBackend(CastBackend):
         self._paused = Paused(self._switch)
         thread = self._switch.local
         self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
-        self._rounded_cache = WeightCache(
-            lambda weight: half_emulation.rounded(weight, low, high), WrittenMemory(), thread
-        )
+        rounded = functools.partial(half_emulation.rounded, low=low, high=high)
+        self._rounded_cache = WeightCache(rounded, WrittenMemory(), thread)
         self._emulate = half_emulation.is_wanted(low)
         self._caster = ArgumentCaster(
             dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast

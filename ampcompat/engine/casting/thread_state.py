@@ -118,21 +118,16 @@ class Switch:
             mine["off"] = True
             self._pausing.append(None)
         elif before and not after:
-            _restore_state(mine)
+            if mine.get("inside"):
+                mine["off"] = False
+            else:
+                mine.pop("off", None)
             self._pausing.pop()
 
-    def mark_inside(self, inside):
-        """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
-        mine = vars(self.local)
-        was = mine.get("inside", False)
-        if inside is not was:
-            mine["inside"] = inside
-            _restore_state(mine)
-            if inside:
-                self._inside.append(None)
-            else:
-                self._inside.pop()
-        return was
+    def enter_region(self):
+        """Put this thread in a region, without pauses; return what ``exchange`` takes to leave it."""
+        own, flags = self.record()
+        return self.exchange((dict(own, off=False, inside=True, depth=0, pauses=[]), flags))
 
     def record(self):
         """Return a copy of this thread's record and its flags, for ``exchange``."""
@@ -153,14 +148,6 @@ class Switch:
         for threads, counts in ((self._pausing, mine.get("depth")), (self._inside, mine.get("inside"))):
             if counts:
                 change(threads)
-
-
-def _restore_state(mine):
-    """Make ``off`` what the region of a thread says, or outside a region that of the process."""
-    if mine.get("inside"):
-        mine["off"] = False
-    else:
-        mine.pop("off", None)
 
 
 class Paused:
@@ -221,16 +208,12 @@ class WithFlags:
 class InRegion(WithFlags):
     """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
 
-    __slots__ = ("_depth", "_was_inside")
+    __slots__ = ("_own",)
 
     def __enter__(self):
-        switch = self._switch
-        self._depth = switch.local.depth
-        switch.change_pauses(-self._depth)
-        self._was_inside = switch.mark_inside(True)
+        self._own = self._switch.enter_region()
         super().__enter__()
 
     def __exit__(self, *exc_info):
         super().__exit__(*exc_info)
-        self._switch.mark_inside(self._was_inside)
-        self._switch.change_pauses(self._depth)
+        self._switch.exchange(self._own)
