@@ -45,7 +45,8 @@ def check_model(model, allow_half):
             if tensor_lists.is_narrower(tensor, torch.float32):
                 raise AmpError(
                     f"Found {kind} {name} with dtype {tensor.dtype}, expected float32: you don't need to call .half() "
-                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level."
+                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level. For a model that is "
+                    "loaded in half, give allow_half_model=True."
                 )
 
 
