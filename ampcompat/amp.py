@@ -58,6 +58,7 @@ from .errors import hide_internal_frames
 from .support.patching import run_after
 from .tools.diagnostics.diagnosis import add_diagnosis
 from .tools.diagnostics.skip_limit import set_skip_limit
+from .tools.step_statistics.added_observers import add_observers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker has it; it is not imported when this runs
@@ -224,6 +225,7 @@ def _initialize(stated):
     session, disabled = process_state.current(), None
     if session is None or not session.enabled:
         session, disabled = new_session(), session
+        add_observers(session, **process_state.observed())
     request = make_request(stated, session.overrides, session.dtypes)
     try:
         if disabled is not None:

@@ -14,7 +14,7 @@ LAYERS = """
     errors opt_levels support.torch_compat support
     engine.op_table engine.casting engine.loss_scaling engine.master_weights engine.patched_optimizers engine.models
     engine.session engine.amp_names engine
-    tools.memory tools.diagnostics amp sessions
+    tools.memory tools.diagnostics tools.step_statistics amp sessions
     apex cuda_redirect mmcv
     tools.memory_on_fake_tensors tools.memory_report_and_estimate tools.forced_levels
     abtest.packed_numbers abtest.schema abtest.outcomes abtest.first_difference_data abtest.report_data

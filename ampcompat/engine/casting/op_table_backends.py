@@ -124,9 +124,14 @@ class OpTableBackend(CastBackend):
         caster, message = self._caster, self.messages.get(row.name)
         emulate = self._emulate and row.source is not None
         takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
-        return lambda function: wrappers.wrapped(
-            function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse
-        )
+
+        def make(function):
+            wrapper = wrappers.wrapped(function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse)
+            for observed in wrappers.around:
+                wrapper = observed(row, wrapper)
+            return wrapper
+
+        return make
 
     def active(self):
         return self._switch.is_on()

@@ -15,6 +15,9 @@ from . import half_emulation
 from .argument_casts import cast_to, widest
 from .compile import MARK, is_compiling, is_tracing
 
+#: Functions (row, wrapper) -> function that are put around each wrapper that is made while they are here: observers.
+around = []
+
 _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 

@@ -106,6 +106,8 @@ def has_dispatch_modes():
         from torch.utils._python_dispatch import TorchDispatchMode
 
         class Mode(TorchDispatchMode):
+            _should_skip_dynamo = classmethod(lambda cls: False)  # or the first operation imports torch's compiler: 2 s
+
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 return function(*args, **(kwargs or {}))
 

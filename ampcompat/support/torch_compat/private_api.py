@@ -102,6 +102,8 @@ _SCALERS = _rows("a GradScaler", "_per_optimizer_states", "trainers read found_i
 _MODES = (
     _rows("torch.overrides", "_get_current_function_mode_stack", "checkpoints in HalfMode", NO_MODES, "2.13.0")
     + _rows("torch._C", "_push_on_torch_function_stack", "tells that function modes can be entered", NO_MODES, "2.13.0")
+    + _rows("torch._C", "_pop_torch_function_stack", "run --op-stats", "run --op-stats fails", "2.13.0")
+    + _rows("torch", "_GLOBAL_DEVICE_CONTEXT", "the same", "after set_default_device it fails", "2.13.0")
     + _rows("torch.utils._python_dispatch", "TorchDispatchMode", "lists allocations", "no such list", "1.12.1")
     + _rows(
         "torch.utils._python_dispatch",

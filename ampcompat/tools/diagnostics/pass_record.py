@@ -8,7 +8,7 @@ import torch
 from ...support.torch_compat.thread_context import world_size
 from .activation_hooks import INPUT
 from .skip_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts, module_of
-from .tensor_stats import NamedScalars, named_maxima, nonfinite_kind
+from .tensor_stats import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 
 
 class PassRecord(NamedTuple):
@@ -37,7 +37,7 @@ def read_record(record, policy, models, good_passes, skipped):
         skipped: whether the step was skipped.
     """
     computes_in_half = bool(policy.patch_torch_functions) or policy.casts_model
-    low = policy.dtypes.low if computes_in_half else policy.dtypes.high
+    low = low_dtype(policy)
     outputs = record.outputs.read()
     output = _first_nonfinite(outputs, record.max_before["outputs"], record.output_dtypes)
     is_input = output is not None and output.name.startswith(INPUT)

@@ -46,6 +46,7 @@ class OverflowFacts(NamedTuple):
     param_gradient: Optional[NonFinite] = None
     output_gradient: Optional[NonFinite] = None  # at a module's output
     last_finite: Optional[str] = None  # the module at whose output the gradient was finite just before
+    led_up: Sequence = ()  # ``recent_maxima.Growth`` of what may have led up to it, that of the cause first
     missing_outputs: str = ""  # why no module's output was recorded
     world_size: int = 1
 

@@ -84,7 +84,7 @@ def _advice_on_input(facts, value):
 
 
 def _advice_on_output(facts, value):
-    keep = _keep_fp32(facts, value.name)
+    keep = keep_fp32(facts, value.name)
     if value.kind == "nan":
         underflow = " In {} an eps under 6e-8 is 0{}.".format(value.dtype, ", so" + keep if keep else "")
         advice = "check {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.{}"
@@ -244,7 +244,7 @@ def _not_found(facts):
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def _keep_fp32(facts, name):
+def keep_fp32(facts, name):
     """Return the argument that keeps a module in float32, or "" where none does."""
     module = name.partition(" of ")[0]
     if not facts.computes_in_half or module == LOSS:
@@ -257,7 +257,7 @@ def _wider_range(facts, name):
     """Return the options with a wider range than float16, as the beginning of a list."""
     if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
-    keep = _keep_fp32(facts, name)
+    keep = keep_fp32(facts, name)
     return "use O4 or O5 (bfloat16 needs no loss scale){}, or ".format("," + keep if keep else "")
 
 

@@ -8,8 +8,8 @@ import torch
 from ... import opt_levels
 from ...engine.op_table.rows import HALF
 from ...engine.session import process_state
+from ...support.module_stack import OpPlace
 from .level_dtypes import LevelDtypes, table
-from .op_calls import OpPlace
 from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin
 from .rounding_noise import StepNoise, noisy
 

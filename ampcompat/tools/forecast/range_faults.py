@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from ...engine.op_table.rows import HALF
+from ...support.module_stack import OpPlace
 from .level_dtypes import StepDtypes
-from .op_calls import OpPlace
 
 #: The first number that float16 rounds to inf, and its largest finite one; the exponent under which it rounds to 0.
 TO_INF, LARGEST, TO_ZERO = 65520.0, 65504.0, -25

@@ -7,16 +7,11 @@ import torch
 
 from ...support.nested import tensors_in
 from ...support.patching import PatchStack
-from ...support.torch_compat import features
+from ...support.torch_compat.thread_context import DispatchMode
 from .storages import StorageTable, allocated, storages_in
 
-if features.has_dispatch_modes():
-    from torch.utils._python_dispatch import TorchDispatchMode as _Mode
-else:
-    _Mode = object
 
-
-class AllocationTracker(_Mode):
+class AllocationTracker(DispatchMode):
     """A context manager that records the storages made inside it, and calls back when their bytes exceed ``limit``.
 
     What a kernel allocates and frees before it returns is not seen; only the allocator knows of it. Storages that are

@@ -1,7 +1,6 @@
 """Measure the second step of a script, and then end the script."""
 
-from ...support.observer import Observer
-from ..memory.meter import MemoryMeter
+from ..memory.memory_observer import SamplingObserver
 from ..memory_on_fake_tensors.fake_step import choose_foreach
 
 #: A step ends with the optimizer whose first step comes last; optimizers that have not stepped by then are left out.
@@ -12,7 +11,7 @@ class StepMeasured(BaseException):
     """Ends a script from within. Not an ``Exception``, so that scripts that catch those end too."""
 
 
-class StepRecorder(Observer):
+class StepRecorder(SamplingObserver):
     """Measures from the end of a first step, in which every optimizer has stepped, to the end of the second.
 
     Args:
@@ -24,10 +23,10 @@ class StepRecorder(Observer):
     """
 
     def __init__(self, counted_as):
+        super().__init__()
         self.usage = None
         self.level = self.policy = None
         self._counted_as = counted_as
-        self._meter = MemoryMeter()
         self._optimizers = []
         self._stepped = set()  # ids of optimizers
         self._steps = 0
@@ -36,27 +35,15 @@ class StepRecorder(Observer):
     def initialized(self, session, models, optimizers):
         """Count these models and optimizers."""
         self.level, self.policy = session.policy.opt_level, session.policy
-        self._meter.track(models, optimizers)
+        super().initialized(session, models, optimizers)
         self._optimizers += list(optimizers)
         if self._counted_as == "cuda":
             for optimizer in optimizers:
                 choose_foreach(optimizer)
 
-    def before_backward(self, backward):
-        """Sample: all activations exist."""
-        self._meter.sample()
-
-    def after_backward(self, backward):
-        """Sample: all gradients exist."""
-        self._meter.sample()
-
-    def before_step(self, record):
-        """Sample: gradients and masters exist."""
-        self._meter.before_step()
-
     def after_step(self, record):
         """Sample: optimizer state exists. Start measuring, or end the script, if this was the end of a step."""
-        self._meter.after_step()
+        super().after_step(record)
         self._steps += 1
         self._stepped.add(id(record.optimizer))
         if self._meter.is_measuring:
