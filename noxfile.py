@@ -118,7 +118,7 @@ def define_client_leg(leg, folder, python):
         session.run("python", "-c", VERSIONS)
         # Its tests skip where a client cannot be imported, and then a leg that says "skipped" has tested nothing.
         env = {"PYTHONPATH": str(ROOT), "AMPCOMPAT_CLIENT": leg}
-        session.run("python", "-m", "pytest", f"tests/clients/{folder}", *session.posargs, env=env)
+        session.run(*TESTS, f"tests/clients/{folder}", *session.posargs, env=env)
 
     run.__doc__ = f"Packages as they are: tests/clients/{folder}."
     nox.session(run, name=leg, python=python, tags=["ci"])
