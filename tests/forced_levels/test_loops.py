@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import sharding
 from torch import nn
+from torch.nn import functional
 
 import ampcompat
 from ampcompat import amp
@@ -382,3 +383,77 @@ def test_an_optimizer_around_another_one(level):
         return weights(model)
 
     assert_equal(both(level, run))
+
+
+class Layer(nn.Linear):
+    """A layer that scripts call by its method, as in the forward-forward algorithm."""
+
+    def forward(self, inputs):
+        return functional.linear(inputs, self.weight, self.bias).relu()
+
+
+def test_a_layer_whose_forward_method_is_called_directly(level):
+    def run(hand):
+        layer = Layer(4, 6)
+        optimizer = sgd(layer)
+        if hand is not None:
+            amp.initialize(layer, optimizer, opt_level=hand, verbosity=0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with block(hand, layer.forward(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        return weights(layer)
+
+    assert_equal(both(level, run))
+    assert not hasattr(Layer.forward, "__wrapped__")
+
+
+class Autoencoder(nn.Module):
+    """A model with a method that scripts call besides ``forward``."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, inputs):
+        return self.decode(self.encoder(inputs))
+
+    def decode(self, code):
+        return self.decoder(code).sigmoid()
+
+
+def test_another_method_of_a_prepared_model_takes_float32_inputs_and_returns_float32(level):
+    with forced(level):
+        model = Autoencoder()
+        optimizer = sgd(model)
+        (model(torch.ones(2, 4)).sum() * SMALL).backward()
+        optimizer.step()
+        for each in (model, copy.deepcopy(model)):
+            decoded = each.decode(torch.ones(3, 2))
+            wide = (
+                copy.deepcopy(each).float().decode(torch.ones(3, 2)) if level in ("O0", "O2", "O3", "O5") else decoded
+            )
+            assert decoded.dtype is (torch.float32 if level not in HALF_OUTPUTS else HALF_OUTPUTS[level])
+            assert torch.allclose(decoded.float(), wide.float(), atol=1e-2)
+
+
+#: The dtypes of what functions return at levels that cast them.
+HALF_OUTPUTS = {"O1": torch.float16, "O4": torch.bfloat16}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("scripted_at", ["O0", "O1"])  # TorchScript keeps the half dtype of its first calls
+def test_a_model_that_is_scripted_after_its_optimizer_is_made(scripted_at):
+    def run(hand):
+        layer = Layer(4, 6)
+        optimizer = sgd(layer)
+        scripted = torch.jit.script(layer)
+        if hand is not None:
+            amp.initialize(scripted, optimizer, opt_level=hand, verbosity=0)
+        with block(hand, scripted(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        return weights(scripted)
+
+    assert_equal(both(scripted_at, run))

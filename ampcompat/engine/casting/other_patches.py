@@ -46,11 +46,12 @@ def script_originals(originals, patches):
     script = torch.jit.script
 
     @functools.wraps(script)
-    def script_with_originals(*args, **kwargs):
+    def script_with_originals(obj, optimize=None, _frames_up=0, *args, **kwargs):
         with PatchStack() as restored:
             for owner, name, entry in originals:
                 restored.set(owner, name, entry)
-            return script(*args, **kwargs)
+            # The globals of a scripted class are those of the caller, one frame further up from here.
+            return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
     patches.set(torch.jit, "script", script_with_originals)
 

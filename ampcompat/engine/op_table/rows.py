@@ -29,6 +29,7 @@ BANNED_MESSAGE = (
     "does not prevent that. Compute the loss from the logits instead: drop the sigmoid and use "
     "torch.nn.functional.binary_cross_entropy_with_logits (torch.nn.BCEWithLogitsLoss). If the sigmoid must stay, call "
     "amp.register_float_function(torch, 'sigmoid') before amp.initialize; the loss then gets float32 inputs. "
+    "At O2 and O5 it gets them anyway, where the model returns the probabilities. "
     "allow_banned=True casts the inputs and runs the function as it is."
 )
 

@@ -4,6 +4,7 @@
 
     forced_level    prepares models by ``amp.initialize`` when they are first called in training
     models          which modules hold an optimizer's params; wrapped models
+    layers          layers that the script calls outside of a model's ``forward``
     backward        backward passes act as within ``amp.scale_loss``
     graph           which tensors a backward pass reaches
     autocast        the script's own ``torch.autocast`` regions

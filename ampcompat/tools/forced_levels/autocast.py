@@ -67,6 +67,10 @@ class AutocastRegions:
 
         return watched
 
+    def is_float32(self):
+        """Return whether this thread is in a region that computes in float32."""
+        return any(isinstance(each, _Float32) for each in self._stack())
+
     def _stack(self):
         """Return the contexts of the regions that this thread is in, innermost last; None for one of torch's own."""
         return self._local.__dict__.setdefault("stack", [])
@@ -78,8 +82,7 @@ class AutocastRegions:
             return contextlib.nullcontext()
         is_in_forward = _is_in_forward()
         if casts:
-            is_paused = any(isinstance(each, _Float32) for each in self._stack())
-            return session.process_casts.region() if is_paused else contextlib.nullcontext()
+            return session.process_casts.region() if self.is_float32() else contextlib.nullcontext()
         if not (self._has_cast or is_in_forward):
             return contextlib.nullcontext()
         return _Float32(session, is_in_forward and session.policy.casts_model)
