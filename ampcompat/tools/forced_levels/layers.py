@@ -32,7 +32,7 @@ class LayerConversion(forward.ForwardConversion):
         self._is_paused = is_paused
 
     def run(self, forward, model, args, kwargs):
-        """Call ``forward(model, *args, **kwargs)``, with conversions if the input is float32 and the weights are half."""
+        """Call ``forward(model, *args, **kwargs)``, converted if the input is float32 and the weights are half."""
         dtype = _weight_dtype(model) if _is_float32(args) else None
         if dtype not in _HALF or (self._is_paused is not None and self._is_paused()):
             return forward(model, *args, **kwargs)
