@@ -166,7 +166,6 @@ def public_definitions(tree):
 def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
     allowed = {
         "support/patching.py",
-        "engine/models/forward.py",  # a class's forward stays as long as its marked instances, not as long as a session
         "engine/casting/wrappers.py",  # marks the wrapper that it has just made
         "engine/amp_names/state_view.py",  # a view: what is set on it goes to process_state
     }

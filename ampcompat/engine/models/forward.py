@@ -13,6 +13,7 @@ from contextlib import nullcontext
 import torch
 
 from ...support.nested import cast_floating
+from ...support.patching import PatchStack
 from ..casting.compile import trace_layers
 from ..casting.half_emulation_mode import context_of
 
@@ -126,13 +127,11 @@ def _patched_forward(owner):
     """Return the patched ``forward`` of a class; patch the class if it is not patched yet."""
     forward = vars(owner).get("forward")
     if not hasattr(forward, "amp_marks"):
-        inherited = "forward" not in vars(owner)
         forward = _casting_forward(owner, owner.forward)
-        forward.amp_marks = weakref.WeakSet()
-        forward.amp_inherited = inherited
-        owner.forward = forward
+        forward.amp_marks, forward.amp_patches = weakref.WeakSet(), PatchStack()
+        forward.amp_patches.set(owner, "forward", forward)
         # Found at once on instances that are not marked; nn.Module.__getattr__ fails slowly.
-        setattr(owner, MARK, None)
+        forward.amp_patches.set(owner, MARK, None)
     return forward
 
 
@@ -148,13 +147,8 @@ def _unpatch_class(conversion):
 def _restore_class_if_unused(owner):
     with _LOCK:
         forward = vars(owner).get("forward")
-        if getattr(forward, "amp_marks", None) != weakref.WeakSet():
-            return
-        if forward.amp_inherited:
-            del owner.forward
-        else:
-            owner.forward = forward.__wrapped__
-        delattr(owner, MARK)
+        if getattr(forward, "amp_marks", None) == weakref.WeakSet():
+            forward.amp_patches.undo()
 
 
 def _casting_forward(owner, original):

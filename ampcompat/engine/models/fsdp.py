@@ -112,13 +112,13 @@ class ShardedModels:
     """
 
     def __init__(self):
-        self.unchecked = []  # (weak reference, ``Configuration``) of models for ``check_new``
+        self.unchecked = weakref.WeakKeyDictionary()  # model -> its ``Configuration``: for ``check_new``
         self._modules = WeakList()
         self._kept_for = WeakList()  # records of the optimizers of passes that were not reduced
 
     def add(self, model, configuration):
         """Add a model of ``initialize`` and its ``Configuration``."""
-        self.unchecked.append((weakref.ref(model), configuration))
+        self.unchecked[model] = configuration
 
     def check_new(self, records):
         """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``.
@@ -126,14 +126,12 @@ class ShardedModels:
         Raises:
             AmpError: ``fully_shard`` has sharded half weights.
         """
-        for reference, configuration in self.unchecked:
-            model = reference()
-            if model is not None:
-                _check_shards(model, configuration.policy)
-                for _, module, _ in _sharded(model):
-                    self._modules.add(module)
-                _check_optimizers(model, [record.optimizer for record in records], configuration.notices)
-        self.unchecked = []
+        for model, configuration in list(self.unchecked.items()):
+            _check_shards(model, configuration.policy)
+            for _, module, _ in _sharded(model):
+                self._modules.add(module)
+            _check_optimizers(model, [record.optimizer for record in records], configuration.notices)
+        self.unchecked.clear()
 
     def keep_gradients(self, records):
         """Return whether torch keeps gradients of the pass of these records that ends now."""
