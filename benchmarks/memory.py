@@ -29,6 +29,8 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.support import tensor_lists
 
+#: Optimizers whose step torch compiles, which nothing can watch: "step" is what is held after it.
+COMPILED = ("AdamW8bit",)
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16
 
@@ -48,7 +50,15 @@ class Tower(torch.nn.Module):
 
 def live_bytes():
     """Return the bytes of all storages that live tensors hold, each counted once."""
-    return sum({storage._cdata: storage.nbytes() for storage in live_storages()}.values())
+    return sum({storage._cdata: storage.nbytes() for storage in live_storages() if has_memory(storage)}.values())
+
+
+def has_memory(storage):
+    """Return whether a storage has memory: that of a tensor which consists of others, as quantized state does, has none."""
+    try:
+        return storage.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def live_storages():
@@ -85,6 +95,8 @@ class HighWater(TorchDispatchMode):
         return result
 
     def _see(self, storage):
+        if not has_memory(storage):
+            return
         self.known[storage._cdata] = torch.multiprocessing.reductions.StorageWeakRef(storage), storage.nbytes()
 
     def _now(self):
@@ -122,7 +134,7 @@ def one_step(model, optimizer, x, watched=False):
     found["backward"] = watched and live_bytes()
     found["unscale"] = most_during(lambda: context.__exit__(None, None, None), watched)
     found["gradients"] = watched and live_bytes()
-    found["step"] = most_during(optimizer.step, watched)
+    found["step"] = most_during(optimizer.step, watched and type(optimizer).__name__ not in COMPILED) or live_bytes()
     optimizer.zero_grad()
     found["after"] = watched and live_bytes()
     return found
@@ -138,11 +150,20 @@ def most_during(function, watched):
     return water.most
 
 
+def adamw_8bit(params):
+    """Return torchao's AdamW with 8-bit moments."""
+    from torchao.optim import AdamW8bit
+
+    return AdamW8bit(params)
+
+
 OPTIMIZERS = {
     "adam": lambda params: torch.optim.Adam(params, foreach=False),
     "adam-foreach": lambda params: torch.optim.Adam(params, foreach=True),
     "fused-adam": lambda params: torch.optim.Adam(params, fused=True),
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, foreach=False),
+    "adamw-8bit": adamw_8bit,
+    "muon": lambda params: torch.optim.Muon([param for param in params if param.dim() == 2]),  # matrices alone
 }
 
 
