@@ -32,7 +32,7 @@ def test_the_commands_for_a_script_that_trains(tmp_path, capsys):
     path = tmp_path / "train.py"
     assert main(["check", str(path)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Nothing of Apex is used here; 1 script on which opt levels can be forced.\n")
+    assert out.startswith("Nothing of Apex is used here. Scripts that train without it: 1.\n")
     assert f"  {path}: O0, O1, O2, O3, O4, O5\n" in out
     for command in (
         f"run --opt-level O5 {path} ARGS",
@@ -99,3 +99,9 @@ def test_scripts_with_amp_have_levels_already(tmp_path, capsys, code):
 def test_evaluation_alone_is_no_training(tmp_path, capsys):
     report = check(tmp_path, capsys, train=HEAD + "if __name__ == '__main__':\n    model(batch)\n")
     assert report["forced"] == [] and report["verdict"] == "Nothing of Apex is used here."
+
+
+def test_a_file_that_is_nested_too_deeply_does_not_stop_the_report(tmp_path, capsys):
+    nested = "if x == 0:\n    pass\n" + "".join(f"elif x == {each}:\n    pass\n" for each in range(3000))
+    report = check(tmp_path, capsys, train=HEAD + SGD + LOOP, deep=nested + "loss.backward()\n")
+    assert [each["path"].rpartition("/")[2] for each in report["forced"]] == ["train.py"]

@@ -219,6 +219,11 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
         (("torch.optim.SGD(model.parameters()", "torch.optim.SGD(mlp().parameters()"), r"train.py:1\d: no model that"),
         (("model(inputs)", "forward_pass(inputs)"), r"train.py:1\d: no model that this script calls is seen"),
         (("optimizer = ", "model = nn.DataParallel(model)\noptimizer = "), r"train.py:1\d: the model is wrapped"),
+        (("model = mlp()", "model = nn.DataParallel(mlp()).cuda()"), r"train.py:1\d: the model is wrapped"),
+        (("loss.backward()  # of one batch", "(lambda: loss.backward())()"), r"train.py:2\d: this backward pass"),
+        (("optimizer = ", "class Own:\n    optimizer = torch.optim.Adam(model.parameters())\noptimizer = "),
+         r"train.py:1\d: this optimizer is made neither"),
+        (("torch.manual_seed(0)\n", "x = f(); y = g(); loss.backward(x)\n"), "train.py:5: this backward pass"),
         (("optimizer.step()", "take_step()"), r"train.py:2\d: no step of an optimizer is seen"),
         (("result =", "model.half()\nresult ="), r"train.py:\d+: model: a model is cast to half.*remove the cast"),
         (("import torch", "import torch\nfrom transformers import Trainer\nTrainer(1)"),
@@ -255,6 +260,19 @@ def test_a_script_that_cannot_be_rewritten_with_certainty_gets_one_sentence(chan
 def test_what_of_torch_amp_cannot_be_removed_is_refused_with_its_line(change, message):
     with pytest.raises(AmpError, match=rf"train.py:\d+: .*{message}"):
         write_level((HEAD + SCALER).replace(*change), "O5", "train.py")
+
+
+def test_a_model_that_another_one_calls_is_refused_because_a_forced_level_prepares_the_outer_one():
+    outer = """
+class WithLoss(nn.Module):
+    def forward(self, inputs):
+        return model(inputs)
+
+whole = WithLoss()
+"""
+    source = (HEAD + PLAIN).replace("model(inputs)", "whole(inputs)").replace("optimizer =", outer + "optimizer =")
+    with pytest.raises(AmpError, match=r"train.py:\d+: no model that this script calls is seen"):
+        write_level(source, "O5", "train.py")
 
 
 def test_the_scalers_state_becomes_that_of_amp():

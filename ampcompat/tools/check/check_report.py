@@ -47,8 +47,8 @@ class CheckReport:
         if not self.files:
             return "No file to check: no Python file, notebook, requirements, set-up file or shell script is there."
         if not self.uses_apex:
-            scripts = "; {} below.".format(_count(len(self.forced), "script")) if self.forced else "."
-            return "Nothing of Apex is used here" + scripts.replace("below", "on which opt levels can be forced")
+            scripts = f" Scripts that train without it: {len(self.forced)}." if self.forced else ""
+            return "Nothing of Apex is used here." + scripts
         errors, warnings = len(self.of(ERROR)), len(self.of(WARNING))
         if errors:
             return "Does not run unchanged: {} to correct.".format(_count(errors, "place"))

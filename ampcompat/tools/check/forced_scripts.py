@@ -55,8 +55,8 @@ def find_forced_scripts(project, imports):
     if has_amp or project.imports_ampcompat:
         return [], []
     sources = {path: project.source(path) for path in project.training[:_MOST]}
-    trainings = {path: LoopsWithoutApex(source) for path, source in sources.items() if source is not None}
-    trainings = {path: each for path, each in trainings.items() if each.trains}
+    loops = {path: _loops(source) for path, source in sources.items() if source is not None}
+    trainings = {path: each for path, each in loops.items() if each is not None and each.trains}
     scripts, findings = [], []
     for path in sorted(set(trainings).union(project.mains[:_MOST])) if trainings else ():
         sources[path] = source = sources.get(path) or project.source(path)
@@ -67,6 +67,14 @@ def find_forced_scripts(project, imports):
             scripts.append(_forced(path, reached, project, imports))
             findings += [limit.found for each in reached for limit in each.limits]
     return scripts, findings
+
+
+def _loops(source):
+    """Return the ``LoopsWithoutApex`` of a ``Source``; None of thousands of `elif`, as of a file that has none."""
+    try:
+        return LoopsWithoutApex(source)
+    except RecursionError:
+        return None
 
 
 def _reached(path, project, imports, sources):

@@ -11,17 +11,17 @@ from .rule_table import finding
 
 #: Written out, as in ``cli.run``: ``check`` needs no torch.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
-#: Full names of classes that train by themselves -> their backward pass, which scripts may call; None: they do not.
-TRAINERS = {
-    "transformers.Trainer": None,
-    "transformers.Seq2SeqTrainer": None,
-    "lightning.Trainer": None,
-    "lightning.pytorch.Trainer": None,
-    "pytorch_lightning.Trainer": None,
-    "accelerate.Accelerator": "backward",
-    "lightning.Fabric": "backward",
-    "lightning.fabric.Fabric": "backward",
-}
+#: Full names of classes that have the backward pass themselves.
+TRAINERS = (
+    "transformers.Trainer",
+    "transformers.Seq2SeqTrainer",
+    "lightning.Trainer",
+    "lightning.pytorch.Trainer",
+    "pytorch_lightning.Trainer",
+    "accelerate.Accelerator",
+    "lightning.Fabric",
+    "lightning.fabric.Fabric",
+)
 #: Functions of torch.func and functorch that compute gradients of params.
 _FUNCTIONAL = ("grad", "grad_and_value", "make_functional", "make_functional_with_buffers")
 _GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "register_full_backward_hook")

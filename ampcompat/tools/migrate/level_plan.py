@@ -13,6 +13,7 @@ from ..check.uses import uses
 from .torch_amp_use import TorchAmpUse
 from .trained_models import PARALLEL, TrainedModels
 
+_NO_STATEMENT = "this backward pass is no statement `loss.backward()` of one loss, in a function or at the top level."
 _BLOCKS = ("body", "orelse", "finalbody")
 
 
@@ -23,6 +24,7 @@ class LevelPlan:
         text: the source, with one statement per line.
         level: such as "O5".
         path: for messages.
+        old_lines: line of the source -> line of the script as it is written, for messages.
 
     Attributes:
         amp: the name of ``amp`` in the new script.
@@ -37,13 +39,13 @@ class LevelPlan:
         AmpError: the script cannot be rewritten with certainty; the message names the line.
     """
 
-    def __init__(self, text, level, path):
-        self._path = path
+    def __init__(self, text, level, path, old_lines):
+        self._path, self._old_lines = path, old_lines
         self._source = source = Source(path, text.encode("utf-8"), PYTHON)
         self._loops = loops = LoopsWithoutApex(source)
         self._check_script(source, text, level)
         self._models = TrainedModels(source.nodes, loops.names)
-        self.torch_amp = TorchAmpUse(source.nodes, loops.names, self._models, path)
+        self.torch_amp = TorchAmpUse(source.nodes, loops.names, self._models, self._refuse)
         used = {each for node in source.nodes for each in _bound_names(node)}
         self.amp = "amp" if "amp" not in used else "ampcompat_amp"
         self.scaled = "scaled_loss" if "scaled_loss" not in used else "amp_scaled_loss"
@@ -55,9 +57,12 @@ class LevelPlan:
         self.before, self.after = self._place(scope)
         self._stepping = {name: self._models.aliases(name) for name in self.optimizers}
         self.backward = dict(self._backward_passes())
+        for call in loops.backward_calls:
+            if call.lineno not in self.backward:  # in a lambda, or in a statement that is not looked into
+                self._refuse(call.lineno, _NO_STATEMENT)
 
     def _refuse(self, line, text):
-        raise AmpError(f"{self._path}:{line}: {text}" if line else f"{self._path} {text}")
+        raise AmpError(f"{self._path}:{self._old_lines[line]}: {text}" if line else f"{self._path} {text}")
 
     def _check_script(self, source, text, level):
         loops = self._loops
@@ -75,13 +80,9 @@ class LevelPlan:
             if level in limit.levels:
                 self._refuse(limit.found.place.line, limit.found.message)
         for node in source.nodes:
-            if (
-                isinstance(node, ast.Call)
-                and last_name(node.func) == "backward"
-                and node.args
-                and not is_backward(node)
-            ):
-                self._refuse(node.lineno, "this backward pass is no statement `loss.backward()` of one loss.")
+            is_named_so = isinstance(node, ast.Call) and last_name(node.func) == "backward"
+            if is_named_so and node.args and not is_backward(node):
+                self._refuse(node.lineno, _NO_STATEMENT)
         if not loops.backward_calls:
             self._refuse(0, "has no loss.backward(); give the file with the training loop, or use run --opt-level.")
         if not loops.optimizers:
@@ -111,6 +112,11 @@ class LevelPlan:
         """Return the steps of the function or module in which all optimizers are made."""
         statements = {made.statement: made for made in self._loops.optimizers}
         found = [steps for _, steps in self._scopes if any(step.node in statements for step in steps)]
+        if sum(step.node in statements for steps in found for step in steps) < len(statements):
+            self._refuse(
+                min(each.lineno for each in statements),
+                "this optimizer is made neither in a function nor at the top level.",
+            )
         if len(found) != 1:
             first, second = (next(step for step in steps if step.node in statements) for steps in found[:2])
             self._refuse(
@@ -138,8 +144,7 @@ class LevelPlan:
         made = [each.statement for each in self._loops.optimizers]
         known = {alias for name in self.models for alias in self._models.aliases(name)}
         for step in steps:
-            calls = [call for call in step.calls() if self._models.wraps(call, known, PARALLEL)]
-            if calls and step.node.lineno < made[-1].lineno and not isinstance(step.node, (ast.If, ast.For, ast.With)):
+            if step.node.lineno < made[-1].lineno and self._makes_parallel(step.node, known):
                 self._refuse(
                     step.node.lineno,
                     "the model is wrapped before its optimizer is made, and amp.initialize must come between; make the "
@@ -153,6 +158,16 @@ class LevelPlan:
                 is_definition = isinstance(block[at - 1], (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
                 return (block[at].lineno, None) if is_definition else (None, block[at - 1].lineno)
         return None, block[-1].lineno
+
+    def _makes_parallel(self, statement, known):
+        """Return whether a statement assigns a data-parallel wrapper to a model, or of one."""
+        if not isinstance(statement, ast.Assign):
+            return False
+        calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
+        names = known & set(map(dotted, statement.targets))
+        return any(self._loops.names.of(call.func) in PARALLEL for call in calls) and (
+            bool(names) or any(self._models.wraps(call, known, PARALLEL) for call in calls)
+        )
 
     def _scope_node(self, steps):
         return next(node for node, each in self._scopes if each is steps)
@@ -190,7 +205,7 @@ class LevelPlan:
                     continue
                 call = getattr(step.node, "value", None)
                 if not isinstance(step.node, ast.Expr) or not is_backward(call) or _has_gradient(call):
-                    self._refuse(step.node.lineno, "this backward pass is no statement `loss.backward()` of one loss.")
+                    self._refuse(step.node.lineno, _NO_STATEMENT)
                 names = closures.get(getattr(scope, "name", None)) or self._stepped_after(steps, at)
                 if not names:
                     self._refuse(

@@ -36,14 +36,14 @@ def write_level(source, level, path="script.py"):
     except cst.ParserSyntaxError as error:
         raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
     split = module.visit(OneStatementPerLine()).code
-    plan = LevelPlan(split, level, path)
+    was = old_lines(source, split)
+    plan = LevelPlan(split, level, path, was)
     writer = _LevelWriter(plan, level)
     new = MetadataWrapper(cst.parse_module(split)).visit(writer)
     if not writer.has_initialized:
         raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
     new = new.visit(_UnusedNames(_names_in(split) - _names_in(new.code)))
     new = new.with_changes(body=_with_import(list(new.body), plan.amp))
-    was = old_lines(source, split)
     notes = [(was[line], note) for line, note in writer.notes]
     if level in ("O1", "O2") and "torch.save" in source and not plan.torch_amp.states:
         notes.append((0, _LOSS_SCALE))

@@ -2,7 +2,6 @@
 
 import ast
 
-from ...errors import AmpError
 from ..check.bindings import dotted, last_name
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
@@ -22,7 +21,7 @@ class TorchAmpUse:
         nodes: the nodes of its syntax tree.
         names: its ``FullNames``.
         models: its ``TrainedModels``.
-        path: for messages.
+        refuse: raises an error, given a line and the message.
 
     Attributes:
         removed: lines of statements that go.
@@ -38,15 +37,15 @@ class TorchAmpUse:
         AmpError: something cannot be removed without changing what the script computes.
     """
 
-    def __init__(self, nodes, names, models, path):
-        self._nodes, self._names, self._models, self._path = nodes, names, models, path
+    def __init__(self, nodes, names, models, refuse):
+        self._nodes, self._names, self._models, self._refuse_line = nodes, names, models, refuse
         self.removed, self.unwrapped, self.undecorated = set(), {}, set()
         self.steps, self.losses, self.states, self.options, self.scalers = {}, {}, set(), [], set()
         self._find_scalers()
         self._find_regions()
 
     def _refuse(self, node, text):
-        raise AmpError(f"{self._path}:{node.lineno}: {text}")
+        self._refuse_line(node.lineno, text)
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
 

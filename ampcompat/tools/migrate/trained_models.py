@@ -24,7 +24,10 @@ class TrainedModels:
 
     def __init__(self, nodes, names):
         self._nodes, self._names = nodes, names
-        self._calls = [node for node in nodes if isinstance(node, ast.Call)]
+        # What a forward method calls is a part of the model whose forward it is.
+        methods = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "forward"]
+        inner = {id(each) for method in methods for each in ast.walk(method)}
+        self._calls = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in inner]
         names = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         self._variables = {node.id for node in names} | {node.arg for node in nodes if isinstance(node, ast.arg)}
         self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
