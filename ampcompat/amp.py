@@ -225,8 +225,9 @@ def _initialize(stated):
     session, disabled = process_state.current(), None
     if session is None or not session.enabled:
         session, disabled = new_session(), session
-        add_observers(session, **process_state.observed())
     request = make_request(stated, session.overrides, session.dtypes)
+    is_new = session is not process_state.current()
+    end_observing = add_observers(session, **process_state.observed()) if is_new else None
     try:
         if disabled is not None:
             disabled.hand_over(session)
@@ -240,6 +241,8 @@ def _initialize(stated):
     except BaseException as error:
         if session.is_initialized() and session is not process_state.current():  # nothing else can close it
             run_after(error, session.close)
+        elif end_observing is not None:
+            end_observing()
         raise
     process_state.enter(session)
 

@@ -17,15 +17,12 @@ from ..errors import AmpError
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .progress import make_progress
-from .run import script_command
+from .run import UNCOMPILED, script_command
 
 FAILED = 1
 
 #: Optimizer steps that are observed without ``--steps``.
 STEPS = 50
-
-#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
-UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
 WATCH = "ampcompat.tools.forecast.recorded_forecast"

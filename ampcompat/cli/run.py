@@ -22,6 +22,8 @@ from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
+#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
+UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
@@ -37,6 +39,8 @@ def run(arguments):
     _check_statistics(parser, options)
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
+    if options.op_stats or options.op_stats_file:
+        os.environ.update(dict.fromkeys(UNCOMPILED, "1"))
     device_option.apply_option(parser, options.device)
     if options.opt_level is not None:
         os.environ.update(forced_levels.environment())
@@ -53,7 +57,7 @@ def _parser():
         "level too. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
-    _add_observing_options(parser)
+    add_observing_options(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
@@ -83,7 +87,7 @@ def add_training_options(parser):
     device_option.add_option(parser)
 
 
-def _add_observing_options(parser):
+def add_observing_options(parser):
     """Add the options that print or write more about a run."""
     parser.add_argument(
         "--op-stats",

@@ -33,6 +33,10 @@ def _ignore(*args):
     pass
 
 
+#: Whether torch.compile traces the calling code, also the hooks of all modules: then they do nothing.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+
+
 class ModuleStack:
     """Hooks of all modules that follow which one runs (torch 2.0).
 
@@ -109,6 +113,8 @@ class ModuleStack:
         return self._stack[-2][1] if len(self._stack) > 1 else OUTSIDE
 
     def _enter(self, module, args):
+        if _is_compiling():
+            return
         if not self._stack:
             self.is_training = torch.is_grad_enabled()
         if module not in self._places and not self._stack and any(True for _ in module.parameters()):
@@ -120,6 +126,8 @@ class ModuleStack:
         self._on_change()
 
     def _leave(self, module, args, output):
+        if _is_compiling():
+            return
         while self._stack and self._stack.pop()[0] is not module:
             pass  # a forward that raised
         self.is_training = self.is_training and bool(self._stack)

@@ -1,6 +1,7 @@
 """``run --op-stats``: calls by function and dtype against what a hand-written loop computes, and the reason of each."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch.nn import functional as F
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.cli.run import UNCOMPILED
 from ampcompat.engine.casting import half_emulation, wrappers
 from ampcompat.support.torch_compat import features, thread_context
+from ampcompat.tools.forced_levels import forced_level
 from ampcompat.tools.step_statistics.function_names import WrittenNames, readable
 
 if not features.has_function_modes():
@@ -160,8 +163,10 @@ def test_nothing_of_it_stays_and_blocks_of_other_modes_may_end_meanwhile(tmp_pat
 
 SCRIPT = """
 import torch
+from apex import amp
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = amp.initialize(model, optimizer, verbosity=0)
 for step in range(2):
     optimizer.zero_grad()
     model(torch.ones(3, 4)).float().pow(2).mean().backward()
@@ -169,15 +174,13 @@ for step in range(2):
 """
 
 
-def test_a_script_without_apex_gets_the_table_at_its_end(tmp_path, monkeypatch, capsys):
+def test_run_prints_the_table_when_the_script_ends(tmp_path, monkeypatch, capsys):
     path = tmp_path / "script.py"
-    path.write_text(
-        SCRIPT.replace(
-            "for step",
-            "from apex import amp\nmodel, optimizer = amp.initialize(model, optimizer, verbosity=0)\nfor step",
-        )
-    )
+    path.write_text(SCRIPT)
+    for name in UNCOMPILED:
+        monkeypatch.setenv(name, "0")  # which the end of the test undoes
     run_in_process(monkeypatch, "--op-stats", path)
+    assert [os.environ[name] for name in UNCOMPILED] == ["1"] * len(UNCOMPILED)
     ampcompat.reset()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ampcompat: calls of torch's functions in 2 optimizer steps at O1, cast backend ")
@@ -188,7 +191,8 @@ def test_a_script_without_apex_gets_the_table_at_its_end(tmp_path, monkeypatch, 
 
 def test_names_are_those_that_users_write():
     functions = [torch.matmul, F.conv2d, F.linear, torch.Tensor.mul, torch.Tensor.add_, torch.Tensor.__rsub__, F.relu]
-    written = ["torch.matmul", "F.conv2d", "F.linear", "a * b", "a += b", "a - b", "F.relu"]
+    functions += [torch.Tensor.neg, torch.Tensor.abs]
+    written = ["torch.matmul", "F.conv2d", "F.linear", "a * b", "a += b", "a - b", "F.relu", "-a", "Tensor.abs"]
     assert [WrittenNames().name_of(each) for each in functions] == written
     assert readable("torch._VF.lstm") == "torch.lstm" and readable("torch.Tensor.exp_") == "Tensor.exp_"
 
@@ -196,3 +200,38 @@ def test_names_are_those_that_users_write():
 def test_a_file_in_a_folder_that_does_not_exist_is_one_line(capsys, monkeypatch, tmp_path):
     told = error_line(capsys, monkeypatch, "run", "--op-stats-file", tmp_path / "none" / "f.json", __file__)
     assert "the folder does not exist or is not writable" in told
+
+
+def test_a_model_that_amp_does_not_know_is_outside_and_a_second_initialize_follows(tmp_path):
+    path = tmp_path / "calls.json"
+    with ampcompat.session("O2", op_stats_file=str(path), verbosity=0):
+        amp.initialize(torch.nn.Linear(2, 2))
+        torch.nn.Linear(2, 2)(torch.ones(1, 2))
+        model = amp.initialize(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2))
+    lines = [each for each in json.loads(path.read_text())["calls"] if each["function"] == "F.linear"]
+    assert {(each["dtype"], each["calls"], each["reason"].partition(":")[0]) for each in lines} == {
+        ("float32", 1, "outside of the models, where O2 casts nothing"),
+        ("float16", 1, "O2"),
+    }
+
+
+def test_nothing_is_counted_after_an_initialize_that_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPCOMPAT_OP_STATS", "1")
+    with pytest.raises(RuntimeError):
+        amp.initialize(Net().half(), opt_level="O1")
+    assert wrappers.around == [] and thread_context.function_modes() == [] and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("level", ("O1", "O2"))
+def test_a_script_without_amp_is_counted_at_a_forced_level(level, tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_OP_STATS_FILE", str(tmp_path / "calls.json"))
+    with forced_level.forced(level):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).float().pow(2).mean().backward()
+            optimizer.step()
+    calls = table(json.loads((tmp_path / "calls.json").read_text()))
+    assert calls["F.linear"][:2] == ("float16", 2 * STEPS) and calls["F.relu"][:2] == ("float16", STEPS)

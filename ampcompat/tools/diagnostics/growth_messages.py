@@ -39,9 +39,8 @@ def led_up(growths, facts):
     grown = [each for each in growths if each.factor >= GROWN and each.kind in kinds and each not in own]
     told = list(own)
     for each in sorted(grown, key=lambda each: -each.factor):
-        if len(told) < MOST and all(
-            each.values != other.values for other in told
-        ):  # a container returns what a child did
+        is_new = all(each.values != other.values for other in told)  # a container returns what a child did
+        if len(told) < MOST and is_new:
             told.append(each)
     return tuple(told)
 
@@ -73,9 +72,9 @@ def _values(growth):
     told = ", ".join(_short(value) for value in growth.values[-PASSES:])
     if growth.factor < GROWN:
         return told
-    return (
-        told + " (from 0)" if math.isinf(growth.factor) else f"{told} ({_times(growth)} in {len(growth.values)} passes)"
-    )
+    if math.isinf(growth.factor):
+        return told + " (from 0)"
+    return f"{told} ({_times(growth)} in {len(growth.values)} passes)"
 
 
 def _times(growth):

@@ -13,7 +13,7 @@ from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
 from .tensor_stats import low_dtype
 
-#: Passes whose maxima are read together: one wait for the device in so many passes.
+#: Passes whose maxima are read together: one copy to the host in so many passes.
 READ_EVERY = 4
 
 #: Passes that are kept for each loss.
@@ -21,7 +21,6 @@ KEPT = 16
 
 #: What is recorded: of ``PassRecord``.
 KINDS = ("outputs", "output_gradients", "param_gradients")
-
 
 #: The passes over which growth is judged, the passes ahead for which it is foreseen, and how near to the largest
 #: number of the dtype, in powers of two, a value has to be.
@@ -86,7 +85,7 @@ class RecentMaxima:
         loss_id = record.loss_id
         unread = self._unread.setdefault(loss_id, [])
         unread.append(record)
-        if _is_on_cuda(record) and is_capturing_cuda_graph():
+        if not _can_be_read(record):
             del unread[:-KEPT]
             return False
         arriving = self._arriving.setdefault(loss_id, [])
@@ -152,8 +151,12 @@ class RecentMaxima:
         self._peaks.clear()
 
 
-def _is_on_cuda(record):
-    return any([vector.is_cuda for _, _, vector in _vectors(record)])
+def _can_be_read(record):
+    """Return whether the numbers of a record can be read now: they are not fake, and no CUDA graph is captured."""
+    vectors = [vector for _, _, vector in _vectors(record)]
+    if any([fake_tensors.is_fake_type(type(vector)) for vector in vectors]):
+        return False
+    return not (any([vector.is_cuda for vector in vectors]) and is_capturing_cuda_graph())
 
 
 def _growths(passes):
@@ -186,7 +189,7 @@ class _Arriving:
             self._vectors[key] = self._sent(torch.cat(vectors))
 
     def _sent(self, vector):
-        if vector.device.type != "cuda" or fake_tensors.is_fake_type(type(vector)):
+        if vector.device.type != "cuda":
             return vector
         copy = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
         copy.copy_(vector, non_blocking=True)
@@ -196,9 +199,7 @@ class _Arriving:
         return copy
 
     def has_arrived(self):
-        """Return whether ``maxima`` would not wait for a GPU; False for fake tensors, which have no numbers."""
-        if any([fake_tensors.is_fake_type(type(vector)) for vector in self._vectors.values()]):
-            return False
+        """Return whether ``maxima`` would not wait for a GPU."""
         return all([event.query() for event in self._events])
 
     def maxima(self):

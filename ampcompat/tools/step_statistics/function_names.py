@@ -29,6 +29,7 @@ _METHODS_OF_OPERATORS = {
     for end in ("", "_")
     if name not in ("floordiv", "mod")
 }
+_METHODS_OF_OPERATORS["torch.Tensor.neg"] = "neg"
 
 
 def readable(name):
@@ -39,7 +40,7 @@ def readable(name):
         for plain, form in ((bare, "a {} b"), (bare[1:], "a {} b" if bare[:1] == "r" else "a {}= b")):
             if plain in _OPERATORS:
                 return form.format(_OPERATORS[plain])
-        return {"neg": "-a", "abs": "abs(a)", "invert": "~a", "getitem": "a[i]", "setitem": "a[i] = b"}.get(bare, last)
+        return {"neg": "-a", "invert": "~a", "setitem": "a[i] = b"}.get(bare, last)
     for prefix, short in _SHORT:
         if name.startswith(prefix):
             return short + name[len(prefix) :]
@@ -51,10 +52,14 @@ class WrittenNames:
 
     def __init__(self):
         self._found = {}
-        for owner_name, owner in _OWNERS:
-            for name, function in list(vars(owner).items()) if owner is not None else ():
-                if callable(function) and not isinstance(function, type):
-                    self._found.setdefault(compile.original(function), f"{owner_name}.{name}")
+        named = [
+            (f"{owner_name}.{name}", function)
+            for owner_name, owner in _OWNERS
+            for name, function in (list(vars(owner).items()) if owner is not None else ())
+            if callable(function) and not isinstance(function, type)
+        ]
+        for name, function in sorted(named, key=lambda each: each[0].endswith("__")):  # other names first
+            self._found.setdefault(compile.original(function), name)
 
     def name_of(self, function):
         """Return the name of one of torch's functions; that of one that is found nowhere is its own."""

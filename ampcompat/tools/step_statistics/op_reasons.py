@@ -20,6 +20,10 @@ RULES = {
 }
 _FROM_APEX = "apex"
 
+#: Calls with inputs of several dtypes; the columns of the table, in their order.
+MIXED = "mixed"
+DTYPES = ("float16", "bfloat16", "float32", "float64", MIXED)
+
 NOT_IN_TABLE = "not in the op table: the dtype of its inputs"
 CASTS_ARE_OFF = "casts are off here: amp.disable_casts, or autocast that is disabled"
 _WIDTHS = (80, 120)  # of the table, at least and at most
@@ -93,8 +97,7 @@ def table(calls, steps, level, backend):
     head = f"ampcompat: calls of torch's functions in {steps} optimizer step{'' if steps == 1 else 's'}{where}"
     if not calls:
         return head + ": none was counted."
-    names = ("float16", "bfloat16", "float32", "float64", "mixed")
-    dtypes = [name for name in names if any(line.dtype == name for line in calls)]
+    dtypes = [name for name in DTYPES if any(line.dtype == name for line in calls)]
     rows = _rows(calls)
     width = max([len("function")] + [len(name) for name, _, _ in rows])
     columns = "".join(f"{name:>10}" for name in dtypes)
@@ -128,7 +131,7 @@ def _footer(calls):
     low = sorted({line.dtype for line in calls if line.emulated})
     if low:
         told[0] += f" On this CPU {' and '.join(low)} products are computed in float32, inputs and results rounded."
-    if any(line.dtype == "mixed" for line in calls):
+    if any(line.dtype == MIXED for line in calls):
         told.append("Mixed: inputs of several dtypes, such as a half input and float32 weights.")
     told.append("Not counted: casts, views, backward passes, scale_loss blocks and steps of optimizers.")
     return told

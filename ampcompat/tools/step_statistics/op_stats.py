@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import weakref
 from typing import NamedTuple, Optional
 
@@ -19,10 +20,6 @@ from .op_counter import OpCounter
 
 OLD_TORCH = "Calls are counted (--op-stats) with torch 2.0 or newer, which has function modes; this is {}."
 
-#: The columns of the table, in this order; ``MIXED`` are calls with inputs of several dtypes.
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-MIXED = "mixed"
-
 
 class Place(NamedTuple):
     """What the place of a call decides about its dtype.
@@ -37,7 +34,7 @@ class Place(NamedTuple):
 
 
 class CountedCalls(NamedTuple):
-    """One line of the table. ``dtype``: a name of ``DTYPES`` or ``MIXED``; ``rule``: of the op table, or None."""
+    """One line of the table. ``dtype``: one of ``op_reasons.DTYPES``; ``rule``: of the op table, or None."""
 
     function: str
     dtype: str
@@ -67,12 +64,13 @@ class OpStats(Observer):
         self._session = lambda: None
         self._places = {}  # OpPlace -> Place
         self._kept = {}  # the number of a model -> names of its layers in ``keep_fp32``
+        self._process = None
         self._steps = weakref.WeakKeyDictionary()  # record -> count
         self.steps = 0
 
     def start(self, session):
         """Begin to count. Call it before the session's first ``initialize``."""
-        self._session = weakref.ref(session)
+        self._session, self._process = weakref.ref(session), os.getpid()
         self._modules.start()
         self._counter.start()
         atexit.register(self.finish)
@@ -109,15 +107,20 @@ class OpStats(Observer):
         """Print the table."""
         self.finish()
 
-    def finish(self):
-        """Stop to count; print the table and write the file, once."""
+    def cancel(self):
+        """Stop to count; return the session, or None if counting has ended before."""
         session, self._session = self._session(), lambda: None
-        if session is None:
-            return
         atexit.unregister(self.finish)
         self._counter.stop()
         self._modules.stop()
-        if not is_first_rank():
+        return session
+
+    def finish(self):
+        """Stop to count; print the table and write the file, once."""
+        if self._process != os.getpid():  # forked: it is the parent's
+            return
+        session = self.cancel()
+        if session is None or not is_first_rank():
             return
         calls = self.calls(session)
         if self._prints:
@@ -136,7 +139,7 @@ class OpStats(Observer):
         for kind, count in self._counter.counts.items():
             name = names.name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
             dtype = kind.low or (kind.dtypes[0] if len(kind.dtypes) == 1 else None)
-            dtype = MIXED if dtype is None else str(dtype).replace("torch.", "")
+            dtype = op_reasons.MIXED if dtype is None else str(dtype).replace("torch.", "")
             rule = None if kind.row is None else kind.row.rule
             key = (name, dtype, kind.low is not None, rule, op_reasons.reason(kind, session))
             found[key] = found.get(key, 0) + count
@@ -172,7 +175,7 @@ class OpStats(Observer):
 def _kept_layers(model, policy):
     """Return the names of the modules that ``keep_fp32`` keeps in float32; "" is the model."""
     kept = []
-    if not (policy.casts_model or policy.patch_torch_functions):
+    if policy is None or not (policy.casts_model or policy.patch_torch_functions):
         return kept
     for name, module in model.named_modules():
         mark = vars(module).get(forward.MARK)
