@@ -2,12 +2,12 @@
 
     python benchmarks/forced_scripts.py FOLDER [--only NAME ...] [--python PYTHON] [--keep FOLDER] [--list apex]
 
-``forced_scripts.md`` lists where each script of FOLDER comes from. Each is run unchanged and by ``python -m ampcompat run
---opt-level LEVEL``, with small random data and few steps (``script_data/``); its code is not changed. Scripts written for
-CUDA run with ``--device cpu``. A cell has the exit code if it is not 0, and whether the level was in force at the end;
-then the largest difference between the losses and those of the script unchanged (the mean of the last quarter, relative
-to that of the unchanged one, or to the standard deviation of its losses if that is larger). O0 says ``equal`` where all
-losses and final weights are equal bit for bit, as must be for a float32 script.
+``forced_scripts.md`` lists where each script of FOLDER comes from. Each is run unchanged and by ``python -m ampcompat
+run --opt-level LEVEL``, with small random data and few steps (``script_data/``); its code is not changed. Scripts
+written for CUDA run with ``--device cpu``. A cell has the exit code if it is not 0, and whether the level was in force
+at the end; then the difference between the losses and those of the script unchanged (the mean of the last quarter,
+relative to that of the unchanged one, or to the standard deviation of its losses if that is larger). O0 says ``equal``
+where all losses and final weights are equal bit for bit, as must be for a float32 script that repeats itself.
 
 ``--list apex`` runs scripts that use Apex, which ``apex_scripts.md`` lists, at their own level. A row has the number of
 backward passes, and the means of the first and of the last quarter of the losses.
@@ -131,7 +131,7 @@ def environment(script, record, options):
         "SCRIPT_STEPS": str(script.steps),
         "SCRIPT_SMALL": script.small,
     }
-    own.update(SCRIPT_USES_APEX="1" if script.level else "")
+    own.update(SCRIPT_USES_APEX="1" if script.level else "", SCRIPT_LACKS=script.lacks)
     own.update(SCRIPT_IMAGES=str(script.images), PYTHONPATH=os.pathsep.join(filter(None, path)))
     return dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0", PYTHONUNBUFFERED="1", **own)
 

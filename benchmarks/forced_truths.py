@@ -2,10 +2,10 @@
 
     python benchmarks/forced_truths.py [--seeds 3] [--first-seed 0]
 
-Each run is a small training in plain float32, compared with itself at a forced level, as ``python -m ampcompat ab`` does
-it, with two seeds of the script unchanged. A row is a kind of training at a level: what was planted, and how often the
-level was accepted, rejected or not judged. The exit code is 1 with a wrong acceptance, or with more than 5 % wrong
-rejections of healthy trainings. ``--seeds 12`` makes 240 reports.
+Each run is a small training in plain float32, compared with itself at a forced level, as ``python -m ampcompat ab``
+does it, with two seeds of the script unchanged. A row is a kind of training at a level: what was planted, and how often
+the level was accepted, rejected or not judged. The exit code is 1 with a wrong acceptance, or with more than 5 % wrong
+rejections of healthy trainings. ``--seeds 10`` makes 210 reports.
 """
 
 import argparse

@@ -53,25 +53,6 @@ model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
 data = [{"inputs": torch.randn(8), "targets": torch.tensor(index % 3)} for index in range(256)]
 Engine(model, optimizer, "cuda", fp16=True).train(torch.utils.data.DataLoader(data, batch_size=16))
 """
-FLAIR = """
-import torch, flair
-from flair.data import Corpus, Sentence
-from flair.datasets import FlairDatapointDataset
-from flair.embeddings import WordEmbeddings, DocumentRNNEmbeddings, CharacterEmbeddings
-from flair.models import SequenceTagger
-from flair.trainers import ModelTrainer
-def sentence(index):
-    made = Sentence(" ".join("abcdefgh"[(index + step) % 8] * 3 for step in range(5)))
-    for token in made:
-        token.add_label("pos", "AB"[token.text[0] in "aceg"])
-    return made
-parts = [FlairDatapointDataset([sentence(index) for index in range(count)]) for count in (64, 8, 8)]
-corpus = Corpus(*parts)
-tagger = SequenceTagger(hidden_size=16, embeddings=CharacterEmbeddings(), tag_type="pos", use_crf=False,
-                        tag_dictionary=corpus.make_label_dictionary("pos"))
-ModelTrainer(tagger, corpus).train("out", learning_rate=0.1, mini_batch_size=8, max_epochs=2, use_amp=True,
-                                   amp_opt_level="O1", num_workers=0)
-"""
 JOEY = """
 name: "reverse"
 data:
@@ -81,16 +62,20 @@ data:
     dataset_type: "plain"
     src: {lang: "src", lowercase: False, level: "word", max_length: 30, voc_limit: 100, voc_min_freq: 1}
     trg: {lang: "trg", lowercase: False, level: "word", max_length: 30, voc_limit: 100, voc_min_freq: 1}
-testing: {beam_size: 1, alpha: 1.0}
+testing: {beam_size: 1, alpha: 1.0, batch_size: 16, batch_type: "sentence"}
 training:
     random_seed: 42
     optimizer: "adam"
     learning_rate: 0.001
+    scheduling: "noam"
+    learning_rate_factor: 1
+    learning_rate_warmup: 10
     batch_size: 16
     batch_type: "sentence"
     eval_batch_size: 16
+    eval_batch_type: "sentence"
     epochs: 1
-    validation_freq: 1000
+    validation_freq: 4
     logging_freq: 4
     model_dir: "model"
     overwrite: True
@@ -99,11 +84,32 @@ training:
     num_workers: 0
     fp16: True
 model:
-    initializer: "xavier_uniform"
+    initializer: "xavier"
     encoder: {type: "transformer", num_layers: 1, num_heads: 2, embeddings: {embedding_dim: 16}, hidden_size: 16,
               ff_size: 32}
     decoder: {type: "transformer", num_layers: 1, num_heads: 2, embeddings: {embedding_dim: 16}, hidden_size: 16,
               ff_size: 32}
+"""
+
+CATALYST = """
+import torch
+from catalyst import dl
+data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randint(3, (256,)))
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+dl.SupervisedRunner().train(
+    model=model, criterion=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.Adam(model.parameters(), lr=0.02),
+    loaders={"train": torch.utils.data.DataLoader(data, batch_size=16)}, num_epochs=2, logdir="log",
+    fp16={"apex": True, "opt_level": "O1"})
+"""
+NEMO = """
+import nemo
+factory = nemo.core.NeuralModuleFactory(placement=nemo.core.DeviceType.GPU, log_dir="log",
+                                        optimization_level=nemo.core.Optimization.mxprO1)
+data = nemo.tutorials.RealFunctionDataLayer(n=1000, batch_size=32)
+inputs, targets = data()
+loss = nemo.tutorials.MSELoss()(predictions=nemo.tutorials.TaylorNet(dim=4)(x=inputs), target=targets)
+shown = nemo.core.SimpleLossLoggerCallback(tensors=[loss], print_func=lambda values: print(values[0].item()))
+factory.train([loss], callbacks=[shown], optimization_params={"num_epochs": 2, "lr": 0.0003}, optimizer="sgd")
 """
 
 LIGHTNING = "pytorch_lightning-1.6.5"
@@ -160,15 +166,6 @@ SCRIPTS = [
         level="O1",
     ),
     Script(
-        "flair_tagger",
-        "flair-0.12.2",
-        "train.py",
-        "sequence tagging",
-        written_for_cuda=True,
-        setup=("module('train.py', FLAIR)",),
-        level="O1",
-    ),
-    Script(
         "joeynmt",
         "joeynmt-2.0.0",
         "-m joeynmt train config.yaml",
@@ -178,42 +175,26 @@ SCRIPTS = [
         level="O1",
     ),
     Script(
-        "lightning_gan",
-        LIGHTNING,
-        "pl_examples/domain_templates/generative_adversarial_net.py",
-        "GAN, Lightning 1.6",
-        LIGHTNING_OPTIONS + "--amp_level O2 --batch_size 32 --num_workers 0",
-        written_for_cuda=True,
-        level="O2",
-    ),
-    Script(
         "lightning_ppo",
         LIGHTNING,
-        "pl_examples/domain_templates/reinforce_learn_ppo.py",
+        "-m pl_examples.domain_templates.reinforce_learn_ppo",
         "reinforcement learning, Lightning 1.6",
         LIGHTNING_OPTIONS + "--amp_level O1 --env CartPole-v0 --batch_size 32",
         written_for_cuda=True,
         level="O1",
-    ),
-    Script(
-        "lightning_dqn",
-        LIGHTNING,
-        "pl_examples/domain_templates/reinforce_learn_Qnet.py",
-        "reinforcement learning, Lightning 1.6",
-        LIGHTNING_OPTIONS + "--amp_level O2 --env CartPole-v0 --batch_size 16 --warm_start_steps 64",
-        written_for_cuda=True,
-        level="O2",
+        lacks="wandb",
     ),
     Script(
         "lightning_autoencoder",
         LIGHTNING,
-        "pl_examples/basic_examples/autoencoder.py",
+        "-m pl_examples.basic_examples.autoencoder",
         "autoencoder, Lightning 1.6",
-        LIGHTNING_OPTIONS + "--amp_level O2 --batch_size 1000",
+        LIGHTNING_OPTIONS + "--amp_level O1 --batch_size 1000",
         written_for_cuda=True,
         images=60000,
         steps=8,
-        level="O2",
+        level="O1",
+        lacks="wandb",
     ),
     Script(
         "sockeye",
@@ -227,5 +208,23 @@ SCRIPTS = [
         written_for_cuda=True,
         setup=("text('train.src', 12, 120)", "text('train.trg', 12, 120)"),
         level="O2",
+    ),
+    Script(
+        "catalyst_runner",
+        "catalyst-20.12",
+        "train.py",
+        "classifier, callbacks",
+        written_for_cuda=True,
+        setup=("module('train.py', CATALYST)",),
+        level="O1",
+    ),
+    Script(
+        "nemo_taylor_net",
+        "nemo_toolkit-0.10.1",
+        "train.py",
+        "graph of neural modules, the core of the speech toolkit",
+        written_for_cuda=True,
+        setup=("module('train.py', NEMO)",),
+        level="O1",
     ),
 ]

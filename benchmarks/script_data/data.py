@@ -103,10 +103,6 @@ def sentence_pairs(folder):
     sys.path.remove(folder)
 
 
-def caltech(folder):
-    """Nothing: the data set is a stand-in."""
-
-
 def clip_data(folder):
     """Write the captions of the images of ``images``, and the configuration of a small model of ``open_clip``."""
     import json

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from ampcompat.cuda_redirect.after_import import ImportHook
 
 #: Packages that scripts only log to or plot with: every name in them is a function that returns another such object.
-SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim ray".split()
+SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim ray wget".split()
 
 #: Data sets of torchvision: name -> (mode of the images, size, number of classes).
 IMAGES = {
@@ -28,6 +28,7 @@ IMAGES = {
     "ImageFolder": ("RGB", 72, 10),
     "STL10": ("RGB", 96, 10),
     "SVHN": ("RGB", 32, 10),
+    "Caltech101": ("RGB", 72, 10),
 }
 
 
@@ -38,11 +39,23 @@ def install():
             setattr(collections, name, getattr(collections.abc, name))
     sys.meta_path.insert(0, SilentFinder)
     sys.modules["torchvision._meta_registrations"] = Silent()  # it fails where torchvision is built for another torch
+    ImportHook(["numpy"], lambda name: _name_as_before()).start()
     ImportHook(["torch"], lambda name: Recorder().install()).start()
     ImportHook(["torchvision.datasets"], _replace_datasets).start()
     for rule in filter(None, os.environ.get("SCRIPT_SMALL", "").split(";")):
         module, _, call = rule.strip().partition(":")
         ImportHook([module], functools.partial(_shrink, ast.parse(call, mode="eval").body)).start()
+
+
+def _name_as_before():
+    """Give NumPy the names that versions before 1.24 and 2 had."""
+    import numpy
+
+    names = {"float_": numpy.float64, "complex_": numpy.complex128, "unicode_": numpy.str_}
+    names.update({each.__name__: each for each in (int, float, object, bool, complex, str)})
+    for name, value in names.items():
+        if name not in vars(numpy):
+            setattr(numpy, name, value)
 
 
 class Silent(types.ModuleType):
@@ -78,6 +91,8 @@ class SilentFinder:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in os.environ.get("SCRIPT_LACKS", "").split():
+            return None
         if any(name == each or name.startswith(each + ".") for each in SILENT):
             return ModuleSpec(name, SilentFinder, is_package=True)
         return None
@@ -213,9 +228,6 @@ class Recorder:
         except ImportError:
             return
         numpy.random.seed(0)
-        for old, new in (("float_", "float64"), ("complex_", "complex128"), ("unicode_", "str_")):  # before NumPy 2
-            if not hasattr(numpy, old):
-                setattr(numpy, old, getattr(numpy, new))
 
     def _before(self, torch, loss):
         if len(self._losses) >= self._limit:

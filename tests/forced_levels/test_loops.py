@@ -457,3 +457,28 @@ def test_a_model_that_is_scripted_after_its_optimizer_is_made(scripted_at):
         return weights(scripted)
 
     assert_equal(both(scripted_at, run))
+
+
+def test_a_tensor_without_a_module_beside_a_model(level):
+    """As the temperature of soft actor-critic: passes of its own, and one that reaches the model too."""
+
+    def run(hand):
+        model, log_alpha = mlp(), torch.zeros(1, requires_grad=True)
+        optimizers = sgd(model), torch.optim.SGD([log_alpha], lr=0.5)
+        if hand is not None:
+            amp.initialize(model, list(optimizers), opt_level=hand, verbosity=0)
+        for _ in range(3):
+            for each in optimizers:
+                each.zero_grad()
+            output = model(torch.ones(2, 4)).mean() * SMALL
+            with block(hand, output + log_alpha.exp().sum() * SMALL, list(optimizers)) as scaled_loss:
+                scaled_loss.backward()
+            for each in optimizers:
+                each.step()
+            optimizers[1].zero_grad()
+            with block(hand, (log_alpha * output.detach()).sum(), optimizers[1]) as scaled_loss:
+                scaled_loss.backward()
+            optimizers[1].step()
+        return weights(model) + [log_alpha.detach().clone()]
+
+    assert_equal(both(level, run))

@@ -108,6 +108,7 @@ WRITTEN = (
     ),
     (TORCH, PROMOTE, "vdot tensordot index_put scatter_add", _AUTOCAST),
     (TORCH, PROMOTE, "inner index_copy", "a sibling of tensordot and of index_put"),
+    (TORCH, PROMOTE, "lerp", "a sibling of addcmul, which refuses other dtypes than that of its start"),
     (LINALG, PROMOTE, "cross", _ALIAS),
     (FUNCTIONAL, PROMOTE, "bilinear", "apex"),
     (TORCH, SEQUENCE, "cat stack", "apex"),

@@ -49,6 +49,7 @@ class ForcedLevel:
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
         self._is_preparing = self._has_optimizers = False
+        self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
 
     # -- begin and end -------------------------------------------------------------------------------------------------
@@ -93,11 +94,14 @@ class ForcedLevel:
 
     def _tell_if_unused(self):
         has_refused = isinstance(getattr(sys, "last_value", None), AmpError)  # which has said more
-        if self._has_optimizers and self.session is None and not has_refused:
+        if self.session is not None or has_refused or not (self._has_optimizers or self.has_passes):
+            return
+        reason = "the script makes no torch.optim optimizer"
+        if self._has_optimizers:
             reason = "no module that an optimizer trains was called with gradients enabled"
-            if not is_supported():
-                reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
-            print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
+        if not is_supported():
+            reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
+        print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
 
     def rules(self):
         """Return whether the script has made an optimizer, so that the level decides what is computed in half."""
@@ -249,6 +253,14 @@ class ForcedLevel:
             self._waiting.discard(optimizer)
         for optimizer in list(self._waiting):
             self._watch_calls(optimizer)
+
+    def prepare_tensors(self, optimizer):
+        """Prepare an optimizer of tensors that are in no module; return whether it is one, beside prepared models."""
+        if self.session is None or models.are_in_modules(optimizer):
+            return False
+        self._prepare([], [optimizer])
+        self._steps.prepared()
+        return True
 
     def prepared(self):
         """Return the records of the optimizers whose models are prepared, in the order in which they were made."""

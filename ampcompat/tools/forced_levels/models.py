@@ -48,6 +48,12 @@ def trains_float64(optimizer):
     return any(param.dtype is torch.float64 for group in optimizer.param_groups for param in group["params"])
 
 
+def are_in_modules(optimizer):
+    """Return whether a module holds one of the optimizer's params."""
+    trained = set(trained_params([optimizer]))
+    return any(not trained.isdisjoint(map(id, each.parameters(recurse=False))) for each in _modules())
+
+
 def has_gradients_per_sample(optimizer):
     """Return whether the params of an optimizer get gradients per sample, as opacus computes them."""
     return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])

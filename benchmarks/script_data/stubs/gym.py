@@ -1,4 +1,4 @@
-"""Stand-in for ``gym`` before 0.26: environments with linear dynamics, so that scripts of reinforcement learning run."""
+"""Stand-in for ``gym`` before 0.26: environments with linear dynamics, for scripts of reinforcement learning."""
 
 import sys
 import types
@@ -76,6 +76,10 @@ class Linear:
         self.spec, self.metadata, self.reward_range = Spec(), {}, (-1.0, 1.0)
         self._max_episode_steps = Spec.max_episode_steps
         self.seed(0)
+
+    @property
+    def unwrapped(self):
+        return self
 
     def seed(self, seed=None):
         self._rng = numpy.random.RandomState(seed)
@@ -163,6 +167,7 @@ class VecEnvWrapper(DummyVecEnv):
 
 _spaces = dict(Space=Space, Box=Box, Discrete=Discrete, MultiBinary=MultiBinary, MultiDiscrete=MultiDiscrete)
 spaces = _module("gym.spaces", **_spaces)
+spaces.box = spaces.discrete = spaces
 wrappers = _module("gym.wrappers", TimeLimit=Wrapper, Monitor=Wrapper, RecordEpisodeStatistics=Wrapper)
 core = _module("gym.core", Wrapper=Wrapper)
 ObservationWrapper = ActionWrapper = RewardWrapper = Wrapper
