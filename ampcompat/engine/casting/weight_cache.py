@@ -49,8 +49,8 @@ def _belongs_to_its_user(weight):
 class _Entry:
     """What is known of one weight.
 
-    ``cached`` is None or (copy, (version, address, requires_grad) of the weight, grad mode, its thread).
-    It is only replaced as a whole, because other threads read it.
+    ``cached`` is None or (copy, (version, address, requires_grad) of the weight, grad mode, casting thread). It is only
+    replaced as a whole, because other threads read it.
     """
 
     __slots__ = ("address", "cached")

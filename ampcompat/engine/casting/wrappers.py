@@ -22,9 +22,9 @@ _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 
-def _casting(function, casts, cast):
+def _casting(function, caster, cast):
     """Cast every floating tensor by ``cast``."""
-    is_exempt = casts.is_exempt
+    is_exempt = caster.is_exempt
 
     @functools.wraps(function)
     def with_casts(*args, **kwargs):
@@ -196,8 +196,8 @@ def float32_inside(function, caster):
 
 _WRAPPERS = {
     expansion.FLOAT32_INSIDE: float32_inside,
-    expansion.HALF: lambda function, casts: _casting(function, casts, casts.to_low),
-    expansion.FLOAT: lambda function, casts: _casting(function, casts, casts.to_high),
+    expansion.HALF: lambda function, caster: _casting(function, caster, caster.to_low),
+    expansion.FLOAT: lambda function, caster: _casting(function, caster, caster.to_high),
     expansion.PROMOTE: promoted,
     expansion.SEQUENCE: promoted,
     expansion.FLOAT_IN_PLACE: float_in_place,

@@ -78,10 +78,11 @@ class ModelCast:
             for is_param, name, tensor in _own_tensors(module):
                 if id(tensor) in self._seen or not tensor.is_floating_point():
                     continue
+                is_shard = tensor_lists.is_shard(tensor)
                 if id(tensor) in protected:
                     dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
                 else:
-                    dtype = None if tensor_lists.is_shard(tensor) else self.dtype
+                    dtype = None if is_shard else self.dtype
                 if dtype is not None:
                     if tensor.dtype is not dtype:
                         _check_castable(name, tensor, module, dtype)

@@ -1,4 +1,4 @@
-"""``ProcessCasts``: the casts of the process: chooses the cast backend, opens and replaces it.
+"""``ProcessCasts``: the active cast backend of the process; chooses, opens and replaces it.
 
 Registering a function replaces the backend. So other modules keep the methods of ``ProcessCasts``, not those of a
 backend.

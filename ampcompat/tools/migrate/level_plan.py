@@ -4,7 +4,7 @@ import ast
 
 from ...errors import AmpError
 from ..check.bindings import Bindings, dotted, last_name
-from ..check.files import PYTHON
+from ..check.code_files import PYTHON
 from ..check.flow import scopes, together
 from ..check.forced_scripts import AMPCOMPAT
 from ..check.loops_without_apex import HALF_DTYPES, LoopsWithoutApex, is_backward

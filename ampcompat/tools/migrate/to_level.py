@@ -7,7 +7,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ...errors import AmpError
 from . import syntax
-from .layout import OneStatementPerLine
+from .imports_and_marks import OneStatementPerLine
 from .level_plan import LevelPlan
 from .script import Migration, fault, old_lines
 
