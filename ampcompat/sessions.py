@@ -36,6 +36,7 @@ def session(
     allow_banned: bool = False,
     observers: Sequence[Observer] = (),
     diagnose: bool = False,
+    store_param_remainders: bool = False,
     **options: Any,
 ) -> Iterator[Session]:
     """Return a context manager in which mixed precision is active; everything is restored on exit.
@@ -52,6 +53,7 @@ def session(
         allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
         observers: ``observer.Observer`` objects whose callbacks are called.
         diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
+        store_param_remainders: as in ``amp.initialize``, for every call of it.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
@@ -64,6 +66,8 @@ def session(
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
+    if store_param_remainders:
+        overrides["store_param_remainders"] = True
     opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
     if diagnose:
         add_diagnosis(opened)

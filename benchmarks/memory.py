@@ -1,6 +1,6 @@
 """Bytes per parameter that training holds, by level, at the stages of a step.
 
-Counts every live tensor's storage once (params, gradients, masters, optimizer state, casts, whatever it is), at
+Counts every live tensor's storage once (params, gradients, masters, optimizer state, half copies, whatever it is), at
 
     forward     before the backward pass: params, masters, state
     backward    when it has ended, before scale_loss exits
@@ -15,6 +15,11 @@ the same time. ampcompat holds 18 and two bytes for each element of the last chu
 float32 gradients, since any optimizer may read them, but half ones are freed chunk by chunk while they are copied.
 The smallest params' gradients keep their memory between steps (``engine.master_weights.chunks``, at most 4 MiB). A
 second backward pass before the step (accumulation) holds 20.
+
+"O5-stored" is O5 with ``store_param_remainders=True``: 14 (weights 2, remainders 2, half gradients 2, moments 8), and
+the float32 values and gradients of one chunk of masters at a time, at most 1/64 of the params or the largest param.
+"O5-clipped" is the same where the script asks for float32 gradients (``amp.master_params``): 16 and the chunk. Both
+have the loss scale of O5, 1; the other rows have a scale of 8, so that gradients are unscaled.
 
     python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--device cpu]
 """
@@ -31,6 +36,9 @@ from ampcompat.support import tensor_lists
 
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16
+
+#: O5 with ``store_param_remainders=True``; and with the float32 gradients that ``amp.master_params`` gives to clipping.
+REMAINDERS, CLIPPED = "O5-stored", "O5-clipped"
 
 
 class Tower(torch.nn.Module):
@@ -99,18 +107,21 @@ def measure(level, layers, width, make_optimizer, device="cpu"):
     model = Tower(layers, width).to(device)
     params = sum(param.numel() for param in model.parameters())
     optimizer = make_optimizer(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
+    options = {"store_param_remainders": True} if level in (REMAINDERS, CLIPPED) else {"loss_scale": 8.0}
+    amp.initialize(model, optimizer, opt_level=level[:2], verbosity=0, **options)
     x = torch.zeros(1, width, device=device)
+    clips = level == CLIPPED
     try:
         for _ in range(2):
-            one_step(model, optimizer, x)
+            one_step(model, optimizer, x, clips)
         gc.collect()
-        return {stage: (held - before) / params for stage, held in one_step(model, optimizer, x, watched=True).items()}
+        found = one_step(model, optimizer, x, clips, watched=True)
+        return {stage: (held - before) / params for stage, held in found.items()}
     finally:
         ampcompat.reset()
 
 
-def one_step(model, optimizer, x, watched=False):
+def one_step(model, optimizer, x, clips=False, watched=False):
     """Do one iteration; return {stage: bytes}."""
     found = {}
     found["forward"] = watched and live_bytes()
@@ -121,6 +132,9 @@ def one_step(model, optimizer, x, watched=False):
     del loss, with_scale
     found["backward"] = watched and live_bytes()
     found["unscale"] = most_during(lambda: context.__exit__(None, None, None), watched)
+    if clips:
+        for param in amp.master_params(optimizer):
+            param.grad.clamp_(-1.0, 1.0)
     found["gradients"] = watched and live_bytes()
     found["step"] = most_during(optimizer.step, watched)
     optimizer.zero_grad()
@@ -150,19 +164,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5"])
+    parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5", REMAINDERS, CLIPPED])
     parser.add_argument("--optimizers", nargs="+", default=["adam", "fused-adam"], choices=list(OPTIMIZERS))
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     params = stated.layers * (stated.width + 1) * stated.width
     print(f"torch {torch.__version__}, {params:,} params, chunks of {tensor_lists.CHUNK:,}")
     print(f"bytes per param; the formula for mixed precision with Adam is {FORMULA}")
-    print("{:12} {:5}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
+    print("{:12} {:10}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
     for name in stated.optimizers:
         for level in stated.levels:
             held = measure(level, stated.layers, stated.width, OPTIMIZERS[name], stated.device)
             row = "".join(f"{held[stage]:10.2f}" for stage in STAGES)
-            print(f"{name:12} {level:5}{row}{max(held.values()):10.2f}")
+            print(f"{name:12} {level:10}{row}{max(held.values()):10.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ def _unchanged(path, result):
         print(f"nothing to migrate: {path} does not use Apex")
         return 0
     _report(path, result)
-    print(f"nothing to migrate by itself: {path} has what an earlier run left; rewrite it and remove the comments")
+    print(
+        f"nothing to rewrite automatically: {path} has only what an earlier run left; edit it and remove the comments"
+    )
     return 1
 
 

@@ -15,7 +15,7 @@ from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session import process_state
-from ..tools.forced_levels import startup as forced_levels
+from ..tools.forced_levels import level_startup as forced_levels
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
@@ -32,7 +32,8 @@ def run(arguments):
     command = script_command(parser, options)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
-    overrides = {name: getattr(options, name) for name in ("opt_level", "backend", "verbosity", "dtypes", "diagnose")}
+    names = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders")
+    overrides = {name: getattr(options, name) for name in names}
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
     device_option.apply_option(parser, options.device)
@@ -76,6 +77,12 @@ def add_training_options(parser):
         action="store_const",
         const=1,
         help="print why steps are skipped, and at the end a histogram of the gradients",
+    )
+    parser.add_argument(
+        "--store-param-remainders",
+        action="store_const",
+        const=1,
+        help="at O5, store 16 bits per weight between steps instead of float32 master weights",
     )
     device_option.add_option(parser)
 

@@ -62,13 +62,8 @@ def check_overflow(scaler, loss_id, records, groups=()):
     """Check what one or several backward passes of a loss left, and skip the next steps of the optimizers accordingly.
 
     Args:
-        scaler: the ``LossScaler`` of the loss.
-        loss_id: its number.
         records: of the optimizers whose params the last pass reached. Records of deferred checks are added.
         groups: process groups whose ranks skip the same steps, besides those over which params are split.
-
-    Returns:
-        The ``OverflowCheck``.
     """
     records = _with_deferred(scaler, records)
     on_device = all([record.skips.takes_found_inf() for record in records])
@@ -108,7 +103,6 @@ class StepSkips:
     """The overflow checks of the gradients that an optimizer steps on next.
 
     Args:
-        optimizer: the optimizer.
         on_skip: ``on_skip(loss_id, scaler)`` is called for every step that is skipped.
     """
 

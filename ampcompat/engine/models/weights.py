@@ -64,29 +64,24 @@ class ModelCast:
         self._seen = set()
 
     def cast(self, modules, kept):
-        """Cast the floating params and buffers of ``modules``, except those that a module in ``kept`` (a list) owns.
+        """Cast the floating params and buffers of ``modules``; widen those that a module in ``kept`` (a list) owns.
 
-        DTensors stay as they are (see ``models.fsdp``).
+        DTensors stay as they are (see ``models.fsdp``), unless they are widened.
         """
         protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
         for module in modules:
-            own = [each for each in _own_tensors(module) if not tensor_lists.is_shard(each[2])]
-            for is_param, name, tensor in own:
-                dtype = self.high if id(tensor) in protected else self.dtype
-                if id(tensor) not in protected or tensor_lists.is_narrower(tensor, self.high):
-                    if tensor.is_floating_point() and id(tensor) not in self._seen:
-                        self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
-                        self._cast_tensor(tensor, dtype)
-            if own and isinstance(module, torch.nn.RNNBase):
-                module.flatten_parameters()
-
-    def widen(self, modules):
-        """Cast the half params and buffers of ``modules`` to ``high``, which the level leaves alone otherwise."""
-        for module in modules:
             for is_param, name, tensor in _own_tensors(module):
-                if tensor_lists.is_narrower(tensor, self.high) and id(tensor) not in self._seen:
+                if id(tensor) in self._seen or not tensor.is_floating_point():
+                    continue
+                if id(tensor) in protected:
+                    dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
+                else:
+                    dtype = None if tensor_lists.is_shard(tensor) else self.dtype
+                if dtype is not None:
                     self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
-                    self._cast_tensor(tensor, self.high)
+                    self._cast_tensor(tensor, dtype)
+            if module in self._before and isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()
 
     def _cast_tensor(self, tensor, dtype):
         self._seen.add(id(tensor))

@@ -48,10 +48,19 @@ function_modes = getattr(_overrides, "_get_current_function_mode_stack", list)
 
 def recording_gradients():
     """Return a context manager in which operations are recorded for gradients, whatever mode this thread is in."""
+    return _outside_of_inference_mode(torch.enable_grad())
+
+
+def without_gradients():
+    """Return a context manager in which nothing is recorded, and whose results autograd accepts later."""
+    return _outside_of_inference_mode(torch.no_grad())
+
+
+def _outside_of_inference_mode(context):
     stack = contextlib.ExitStack()
     if hasattr(torch, "inference_mode"):
         stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.enable_grad())
+    stack.enter_context(context)
     return stack
 
 

@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from ...engine.models.forward import ForwardCasts
+from ...engine.models.forward import ForwardConversion
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -98,7 +98,7 @@ class _Float32:
 
     def __init__(self, session, has_half_weights):
         self._stack = contextlib.ExitStack()
-        self._contexts = [session.casts.paused()] + ([_widening_mode()] if has_half_weights else [])
+        self._contexts = [session.cast_backend.paused()] + ([_widening_mode()] if has_half_weights else [])
 
     def __enter__(self):
         for context in self._contexts:
@@ -111,7 +111,7 @@ class _Float32:
 def _is_in_forward():
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is ForwardCasts.run.__code__:
+        if frame.f_code is ForwardConversion.run.__code__:
             return True
         frame = frame.f_back
     return False

@@ -18,13 +18,13 @@ _OTHERS = (torch.nn.Linear, torch.nn.Bilinear, torch.nn.MultiheadAttention, torc
 _LAYERS = (_CONVOLUTIONS,) + _RECURRENT + _OTHERS
 
 
-class LayerCasts(forward.ForwardCasts):
-    """Casts of the layers of a class, for calls with float32 inputs.
+class LayerConversion(forward.ForwardConversion):
+    """What to do around the layers of a class that are called with float32 inputs.
 
     Args:
         owner: the class.
         is_paused: a function that returns whether the script computes in float32 now, or None.
-        token: as in ``ForwardCasts``.
+        token: as in ``ForwardConversion``.
     """
 
     def __init__(self, owner, is_paused=None, token=None):
@@ -40,10 +40,10 @@ class LayerCasts(forward.ForwardCasts):
         return cast_floating(forward(model, *args, **kwargs), torch.float32)
 
     def __deepcopy__(self, memo):
-        return LayerCasts(self.owner, self._is_paused)  # weights of copies stay half
+        return LayerConversion(self.owner, self._is_paused)  # weights of copies stay half
 
     def __reduce__(self):
-        return LayerCasts, (self.owner,)
+        return LayerConversion, (self.owner,)
 
 
 def _is_float32(args):
@@ -70,5 +70,5 @@ def watch(model, session, is_paused):
         if isinstance(layer, _LAYERS) and _weight_dtype(layer) in _HALF and not forward.is_marked(layer):
             owner = type(layer)
             if owner not in shared:
-                shared[owner] = LayerCasts(owner, is_paused, session.forward_token)
+                shared[owner] = LayerConversion(owner, is_paused, session.forward_token)
             forward.mark(layer, shared[owner], session.patches)
