@@ -34,6 +34,8 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.support import tensor_lists
 
+#: Optimizers whose step torch compiles, which nothing can watch: "step" is what is held after it.
+COMPILED = ("AdamW8bit",)
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16
 
@@ -56,7 +58,15 @@ class Tower(torch.nn.Module):
 
 def live_bytes():
     """Return the bytes of all storages that live tensors hold, each counted once."""
-    return sum({storage._cdata: storage.nbytes() for storage in live_storages()}.values())
+    return sum({storage._cdata: storage.nbytes() for storage in live_storages() if has_memory(storage)}.values())
+
+
+def has_memory(storage):
+    """Return whether a storage has memory: that of a tensor which consists of others, as quantized state does, has none."""
+    try:
+        return storage.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def live_storages():
@@ -93,6 +103,8 @@ class HighWater(TorchDispatchMode):
         return result
 
     def _see(self, storage):
+        if not has_memory(storage):
+            return
         self.known[storage._cdata] = torch.multiprocessing.reductions.StorageWeakRef(storage), storage.nbytes()
 
     def _now(self):
@@ -136,7 +148,7 @@ def one_step(model, optimizer, x, clips=False, watched=False):
         for param in amp.master_params(optimizer):
             param.grad.clamp_(-1.0, 1.0)
     found["gradients"] = watched and live_bytes()
-    found["step"] = most_during(optimizer.step, watched)
+    found["step"] = most_during(optimizer.step, watched and type(optimizer).__name__ not in COMPILED) or live_bytes()
     optimizer.zero_grad()
     found["after"] = watched and live_bytes()
     return found
@@ -152,11 +164,20 @@ def most_during(function, watched):
     return water.most
 
 
+def adamw_8bit(params):
+    """Return torchao's AdamW with 8-bit moments."""
+    from torchao.optim import AdamW8bit
+
+    return AdamW8bit(params)
+
+
 OPTIMIZERS = {
     "adam": lambda params: torch.optim.Adam(params, foreach=False),
     "adam-foreach": lambda params: torch.optim.Adam(params, foreach=True),
     "fused-adam": lambda params: torch.optim.Adam(params, fused=True),
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, foreach=False),
+    "adamw-8bit": adamw_8bit,
+    "muon": lambda params: torch.optim.Muon([param for param in params if param.dim() == 2]),  # matrices alone
 }
 
 

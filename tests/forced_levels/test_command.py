@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 import torch
-from helpers.processes import RUN, python
+from helpers.processes import RUN, environment, python
 
 from ampcompat.errors import AmpError
 from ampcompat.tools.forced_levels.forced_level import ForcedLevel, is_supported
@@ -93,3 +93,37 @@ def test_a_script_that_updates_weights_without_an_optimizer_is_told_so(capsys):
 
     assert "O1 was not applied: the script makes no torch.optim optimizer" in told_at_the_end(train, capsys)
     assert told_at_the_end(lambda: torch.ones(1), capsys) == ""
+
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+
+def train(rank, file):
+    dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.full((2, 4), rank + 1.0)).sum() / 256
+        (loss * 1e30 if rank == step == 1 else loss).backward()
+        optimizer.step()
+    weight = model.module.weight
+    print(weight.dtype, model.module.state_dict()["weight"].tolist(), flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (sys.argv[1],), nprocs=2)
+"""
+
+
+@needs_forced_levels
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_ranks_that_the_script_spawns_train_at_the_level_and_skip_the_same_steps(script, tmp_path):
+    env = environment(GLOO_SOCKET_IFNAME="lo")
+    done = python(*RUN, "--opt-level", "O2", "--verbosity", "0", script(RANKS), tmp_path / "store", env=env)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == second and first.startswith("torch.float16 [[") and "nan" not in first and "e+" not in first

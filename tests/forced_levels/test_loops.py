@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import io
 
 import pytest
 import torch
@@ -152,7 +153,8 @@ def test_closures(level, make):
     assert_equal(both(level, run))
 
 
-def test_reentrant_checkpoints(level):
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_gradient_checkpoints(level, use_reentrant):
     from torch.utils.checkpoint import checkpoint
 
     class Model(nn.Module):
@@ -161,7 +163,7 @@ def test_reentrant_checkpoints(level):
             self.body, self.head = mlp(4, 4), nn.Linear(4, 1)
 
         def forward(self, inputs):
-            return self.head(checkpoint(self.body, inputs, use_reentrant=True))
+            return self.head(checkpoint(self.body, inputs, use_reentrant=use_reentrant))
 
     def run(hand):
         model = Model()
@@ -195,6 +197,23 @@ def test_data_parallel_models(level):
         if hand is not None:
             amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
         return train(model, nn.DataParallel(model), optimizer, hand)
+
+    assert_equal(both(level, run))
+
+
+def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
+    def run(hand):
+        model = mlp()
+        optimizer = sgd(model)
+        if hand is not None:
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        train(model, model, optimizer, hand)
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)
+        with torch.no_grad():
+            return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), loaded)]
 
     assert_equal(both(level, run))
 

@@ -165,7 +165,8 @@ class EmulatedCall:
         return self._recorded(narrow, _AnyLayoutCast.apply(narrow, self.high))
 
     def _recorded(self, narrow, wide):
-        is_plain = wide.layout is torch.strided and not is_shard(wide)
+        is_nested = getattr(wide, "is_nested", False)  # its parts have strides of their own
+        is_plain = wide.layout is torch.strided and not is_nested and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
             self._sources[_address(wide)] = narrow.detach()
         return wide

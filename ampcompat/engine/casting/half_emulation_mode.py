@@ -17,6 +17,8 @@ from . import compile, half_emulation, other_patches, patch_targets
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
 _WITHOUT_KERNEL = ("avg_pool3d", "local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
+#: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
+_TORCHVISION = "ops.torchvision"
 #: Python functions of torch that call products, or write into a weight before. A function mode is off within the
 #: function that it handles, so these run as copies that do not check for modes, with the mode entered again.
 _WALKED_NAMES = ("multi_head_attention_forward", "embedding", "embedding_bag")
@@ -101,6 +103,8 @@ class HalfMode(thread_context.FunctionMode):
         if compile.is_compiling():  # checked first: a compiler traces this method too, but cannot trace the rest
             return function(*args, **kwargs)
         wanted = self._emulated.get(compile.original(function))
+        if wanted is None and (getattr(function, "__module__", None) or "").endswith(_TORCHVISION):
+            wanted = _always
         if wanted is not None and wanted(args, kwargs) and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
         if function in self._norms and self._is_mixed_norm(*args, **kwargs):

@@ -108,7 +108,9 @@ class WeightCache:
         count = written.count
         copy = self._make(weight)
         entry.cached = None
-        if _is_plain(type(copy)) and id(weight) not in written.noted:
+        # In a FakeTensorMode the copy of a real weight is fake: for that mode alone.
+        is_kept = _is_plain(type(copy)) and is_fake_type(type(copy)) is is_fake_type(type(weight))
+        if is_kept and id(weight) not in written.noted:
             entry.cached = (copy, state, mode, self._thread.token)
             self.is_empty = False
             if written.count != count:  # another thread may have written it while the copy was made

@@ -14,6 +14,7 @@ import functools
 import torch
 
 from ...support.patching import run_all
+from ...support.torch_compat import fake_tensors
 
 #: After so many unread checks the host reads them all. This bounds memory, at one synchronization per 100 steps.
 MAX_UNREAD_CHECKS = 100
@@ -39,9 +40,13 @@ class OverflowCheck:
         return check
 
     def overflowed(self):
-        """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
+        """Return whether there was an overflow, as a bool. The first call synchronizes with the device.
+
+        Fake flags, of a step in a ``FakeTensorMode``, have no values: nothing overflows there.
+        """
         if self.result is None:
-            self.result = any([flag.item() != 0.0 for flag in self.flags])
+            real = [flag for flag in self.flags if not fake_tensors.is_fake_type(type(flag))]
+            self.result = any([flag.item() != 0.0 for flag in real])
         return self.result
 
     def has_one_flag(self):

@@ -11,7 +11,7 @@ import torch
 from ...errors import AmpError, AmpValueError
 from ...support.patching import PatchStack
 from ..master_weights import zero_redundancy
-from ..models import forward, fsdp, state_dict, weights
+from ..models import averages, forward, fsdp, state_dict, weights
 from ..patched_optimizers import chunked_step, step
 from ..patched_optimizers.amp_stash import STASH
 from ..patched_optimizers.record import OptimizerRecord, record_of
@@ -145,6 +145,8 @@ class Preparation:
         for optimizer in plan.optimizers:
             self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
+        if policy.casts_model:
+            averages.patch(self._patches)
 
     def _prepare_model(self, model, request, paused, entered, mode):
         policy, masters = request.policy, self._session.masters

@@ -13,12 +13,13 @@ class CheckReport:
         uses, levels, findings, broken: lists of ``Use``, ``RequestedLevel``, ``Problem`` and ``Broken``.
         mentions: places of lines with the word apex that use nothing: comments, strings, names of options.
         scripts: the ``Script`` records of what is started.
+        forced: the ``ForcedScript`` records of scripts that train, where nothing uses ``amp``.
     """
 
     def __init__(self, files):
         self.files = files
         self.uses, self.levels, self.findings, self.broken = [], [], [], []
-        self.mentions, self.scripts = [], []
+        self.mentions, self.scripts, self.forced = [], [], []
 
     def finish(self):
         """Sort what was found by place, and drop what was found twice."""
@@ -46,7 +47,8 @@ class CheckReport:
         if not self.files:
             return "No file to check: no Python file, notebook, requirements, set-up file or shell script is there."
         if not self.uses_apex:
-            return "Nothing of Apex is used here."
+            scripts = f" Scripts that train without it: {len(self.forced)}." if self.forced else ""
+            return "Nothing of Apex is used here." + scripts
         errors, warnings = len(self.of(ERROR)), len(self.of(WARNING))
         if errors:
             return "Does not run unchanged: {} to correct.".format(_count(errors, "place"))
@@ -62,6 +64,7 @@ class CheckReport:
             "exit_code": self.exit_code,
             "files": self.files,
             "scripts": [each._asdict() for each in self.scripts],
+            "forced": [each._asdict() for each in self.forced],
             "uses": [_flat(each) for each in self.uses],
             "levels": [_flat(each) for each in self.levels],
             "findings": [_flat(each) for each in self.findings],

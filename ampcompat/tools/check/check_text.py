@@ -3,6 +3,7 @@
 import collections
 
 from .check_report import SEVERITIES
+from .loops_without_apex import LEVELS
 from .report_records import IN_PART, REFUSED, SUPPORTED
 
 #: How many scripts and findings the first screen shows.
@@ -20,13 +21,32 @@ def to_text(report, with_uses=True):
         lines += ["", "Command:"] + _shortened(list(map(_commands, report.scripts)), _SCRIPTS, "scripts")
     elif report.uses:
         lines += ["", "Command: python -m ampcompat run YOUR_SCRIPT, with a script that imports these files"]
-    lines += _summary(report) + _findings(report) + _broken(report)
+    lines += _forced(report) + _summary(report) + _findings(report) + _broken(report)
     return "\n".join(lines + (_uses(report) if with_uses else [])) + "\n"
 
 
 def _commands(script):
     told = "  " + script.command
     return f"{told}\n  without a GPU: {script.without_gpu}" if script.without_gpu else told
+
+
+def _forced(report):
+    """Return what can be done with scripts without Apex."""
+    if not report.forced:
+        return []
+    lines = ["", "Scripts without Apex, and the levels that can be forced on them (torch 2.1 or newer):"]
+    return lines + _shortened(["\n".join(_told_forced(each)) for each in report.forced], _SCRIPTS, "scripts")
+
+
+def _told_forced(script):
+    trained = f", trained by {script.trainer}" if script.trainer else ""
+    levels = ", ".join(script.levels) or "none"
+    if len(script.levels) < len(LEVELS):
+        levels += " (below is why)"
+    lines = [f"  {script.path}: {levels}{trained}"]
+    rows = [("at a level", script.command), ("without a GPU", script.without_gpu), ("compare levels", script.compare)]
+    rows.append(("write one into it", script.keep))
+    return lines + [f"    {what}: {command}" for what, command in rows if command]
 
 
 def _summary(report):

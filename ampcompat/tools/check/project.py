@@ -3,7 +3,16 @@
 import os
 import re
 
-from . import backward_rules, code_files, conditions, initialize_rules, launch_rules, notebooks, tensor_rules
+from . import (
+    backward_rules,
+    code_files,
+    conditions,
+    forced_scripts,
+    initialize_rules,
+    launch_rules,
+    notebooks,
+    tensor_rules,
+)
 from .alias_names import EXTENSIONS
 from .bindings import Bindings
 from .check_report import CheckReport
@@ -51,6 +60,8 @@ class _Project:
     Attributes:
         sources: path -> ``Source`` of files that may use Apex.
         mains: Python files with ``if __name__ == "__main__"`` that do not.
+        training: Python files that may train.
+        imports_ampcompat: whether one imports ampcompat by its own name.
         launched: files that a shell script starts with a launcher.
         uses_cuda: whether a Python file uses CUDA.
         report: what was found.
@@ -58,8 +69,8 @@ class _Project:
 
     def __init__(self, found):
         self.files = found
-        self.sources, self.mains, self.launched = {}, [], set()
-        self.uses_cuda = False
+        self.sources, self.mains, self.training, self.launched = {}, [], [], set()
+        self.uses_cuda = self.imports_ampcompat = False
         self.report = CheckReport(len(found))
         self.copies = {os.path.dirname(path) for path, _ in found if _is_apex_package(path)}
 
@@ -73,6 +84,9 @@ class _Project:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
         self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launch_rules.uses_cuda(data))
+        if kind == code_files.PYTHON:
+            self.training += [path] if forced_scripts.HINTS.search(data) else []
+            self.imports_ampcompat = self.imports_ampcompat or bool(forced_scripts.AMPCOMPAT.search(data))
         if kind in (code_files.SHELL, code_files.REQUIREMENTS):
             if b"apex" in data.lower() or b"torch" in data:
                 lines = code_files.decode(data).split("\n")
@@ -134,6 +148,8 @@ class _Project:
         self._binary_cross_entropy(imports, bindings, asked)
         self.report.scripts = find_scripts(self, imports)
         self._copies_of_apex()
+        self.report.forced, limits = forced_scripts.find_forced_scripts(self, imports)
+        self.report.findings += limits
         self.report.finish()
 
     def _analyse_file(self, source, bindings, levels):

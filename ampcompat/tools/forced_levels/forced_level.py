@@ -69,7 +69,7 @@ class ForcedLevel:
         optim = sys.modules[torch.optim.Optimizer.__module__]
         self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
         self._patches.redirect(torch.autograd.backward, self.passes.watched)
-        for method in ("half", "bfloat16"):
+        for method in ("half", "bfloat16", "to", "type"):
             self._patches.set(torch.nn.Module, method, self._cast(getattr(torch.nn.Module, method)))
         if torch.distributed.is_available():
             wrapper = torch.nn.parallel.DistributedDataParallel
@@ -173,10 +173,11 @@ class ForcedLevel:
 
     def _cast(self, method):
         @functools.wraps(method)
-        def watched(module):
-            if models.params_in(module) & self._trained():
+        def watched(module, *args, **kwargs):
+            is_half = method.__name__ in ("half", "bfloat16") or models.names_half(args + tuple(kwargs.values()))
+            if is_half and models.params_in(module) & self._trained():
                 raise refusals.half_by_hand(method.__name__, self.level)
-            return method(module)
+            return method(module, *args, **kwargs)
 
         return watched
 

@@ -33,6 +33,11 @@ def _inner(module):
     return children.get("_orig_mod") if isinstance(children, dict) else None
 
 
+def names_half(values):
+    """Return whether float16 or bfloat16 is among values, or is the dtype of a tensor among them."""
+    return any(getattr(each, "dtype", each) in (torch.float16, torch.bfloat16) for each in values)
+
+
 def trained_params(optimizers):
     """Return ``{id(param): optimizer}`` of optimizers."""
     return {id(param): each for each in optimizers for group in each.param_groups for param in group["params"]}

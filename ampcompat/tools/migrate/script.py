@@ -51,7 +51,7 @@ def migrate(source, path="script.py"):
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
-        raise AmpError(f"{path} is not Python 3: {_fault(source) or str(error).splitlines()[0]}") from None
+        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
     split = module.visit(OneStatementPerLine()).code
     facts = ScriptFacts(split, path)
     marks = list(_marks(source))
@@ -66,7 +66,7 @@ def migrate(source, path="script.py"):
     module, has_device = place_device(module, facts.names)
     text = add_header(module.code, facts.names, rewriter.loads_state, has_device)
     text, marked = mark_rest(break_long_lines(import_contextlib(text), source, facts.width), facts.width)
-    was = _old_lines(source, split)
+    was = old_lines(source, split)
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]
     notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
@@ -98,7 +98,7 @@ def _rewritten(split, facts):
     return rewriter, module.visit(passing.transformer()), passing
 
 
-def _old_lines(source, split):
+def old_lines(source, split):
     """Return line in the source with one statement per line -> line in the script."""
     old, new, lines = source.split("\n"), split.split("\n"), {}
     for _, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
@@ -114,7 +114,7 @@ def _left(name, lines):
     return f"{where}: {BY_HAND[name]}" if name in BY_HAND else where
 
 
-def _fault(source):
+def fault(source):
     """Return what Python says of source that it cannot parse; None if it can."""
     try:
         parse(source)
