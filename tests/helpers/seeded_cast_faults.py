@@ -59,7 +59,7 @@ FAULTS_OF_CASTS = [
     Fault(
         "half checkpoint",
         "MasterStore.widened",
-        "return kept_where_equal(master.detach().to(value.device), value)",
+        "return kept_where_equal(value_of(master).to(value.device), value)",
         "return value.to(master.dtype)",
         RESUMED,
     ),

@@ -19,7 +19,7 @@ _LAYERS = (_CONVOLUTIONS,) + _RECURRENT + _OTHERS
 
 
 class LayerConversion(forward.ForwardConversion):
-    """The conversions around the layers of a class, for calls with float32 inputs.
+    """What to do around the layers of a class that are called with float32 inputs.
 
     Args:
         owner: the class.
