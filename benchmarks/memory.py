@@ -62,7 +62,7 @@ def live_bytes():
 
 
 def has_memory(storage):
-    """Return whether a storage has memory: that of a tensor which consists of others, as quantized state does, has none."""
+    """Return whether a storage has memory: quantized state, whose values are in other tensors, has none of its own."""
     try:
         return storage.data_ptr() != 0
     except RuntimeError:
