@@ -58,6 +58,7 @@ from .errors import hide_internal_frames
 from .support.patching import run_after
 from .tools.diagnostics.diagnosis import add_diagnosis
 from .tools.diagnostics.skip_limit import set_skip_limit
+from .tools.step_statistics.added_observers import add_observers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker has it; it is not imported when this runs
@@ -229,6 +230,8 @@ def _initialize(stated):
     if session is None or not session.enabled:
         session, disabled = new_session(), session
     request = make_request(stated, session.overrides, session.dtypes)
+    is_new = session is not process_state.current()
+    end_observing = add_observers(session, **process_state.observed()) if is_new else None
     try:
         if disabled is not None:
             disabled.hand_over(session)
@@ -242,6 +245,8 @@ def _initialize(stated):
     except BaseException as error:
         if session.is_initialized() and session is not process_state.current():  # nothing else can close it
             run_after(error, session.close)
+        elif end_observing is not None:
+            end_observing()
         raise
     process_state.enter(session)
 
@@ -319,4 +324,4 @@ def load_state_dict(state_dict: Dict[str, Any]) -> None:
 def disable_casts() -> ContextManager[None]:
     """Return a context manager in which functions do not cast their inputs, in this thread; it can be nested."""
     session = process_state.current()
-    return DisabledSession().casts.paused() if session is None else session.casts.paused()
+    return DisabledSession().cast_backend.paused() if session is None else session.cast_backend.paused()

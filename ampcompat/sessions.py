@@ -21,6 +21,7 @@ from .support.observer import Observer
 from .support.patching import run_after
 from .tools.diagnostics.diagnosis import add_diagnosis, find_diagnosis
 from .tools.diagnostics.gradient_histogram import GradientCounter, Histogram
+from .tools.step_statistics.added_observers import add_observers
 
 __all__ = ["current", "fsdp_policy", "gradient_histogram", "reset", "session"]
 
@@ -37,6 +38,11 @@ def session(
     observers: Sequence[Observer] = (),
     diagnose: bool = False,
     store_param_remainders: bool = False,
+    op_stats: bool = False,
+    op_stats_file: Optional[str] = None,
+    stats_every: Optional[int] = None,
+    stats_file: Optional[str] = None,
+    stats_tensorboard: Optional[str] = None,
     **options: Any,
 ) -> Iterator[Session]:
     """Return a context manager in which mixed precision is active; everything is restored on exit.
@@ -54,13 +60,19 @@ def session(
         observers: ``observer.Observer`` objects whose callbacks are called.
         diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
         store_param_remainders: as in ``amp.initialize``, for every call of it.
+        op_stats: print at the end how often each function of torch ran in which dtype, and why.
+        op_stats_file: write that to a JSON file.
+        stats_every: measure activations, gradients and weights in the optimizer steps 0, n, 2n, …
+        stats_file: the CSV file that these statistics are written to.
+        stats_tensorboard: a folder that they are written to as events for TensorBoard.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
         The ``engine.session.session.Session``.
 
     Raises:
-        AmpError: a session is open already, the level is unknown, or an option is invalid for the level.
+        AmpError: a session is open already, the level is unknown, or an option is invalid for the level; or statistics
+            need a newer torch, or TensorBoard, which is not installed.
     """
     if process_state.current() is not None:
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
@@ -69,6 +81,9 @@ def session(
     if store_param_remainders:
         overrides["store_param_remainders"] = True
     opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
+    stated = {"op_stats": op_stats, "op_stats_file": op_stats_file, "stats_every": stats_every}
+    stated.update(stats_file=stats_file, tensorboard=stats_tensorboard)
+    add_observers(opened, **{**stated, **process_state.observed()})
     if diagnose:
         add_diagnosis(opened)
     process_state.sessions.append(opened)

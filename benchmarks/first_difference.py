@@ -1,11 +1,12 @@
 """Is the first wrong operation named? Each case of ``first_difference_cases.py`` is run in float32 and at its level.
 
-    python benchmarks/first_difference.py [--cases NAME …] [--healthy | --faults]
+    python benchmarks/first_difference.py [--cases NAME …] [--healthy | --faults] [--overhead]
 
 A row has the fault, the level, and what is named: its module, op and direction, with ``right`` where they are the
 planted ones, and ``op only``, ``module only``, ``other`` or ``nothing`` otherwise. In healthy runs nothing is to be
 named. Both runs are in this process; ``ab --first-difference`` has one for each. The exit code is 1 if fewer than 90 %
-of the faults are named, or anything is in a healthy run.
+of the faults are named, or anything is in a healthy run. ``--overhead`` prints for the healthy cases the CPU time of
+both runs over that of the same runs without a record.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import collections
 import contextlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -35,11 +37,14 @@ def main():
     parser.add_argument("--cases", nargs="*", metavar="NAME", help="only these")
     parser.add_argument("--healthy", action="store_true", help="only healthy runs")
     parser.add_argument("--faults", action="store_true", help="only faults")
+    parser.add_argument("--overhead", action="store_true", help="measure times instead")
     parser.add_argument("--verbose", action="store_true", help="print all that is known")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     options = parser.parse_args()
     cases.DEVICE[0] = options.device
     torch.set_num_threads(1)
+    if options.overhead:
+        return overhead([case for case in cases.HEALTHY if not options.cases or case.name in options.cases])
     begin, counts, claims = time.time(), collections.Counter(), 0
     print("| kind | case | level | named | |\n|---|---|---|---|---|")
     for case in [] if options.healthy else cases.FAULTS:
@@ -104,6 +109,47 @@ def first_difference(case):
             if getattr(case, "plant", None) is not None:
                 stack.enter_context(case.plant())
             return run_once(case, case.level, "compared", folder)
+
+
+def overhead(chosen, rounds=1):
+    """Print the CPU time of two runs with records and their comparison over that without; always return 0."""
+    print("| case | level | two runs of two steps | recorded and compared | ratio |\n|---|---|---|---|---|")
+    ratios, extras = [], []
+    for case in chosen:
+        seconds = {False: [], True: []}
+        for number in range(2 * rounds + 2):
+            is_recorded = number % 2 == 1
+            start = time.process_time()
+            if is_recorded:
+                first_difference(case)
+            else:
+                cases._level[0] = case.level
+                plain_run(case, "O0")
+                with cases.compared():
+                    plain_run(case, case.level)
+            seconds[is_recorded].append(time.process_time() - start)
+        plain, recorded = [statistics.median(seconds[each][1:]) for each in (False, True)]
+        ratios.append(recorded / plain)
+        extras.append(recorded - plain)
+        print(
+            f"| {case.name} | {case.level} | {plain * 1e3:.0f} ms | {recorded * 1e3:.0f} ms | {ratios[-1]:.1f} |",
+            flush=True,
+        )
+    print(
+        f"\nmedian ratio {statistics.median(ratios):.1f}; additional time {statistics.median(extras):.2f} s, "
+        f"at most {max(extras):.2f} s. {ab_machine.describe()}"
+    )
+    return 0
+
+
+def plain_run(case, level):
+    """Run a case at a level without a record."""
+    recorder = Recorder(2, None)
+    options = forced_run.RunOptions(verbosity=0, diagnose=False, memory=False)
+    seeding.seed_all(0, 0)
+    with seeding.restored(), forced_run.recorded_at(level, recorder, options):
+        train = lambda: cases.train(case.network, level, case.loss_of, passes=case.passes)  # noqa: E731
+        forced_run.run_to_end(recorder, train, ())
 
 
 def run_once(case, level, role, folder):

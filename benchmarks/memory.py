@@ -1,6 +1,6 @@
 """Bytes per parameter that training holds, by level, at the stages of a step.
 
-Counts every live tensor's storage once (params, gradients, masters, optimizer state, casts, whatever it is), at
+Counts every live tensor's storage once (params, gradients, masters, optimizer state, half copies, whatever it is), at
 
     forward     before the backward pass: params, masters, state
     backward    when it has ended, before scale_loss exits
@@ -62,7 +62,7 @@ def live_bytes():
 
 
 def has_memory(storage):
-    """Return whether a storage has memory: quantized state, whose values are in other tensors, has none of its own."""
+    """Return whether a storage has memory: a tensor that consists of others, as quantized state does, has none."""
     try:
         return storage.data_ptr() != 0
     except RuntimeError:

@@ -14,10 +14,10 @@ LAYERS = """
     errors opt_levels support.torch_compat support
     engine.op_table engine.casting engine.loss_scaling engine.master_weights engine.patched_optimizers engine.models
     engine.session engine.amp_names engine
-    tools.memory tools.diagnostics amp sessions
+    tools.memory tools.diagnostics tools.step_statistics amp sessions
     apex cuda_redirect mmcv
-    tools.estimate tools.memory_api tools.forced_levels
-    abtest.packed_numbers abtest.schema abtest.outcomes abtest.step_comparison abtest.report_data
+    tools.memory_on_fake_tensors tools.memory_report_and_estimate tools.forced_levels
+    abtest.packed_numbers abtest.schema abtest.outcomes abtest.first_difference_data abtest.report_data
     abtest.planned_run abtest.row_names
     abtest.report.number_format abtest.recording abtest.judging
     abtest.report abtest.running abtest
@@ -26,7 +26,7 @@ LAYERS = """
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
 OVERRIDES = {
     "CastBackend": vars(CastBackend),
-    "FunctionCasts": vars(CastBackend),
+    "OpTableBackend": vars(CastBackend),
 }
 #: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)

@@ -97,10 +97,11 @@ def _shown(command, arguments):
 
 
 def _is_option_of_run(option):
-    from .run import add_training_options
+    from .run import add_observing_options, add_training_options
 
     parser = CommandParser()
     add_training_options(parser)
+    add_observing_options(parser)
     return bool(parser.options_among([option]))
 
 

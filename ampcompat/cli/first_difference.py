@@ -8,11 +8,11 @@ import linecache
 import tempfile
 from dataclasses import replace
 
+from ..abtest.first_difference_data import from_event
 from ..abtest.report_data import NOTHING_TO_RECORD
 from ..abtest.running.subprocess_parent import SubprocessRun
-from ..abtest.step_comparison import from_event
 from ..errors import AmpError
-from .forecast import UNCOMPILED
+from .run import UNCOMPILED
 
 #: The module that observes the step in the script's process (see ``RunOptions``), and the variable with its task.
 WATCH, VARIABLE = "ampcompat.tools.first_difference.observed_step", "AMPCOMPAT_FIRST_DIFFERENCE"

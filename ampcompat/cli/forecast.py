@@ -17,15 +17,12 @@ from ..errors import AmpError
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .progress import make_progress
-from .run import script_command
+from .run import UNCOMPILED, script_command
 
 FAILED = 1
 
 #: Optimizer steps that are observed without ``--steps``.
 STEPS = 50
-
-#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
-UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
 WATCH = "ampcompat.tools.forecast.recorded_forecast"
@@ -125,7 +122,7 @@ def run_forecast(options, command, progress):
 
 def print_forecast(found, command, details):
     """Print a forecast."""
-    from ..tools.forecast.text_report import to_text
+    from ..tools.forecast.forecast_text import to_text
 
     width = min(100, max(80, shutil.get_terminal_size((80, 24)).columns))
     print(to_text(found, command, width, details))
@@ -146,6 +143,6 @@ def write_files(found, options, command):
     if options.json is not None:
         write_atomically(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
     if options.html is not None:
-        from ..tools.forecast.html_report import to_html
+        from ..tools.forecast.forecast_page import to_html
 
         write_atomically(options.html, to_html(found, command))

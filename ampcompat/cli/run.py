@@ -15,13 +15,20 @@ from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session import process_state
-from ..tools.forced_levels import startup as forced_levels
+from ..tools.forced_levels import level_startup as forced_levels
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
+#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
+UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+#: The options that the script finds in environment variables (``process_state.command_line``).
+OVERRIDES = (
+    *("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders"),
+    *("op_stats", "op_stats_file", "stats_every", "stats_file", "tensorboard"),
+)
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
@@ -32,10 +39,12 @@ def run(arguments):
     command = script_command(parser, options)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
-    names = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders")
-    overrides = {name: getattr(options, name) for name in names}
+    overrides = {name: getattr(options, name) for name in OVERRIDES}
+    _check_statistics(parser, options)
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
+    if options.op_stats or options.op_stats_file:
+        os.environ.update(dict.fromkeys(UNCOMPILED, "1"))
     device_option.apply_option(parser, options.device)
     if options.opt_level is not None:
         os.environ.update(forced_levels.environment())
@@ -52,6 +61,7 @@ def _parser():
         "level too. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
+    add_observing_options(parser)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
@@ -85,6 +95,43 @@ def add_training_options(parser):
         help="at O5, store 16 bits per weight between steps instead of float32 master weights",
     )
     device_option.add_option(parser)
+
+
+def add_observing_options(parser):
+    """Add the options that print or write more about a run."""
+    parser.add_argument(
+        "--op-stats",
+        action="store_const",
+        const=1,
+        help="print at the end how often each function of torch ran in which dtype, and why",
+    )
+    parser.add_argument("--op-stats-file", type=file_to_write, metavar="FILE.json", help="write the same as JSON")
+    parser.add_argument(
+        "--stats-every",
+        type=whole_number(1),
+        metavar="N",
+        help="write statistics of activations, gradients and weights in every N-th optimizer step",
+    )
+    parser.add_argument("--stats-file", type=file_to_write, metavar="FILE.csv", help="where to write them as CSV")
+    parser.add_argument(
+        "--stats-tensorboard", type=os.path.abspath, dest="tensorboard", metavar="DIR", help="or as TensorBoard events"
+    )
+
+
+def _check_statistics(parser, options):
+    has_place = options.stats_file is not None or options.tensorboard is not None
+    if options.stats_every is not None and not has_place:
+        parser.error("--stats-every needs a place to write to: --stats-file FILE.csv or --stats-tensorboard DIR")
+    if options.stats_every is None and has_place:
+        parser.error("--stats-file and --stats-tensorboard need --stats-every N, such as --stats-every 100")
+
+
+def file_to_write(text):
+    """Return the absolute name of a file that can be written; otherwise raise an error for argparse."""
+    path = os.path.abspath(text)
+    if os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
+    return path
 
 
 def parse_level(text):

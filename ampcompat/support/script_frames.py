@@ -6,10 +6,23 @@ import sys
 
 import torch
 
-_LIBRARIES = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    contextlib.__file__,
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARIES = (_OWN, _TORCH, contextlib.__file__)
+
+#: Folders of ampcompat and torch whose operations are no part of what a model computes: unscaling, masters, optimizers.
+BOOKKEEPING = tuple(
+    [
+        os.path.join(_OWN, "engine", name) + os.sep
+        for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")
+    ]
+    + [os.path.join(_TORCH, "optim") + os.sep]
+)
+_OBSERVERS = tuple(
+    [
+        os.path.join(_OWN, "tools", name)
+        for name in ("diagnostics", "memory", "step_statistics" + os.sep + "tensor_stat")
+    ]
 )
 
 
@@ -24,3 +37,16 @@ def script_line():
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def is_bookkeeping():
+    """Return whether what calls the caller is no part of what a model computes.
+
+    That is ``BOOKKEEPING`` or an observer, directly or by way of other code of ampcompat.
+    """
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN,) + BOOKKEEPING[-1:]):
+        if frame.f_code.co_filename.startswith(BOOKKEEPING + _OBSERVERS):
+            return True
+        frame = frame.f_back
+    return False

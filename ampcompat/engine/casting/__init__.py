@@ -6,7 +6,7 @@ import torch
 
 from ...errors import AmpValueError
 from .cast_backend import CastBackend
-from .function_casts import NativeBackend, PatchedBackend
+from .op_table_backends import NativeBackend, PatchedBackend
 
 __all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "PatchedBackend", "choose"]
 

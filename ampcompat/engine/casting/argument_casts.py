@@ -1,7 +1,4 @@
-"""Casting of the arguments of one call: which dtypes are cast, and on which devices.
-
-``Casts`` holds what a wrapper needs from its backend.
-"""
+"""``ArgumentCaster``, which casts the arguments of one call, and ``CastDevices``, on which tensors are cast."""
 
 from operator import attrgetter
 
@@ -55,15 +52,15 @@ class CastDevices:
         return False
 
 
-class Casts:
-    """What the wrappers of one backend need from it.
+class ArgumentCaster:
+    """Casts the arguments of one call: what the wrappers of one backend need from it.
 
     Args:
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
         thread: the thread-local object whose ``off`` says whether casts are off in this thread.
         paused: a function that returns a context manager with casts off.
-        to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
+        to_low: casts the floating tensors of a value to the low dtype; copies of weights are cached.
         rounded_weight: weight -> the weight rounded to the low dtype, in the high one; cached.
     """
 
@@ -94,7 +91,7 @@ def widest(dtypes):
     return result
 
 
-def caster(dtype):
+def cast_to(dtype):
     """Return a function that casts the floating tensors of a value to one dtype."""
 
     def cast(value):

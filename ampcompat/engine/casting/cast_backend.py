@@ -77,10 +77,10 @@ class CastBackend:
         return function
 
     def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
-        """Drop the cached casts that this thread has made, and those of some weights, whichever thread made them.
+        """Drop the copies of weights that this thread has cached, and those of some weights that any thread has cached.
 
         Args:
-            weights: () -> these weights; it is called only if other threads have cached casts.
+            weights: () -> these weights; it is called only if other threads have cached copies.
         """
 
     def wrap(self, function: Callable[..., Any], rule: str) -> Callable[..., Any]:

@@ -24,15 +24,15 @@ NORMS = ("batch_norm", "instance_norm")
 _ITERATORS = ("_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
 
-def patch_all(backend, casts, originals, patches):
+def patch_all(backend, caster, originals, patches):
     """Patch everything here for one backend.
 
     Args:
         originals: [(owner, name, entry)]: what the wrappers, which are in place, have replaced.
     """
     script_originals(originals, patches)
-    _accept_any_floating_input(casts, patches)
-    _compute_norms_wide(casts, patches)
+    _accept_any_floating_input(caster, patches)
+    _compute_norms_wide(caster, patches)
     _reread_recurrent_kernels(patches)
     _pause_loading(backend, patches)
     _turn_off_fast_paths(patches)
@@ -46,16 +46,17 @@ def script_originals(originals, patches):
     script = torch.jit.script
 
     @functools.wraps(script)
-    def script_with_originals(*args, **kwargs):
+    def script_with_originals(obj, optimize=None, _frames_up=0, *args, **kwargs):
         with PatchStack() as restored:
             for owner, name, entry in originals:
                 restored.set(owner, name, entry)
-            return script(*args, **kwargs)
+            # The globals of a scripted class are those of the caller, one frame further up from here.
+            return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
     patches.set(torch.jit, "script", script_with_originals)
 
 
-def _accept_any_floating_input(casts, patches):
+def _accept_any_floating_input(caster, patches):
     """Make recurrent layers accept inputs of any floating dtype while casts are active.
 
     A layer compares its input's dtype with its weights' before any function of the op table runs, and would refuse a
@@ -65,7 +66,7 @@ def _accept_any_floating_input(casts, patches):
 
     @functools.wraps(original)
     def check_input(self, input, *args, **kwargs):
-        if not compile.is_compiling() and not casts.is_exempt((input,), kwargs):
+        if not compile.is_compiling() and not caster.is_exempt((input,), kwargs):
             input = _with_dtype_of(input, self)
         return original(self, input, *args, **kwargs)
 
@@ -88,24 +89,24 @@ def _reread_recurrent_kernels(patches):
         patches.set(rnn, "_rnn_impls", current)
 
 
-def _compute_norms_wide(casts, patches):
+def _compute_norms_wide(caster, patches):
     """Compute batch and instance norms of low input with high weights where torch has no kernel for the mix.
 
     The result has the input's dtype, as from the mixed kernels. Only old torch on the CPU needs this (up to 2.1 for
     float16), and the dtypes ``opt_levels.STAND_IN``.
     """
     devices = features.available_devices()
-    if not all(features.has_mixed_batch_norm(device, casts.low, casts.high) for device in devices):
+    if not all(features.has_mixed_batch_norm(device, caster.low, caster.high) for device in devices):
         for name in NORMS:
-            patches.set(torch, name, _wide(getattr(torch, name), casts))
+            patches.set(torch, name, _wide(getattr(torch, name), caster))
 
 
-def _wide(norm, casts):
+def _wide(norm, caster):
     @functools.wraps(norm)
     def in_high(input, *args, **kwargs):
-        if not is_mixed_norm(casts.low, input, args, kwargs) or casts.is_exempt((input,), kwargs):
+        if not is_mixed_norm(caster.low, input, args, kwargs) or caster.is_exempt((input,), kwargs):
             return norm(input, *args, **kwargs)
-        return norm(input.to(casts.high), *args, **kwargs).to(casts.low)
+        return norm(input.to(caster.high), *args, **kwargs).to(caster.low)
 
     return in_high
 

@@ -1,4 +1,4 @@
-"""``SeveralCasts``: the backends of O1 and O4 in one process.
+"""``SeveralLevelsBackend``: the backends of O1 and O4 in one process.
 
 The newest casts everywhere, the others only in the ``forward`` of models at their level, in whose thread it pauses.
 """
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from .cast_backend import CastBackend, do_nothing
 
 
-class SeveralCasts(CastBackend):
+class SeveralLevelsBackend(CastBackend):
     """Backends with different dtypes, as one.
 
     Args:

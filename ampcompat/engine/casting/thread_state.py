@@ -50,7 +50,7 @@ class Switch:
         #   uncast: whether it is in the ``forward`` of a model at a level that casts no functions
         #   entered: the ``CastDevices`` for which its flags are set, or None
         #   before: in the main thread, its flags before that
-        #   token: the thread for which casts are made; an identifier of threads may be used again by a later one
+        #   token: the thread that makes copies of weights; an identifier of threads may be used again by a later one
         at_first = {"off": True, "depth": 0, "inside": False, "uncast": False, "entered": None, "before": None}
         self._process_state = type("Record", (threading.local,), dict(at_first, __init__=_begin_thread))
         self.local = self._process_state()

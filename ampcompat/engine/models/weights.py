@@ -45,7 +45,8 @@ def check_model(model, allow_half):
             if tensor_lists.is_narrower(tensor, torch.float32):
                 raise AmpError(
                     f"Found {kind} {name} with dtype {tensor.dtype}, expected float32: you don't need to call .half() "
-                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level."
+                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level. For a model that is "
+                    "loaded in half, give allow_half_model=True."
                 )
 
 
@@ -77,10 +78,11 @@ class ModelCast:
             for is_param, name, tensor in _own_tensors(module):
                 if id(tensor) in self._seen or not tensor.is_floating_point():
                     continue
+                is_shard = tensor_lists.is_shard(tensor)
                 if id(tensor) in protected:
                     dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
                 else:
-                    dtype = None if tensor_lists.is_shard(tensor) else self.dtype
+                    dtype = None if is_shard else self.dtype
                 if dtype is not None:
                     if tensor.dtype is not dtype:
                         _check_castable(name, tensor, module, dtype)

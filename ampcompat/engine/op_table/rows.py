@@ -29,6 +29,7 @@ BANNED_MESSAGE = (
     "does not prevent that. Compute the loss from the logits instead: drop the sigmoid and use "
     "torch.nn.functional.binary_cross_entropy_with_logits (torch.nn.BCEWithLogitsLoss). If the sigmoid must stay, call "
     "amp.register_float_function(torch, 'sigmoid') before amp.initialize; the loss then gets float32 inputs. "
+    "At O2 and O5 it gets them anyway, where the model returns the probabilities. "
     "allow_banned=True casts the inputs and runs the function as it is."
 )
 
@@ -107,6 +108,7 @@ WRITTEN = (
     ),
     (TORCH, PROMOTE, "vdot tensordot index_put scatter_add", _AUTOCAST),
     (TORCH, PROMOTE, "inner index_copy", "a sibling of tensordot and of index_put"),
+    (TORCH, PROMOTE, "lerp", "a sibling of addcmul, which refuses other dtypes than that of its start"),
     (LINALG, PROMOTE, "cross", _ALIAS),
     (FUNCTIONAL, PROMOTE, "bilinear", "apex"),
     (TORCH, SEQUENCE, "cat stack", "apex"),

@@ -165,7 +165,7 @@ def _watched(record, closure):
     """
     params = [param for group in record.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
-    closure = record.session.casts.bind_casts(closure)
+    closure = record.session.cast_backend.bind_casts(closure)
     has_run = False
 
     def watched():

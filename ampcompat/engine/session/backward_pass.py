@@ -48,7 +48,7 @@ class BackwardPass:
         self.scale = None
         self.overflow_check = None
         self._session = session
-        self._casts = session.process_casts
+        self._process_casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
         self._adopted = adopted
         self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
@@ -57,9 +57,9 @@ class BackwardPass:
             self.delay_overflow_check = True
 
     def __enter__(self):
-        # Forward is over. Autograd holds the casts of weights that it needs, and frees them one by one during backward,
-        # unless the cache holds them too.
-        self._casts.backend.clear_cache()
+        # Forward is over. Autograd holds the copies of weights that it needs, and frees them one by one during
+        # backward, unless the cache holds them too.
+        self._process_casts.backend.clear_cache()
         around = [block for record in self.records for block in record.open_passes()]
         self.scale = self._scale_within(around)
         for observer in self._session.observers:
@@ -98,7 +98,7 @@ class BackwardPass:
             record.gradients.begin()
         by_client = [client_method(record, "_prepare_amp_backward") for record in records]
         if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in records]):
-            with self._casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), torch.no_grad():
                 self._rescale(records, by_client)
 
     def _rescale(self, records, by_client):
@@ -137,7 +137,7 @@ class BackwardPass:
         # Their gradients stay scaled: other blocks with this scaler are still open.
         nested = [each for each in self.records if any([b.scaler is self.scaler for b in each.open_passes()])]
         records = [record for record in self.records if record not in nested] if nested else self.records
-        self._casts.backend.clear_cache()
+        self._process_casts.backend.clear_cache()
         if self._adopted and kind is None and not _have_gradients(self.records):
             _warn_of_unrelated(self._adopted[0].optimizer)
         for record, marks in self._marks_of_others:
@@ -171,7 +171,7 @@ class BackwardPass:
         self._ddp_wrappers.record_unreduced(self.records, stay=True)
 
     def _unscale(self, records):
-        with self._casts.backend.paused(), torch.no_grad():
+        with self._process_casts.backend.paused(), torch.no_grad():
             seen = set()
             for record in records:
                 post_backward = client_method(record, "_post_amp_backward")
@@ -191,7 +191,7 @@ class BackwardPass:
         if self._ddp_wrappers.exist():
             self._ddp_wrappers.record_unreduced(nested, stay=True)
             is_local = self._ddp_wrappers.record_unreduced(records, stay=False)
-            with self._casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), torch.no_grad():
                 groups = self._ddp_wrappers.average(records)
         if self.delay_overflow_check:
             return

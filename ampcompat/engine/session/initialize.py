@@ -11,7 +11,7 @@ import torch
 from ...errors import AmpError, AmpValueError
 from ...support.patching import PatchStack
 from ..master_weights import zero_redundancy
-from ..models import forward, fsdp, state_dict, weights
+from ..models import averages, forward, fsdp, state_dict, weights
 from ..patched_optimizers import chunked_step, step
 from ..patched_optimizers.amp_stash import STASH
 from ..patched_optimizers.record import OptimizerRecord, record_of
@@ -145,6 +145,8 @@ class Preparation:
         for optimizer in plan.optimizers:
             self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
+        if policy.casts_model:
+            averages.patch(self._patches)
 
     def _prepare_model(self, model, request, paused, entered, mode):
         policy, masters = request.policy, self._session.masters
@@ -174,8 +176,8 @@ class Preparation:
 
     def _mark(self, module, input_dtype, output_dtype, context, mode=None):
         token = self._session.forward_token
-        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, mode, context, token)
-        forward.mark(module, casts, self._patches)
+        conversion = forward.ForwardConversion(type(module), input_dtype, output_dtype, mode, context, token)
+        forward.mark(module, conversion, self._patches)
 
     def add_optimizer(self, optimizer, configuration, originals):
         """Give an optimizer masters and its replaced methods; return its record.

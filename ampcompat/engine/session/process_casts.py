@@ -14,7 +14,7 @@ from ...support.torch_compat import features
 from .. import casting
 from ..casting import autograd, half_emulation_mode
 from ..casting.cast_backend import CastBackend
-from ..casting.several_levels import SeveralCasts
+from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
 from . import missing_kernels, process_state
 
@@ -23,7 +23,7 @@ _MOVES = ("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty")
 
 
 class ProcessCasts:
-    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralCasts`` of O1 and O4.
+    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralLevelsBackend`` of O1 and O4.
 
     Args:
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
@@ -68,7 +68,9 @@ class ProcessCasts:
             else:
                 classes = [casting.BACKENDS[name] for name in names]
                 backends = [kind(each, rows, self.allow_banned, messages) for kind, each in zip(classes, pairs)]
-                self._replace(backends[0] if len(backends) == 1 else SeveralCasts(backends), choices[-1], wanted)
+                self._replace(
+                    backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends), choices[-1], wanted
+                )
         except BaseException:
             self._restore(*before)
             raise
@@ -179,7 +181,7 @@ class ProcessCasts:
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step, weights):
-        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes."""
+        """Call ``step()``, an optimizer's, with casts off; drop the cached copies of the weights that it changes."""
         backend = self.backend
         try:
             with backend.paused():

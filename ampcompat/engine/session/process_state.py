@@ -39,6 +39,15 @@ _VARIABLES = {
     "store_param_remainders": "AMPCOMPAT_STORE_PARAM_REMAINDERS",  # 1
 }
 
+#: What ``run`` observes of a script, beside ``diagnose``.
+_OBSERVED = {
+    "op_stats": "AMPCOMPAT_OP_STATS",  # 1
+    "op_stats_file": "AMPCOMPAT_OP_STATS_FILE",
+    "stats_every": "AMPCOMPAT_STATS_EVERY",
+    "stats_file": "AMPCOMPAT_STATS_FILE",
+    "tensorboard": "AMPCOMPAT_STATS_TENSORBOARD",
+}
+
 
 def __getattr__(name):
     """Make ``lists``, the editable op lists, on first access: they import torch, the command line does not."""
@@ -122,10 +131,15 @@ def command_line():
     return found
 
 
+def observed():
+    """Return which statistics ``python -m ampcompat run`` was asked for, as a dict of texts; empty without any."""
+    return {name: os.environ[variable] for name, variable in _OBSERVED.items() if os.environ.get(variable)}
+
+
 def set_command_line(**overrides):
     """Override arguments of ``amp.initialize`` in this process and its children; None removes an override."""
     for name, value in overrides.items():
-        variable = _VARIABLES[name]
+        variable = _VARIABLES.get(name) or _OBSERVED[name]
         if value is None:
             os.environ.pop(variable, None)
         else:

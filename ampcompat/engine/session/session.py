@@ -122,8 +122,8 @@ class Session:
         context = self.process_casts.context_of_uncast_forward
         for model in filter(is_module, disabled):
             if not forward.is_marked(model):
-                casts = forward.ForwardCasts(type(model), context=context, token=self.forward_token)
-                forward.mark(model, casts, self.patches)
+                conversion = forward.ForwardConversion(type(model), context=context, token=self.forward_token)
+                forward.mark(model, conversion, self.patches)
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
@@ -222,7 +222,7 @@ class Session:
         return list(self._configuration_of)
 
     @property
-    def casts(self):
+    def cast_backend(self):
         """The active cast backend: a plain ``CastBackend`` at levels that cast no functions."""
         return self.process_casts.backend
 

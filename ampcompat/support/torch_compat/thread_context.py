@@ -46,6 +46,36 @@ FunctionMode = getattr(_overrides, "TorchFunctionMode", object)
 function_modes = getattr(_overrides, "_get_current_function_mode_stack", list)
 
 
+def add_function_mode(mode):
+    """Enter a function mode in this thread, outside of all others: blocks that have begun before may end before it.
+
+    Only that of ``torch.set_default_device`` stays the outermost, since torch looks for it there.
+    """
+    default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    held = _taken_function_modes(lambda active: active is default)
+    mode.__enter__()
+    for other in reversed(held):
+        torch._C._push_on_torch_function_stack(other)
+
+
+def remove_function_mode(mode):
+    """Undo ``add_function_mode``, wherever the mode is among those that are active."""
+    if mode not in function_modes():
+        return  # of another thread
+    held = _taken_function_modes(lambda active: active is mode)
+    torch._C._pop_torch_function_stack()
+    for other in reversed(held):
+        torch._C._push_on_torch_function_stack(other)
+
+
+def _taken_function_modes(ends):
+    """Take the active function modes off the stack, innermost first, up to one for which ``ends`` is true."""
+    held = []
+    while function_modes() and not ends(function_modes()[-1]):
+        held.append(torch._C._pop_torch_function_stack())
+    return held
+
+
 def recording_gradients():
     """Return a context manager in which operations are recorded for gradients, whatever mode this thread is in."""
     return _outside_of_inference_mode(torch.enable_grad())

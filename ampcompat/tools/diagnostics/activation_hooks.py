@@ -1,4 +1,4 @@
-"""Hooks that record the largest absolute value of module outputs, and of the gradients at those outputs."""
+"""Hooks that measure module outputs, and the gradients at those outputs: by default the largest absolute value."""
 
 import weakref
 from collections import deque
@@ -25,17 +25,22 @@ class Entry(NamedTuple):
     """One module's output, or the gradient at it."""
 
     name: str
-    max_abs: torch.Tensor  # of shape ()
+    measured: torch.Tensor  # of shape () for ``max_abs``
     dtype: torch.dtype
+    size: int
 
 
 class ActivationHooks:
     """Forward hooks on the modules of models, and tensor hooks on their outputs. Nothing is changed or read.
 
     What a checkpoint recomputes in the backward pass is not a second forward pass: only its gradients are recorded.
+
+    Args:
+        measure: a function: tensor -> what is recorded of it, a tensor on its device; None for nothing.
     """
 
-    def __init__(self):
+    def __init__(self, measure=max_abs):
+        self._measure = measure
         self.outputs = deque(maxlen=MAX_ENTRIES)
         self.gradients = deque(maxlen=MAX_ENTRIES)
         self.calls = ModelCalls(self._is_traced)  # while paused
@@ -125,7 +130,7 @@ class ActivationHooks:
         self._clear_if_stale()
         for tensor in floating_tensors(args, []):
             if not self._is_last(tensor):  # the last module's output is recorded already, results of functions are not
-                _append(self.outputs, name, tensor)
+                self._append(self.outputs, name, tensor)
                 self._last = weakref.ref(tensor), _version(tensor)
 
     def _is_training(self):
@@ -140,7 +145,7 @@ class ActivationHooks:
             self._clear_if_stale()
             for tensor in floating_tensors(output, []):
                 if not self._is_last(tensor):  # a container returns what its last child returned
-                    _append(self.outputs, name, tensor)
+                    self._append(self.outputs, name, tensor)
             self._hook_gradients(name, output)
 
     def _clear_if_stale(self):
@@ -161,15 +166,14 @@ class ActivationHooks:
 
     def _gradient(self, name, gradient):
         if not self._is_removed and self.is_in_backward() and isinstance(gradient, torch.Tensor):
-            _append(self.gradients, name, gradient)
+            self._append(self.gradients, name, gradient)
+
+    def _append(self, entries, name, tensor):
+        value = self._measure(tensor)
+        if value is not None:
+            entries.append(Entry(name, value, tensor.dtype, tensor.numel()))
 
 
 def _version(tensor):
     """Return the count of in-place changes of a tensor; None for an inference tensor, which has none."""
     return None if getattr(tensor, "is_inference", bool)() else tensor._version
-
-
-def _append(entries, name, tensor):
-    value = max_abs(tensor)
-    if value is not None:
-        entries.append(Entry(name, value, tensor.dtype))

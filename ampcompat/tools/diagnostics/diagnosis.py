@@ -12,8 +12,10 @@ from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
+from .growth_messages import led_up, warning
 from .model_names import ModelNames
 from .pass_record import PassRecord, read_record, weight_maxima, zero_eps
+from .recent_maxima import WINDOW, RecentMaxima
 from .repeated_messages import Findings
 from .skip_facts import NOT_RECORDED
 from .tensor_stats import NamedScalars, RunningMax, named_maxima
@@ -26,12 +28,13 @@ READ_EVERY = 50
 
 
 class OverflowDiagnosis(Observer):
-    """Explains skipped steps.
+    """Explains skipped steps, and warns once before the first if a value grows towards the end of its dtype's range.
 
-    It neither changes a value nor waits for the device before a step was skipped. Whether a pass overflowed may be
-    known many passes later (fused optimizers), when its gradients are gone, so each pass leaves a record on the device.
-    The cost is two small operations per module output, gradient at an output, and param gradient: about 0.1 ms per
-    module on one CPU core, half of a step's time for 8 layers of width 256, and nothing measurable at width 1024.
+    It changes no value. Whether a pass overflowed may be known many passes later (fused optimizers), when its gradients
+    are gone, so each pass leaves a record on the device. For the warning they are copied to the host after every fourth
+    pass, and the host does not wait for a GPU. The cost is two small operations per module output, gradient at an
+    output, and param gradient: about 0.1 ms per module on one CPU core, half of a step's time for 8 layers of width
+    256, and nothing measurable at width 1024.
 
     Args:
         prints: whether to print; otherwise see ``findings``.
@@ -43,9 +46,13 @@ class OverflowDiagnosis(Observer):
             be, only the loss and the gradients are known.
         findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
             each optimizer.
+        warnings: (step, text) of the warning, if there was one.
     """
 
     def __init__(self, prints=True, prints_summary=False):
+        self.warnings = []
+        self._recent = RecentMaxima()
+        self._has_warned = False
         self._findings = Findings()
         self._is_paused = False
         self._unrecorded = {}  # loss_id -> (loss, scale, weak references to records, calls) of a pass while paused
@@ -121,6 +128,8 @@ class OverflowDiagnosis(Observer):
         record = self._record(backward)
         for kind, maxima in self._maxima.items():
             maxima.update(getattr(record, kind))
+        if self._recent.add(record) and not self._has_warned:
+            self._warn_of_growth(record)
         if record.scaler.checks_overflow:
             check = backward.overflow_check
             self._records[check] = record
@@ -164,6 +173,8 @@ class OverflowDiagnosis(Observer):
         self._records.clear()
         self._names.clear()
         self._findings.clear()
+        self._recent.clear()
+        self._has_warned = False
 
     def histogram(self):
         """Return the ``gradient_histogram.Histogram`` of the unscaled gradients: a sample of passes and values."""
@@ -246,11 +257,23 @@ class OverflowDiagnosis(Observer):
         if facts.bad_weights:
             optimizers = [record.optimizer for record in self._steps]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
+        growths = self._recent.growths(record.loss_id, record.step, WINDOW)
+        facts = facts._replace(led_up=led_up(growths, facts))
         lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "went through with inf or nan: a static loss scale skips nothing"
         if self._prints:
             head = f"ampcompat: step {record.step} (loss scaler {record.loss_id}) {verb}. "
             session.notices.say(head + "\n    ".join(lines), self._verbosity)
+
+    def _warn_of_growth(self, record):
+        session = self._session()
+        foreseen = self._recent.foreseen(record, session.policy)
+        if foreseen is not None:
+            text, self._has_warned = warning(foreseen), True
+            self.warnings.append((record.step, text))
+            if self._prints:
+                where = f"ampcompat: step {record.step} (loss scaler {record.loss_id}): "
+                session.notices.say(where + text, self._verbosity)
 
     def _read_never_skipped(self):
         """Explain the first pass with inf or nan among those at a scale that never skips."""

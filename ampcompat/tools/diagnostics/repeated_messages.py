@@ -1,5 +1,6 @@
 """``Findings``: what is said of each skipped step, in full the first time and as a reference after that."""
 
+from .growth_messages import history
 from .skip_facts import UNWATCHED
 from .skip_messages import explain, number
 
@@ -27,7 +28,7 @@ class Findings:
         """Explain a recorded pass; return the lines to print."""
         cause, text, advice = explain(facts)
         earlier = self._last.get(record.loss_id)
-        lines, first_step = [text, "What to try: " + advice], record.step
+        lines, first_step = [text] + history(facts) + ["What to try: " + advice], record.step
         if earlier is not None and earlier[0] == (cause, advice):
             first_step = earlier[3]
             lines = [f"As in step {first_step}: {cause}, at scale {number(facts.scale)}."]

@@ -13,6 +13,11 @@ from ...support.tensor_lists import as_real
 SEQUENCES = 64
 
 
+def low_dtype(policy):
+    """Return the dtype that a level computes in where it can: the half one, or the high one where it casts nothing."""
+    return policy.dtypes.low if policy.patch_torch_functions or policy.casts_model else policy.dtypes.high
+
+
 def dense_values(tensor):
     """Return the floating values of a tensor, detached: of a DTensor the local shard, of a sparse tensor its values.
 
@@ -36,6 +41,44 @@ def max_abs(tensor):
     with torch.no_grad():
         values = dense_values(tensor)
         return None if values is None else values.abs().max()
+
+
+#: What ``summary`` computes, in its order.
+SUMMARY = ("max_abs", "mean_abs", "zeros", "subnormal", "nonfinite")
+
+
+def summary(tensor, dtype, scale=1.0):
+    """Return what a dtype holds of a tensor's values, of shape (5,) and float32 or float64, on its device.
+
+    The largest and the mean absolute value of those that are finite; and of all values the shares that are 0, subnormal
+    and inf or nan once they are multiplied by ``scale`` and cast to ``dtype``.
+
+    Args:
+        tensor: any tensor.
+        dtype: a floating dtype.
+        scale: a float, or a tensor of shape ().
+
+    Returns:
+        None where there are no floating values.
+    """
+    with torch.no_grad():
+        values = dense_values(tensor)
+        if values is None:
+            return None
+        values = values.to(torch.float64 if values.dtype is torch.float64 else torch.float32).abs()
+        finite = values - values == 0
+        values = torch.where(finite, values, torch.zeros_like(values))
+        held = (
+            (values * (scale.to(values.device) if isinstance(scale, torch.Tensor) else scale))
+            .to(dtype)
+            .to(values.dtype)
+        )
+        is_held = finite & (held - held == 0)
+        count = finite.sum().to(values.dtype).clamp(min=1)
+        found = [values.max(), (values / count).sum()]
+        for counted in ((held == 0) & finite, (held > 0) & (held < torch.finfo(dtype).tiny), ~is_held):
+            found.append(counted.sum().to(values.dtype) / values.numel())
+        return torch.stack(found)
 
 
 def named_maxima(named):

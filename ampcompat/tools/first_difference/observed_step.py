@@ -14,13 +14,13 @@ import torch
 
 from ... import amp, opt_levels
 from ...errors import AmpError
+from ...support.module_stack import ModuleStack
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
-from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, DispatchMode, autograd_node
-from . import comparison
-from .module_stack import ModuleStack
-from .op_recorder import FunctionNames, OpRecorder
+from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, autograd_node
+from . import compare_steps
+from .op_recorder import FunctionNames, OpRecorder, StepMode
 from .step_record import StepRecord
 from .tensor_store import TensorStore, load, save
 
@@ -214,7 +214,7 @@ class ObservedStep(Observer):
         with open(self._path(RECORD), "rb") as file:
             reference, store = pickle.load(file)
         with self._without_casts(), torch.no_grad():
-            found = comparison.compare(reference, store, record, self._store, self._rules(), self._low())
+            found = compare_steps.compare(reference, store, record, self._store, self._rules(), self._low())
         self._events.append({"first_difference": found})
 
     def _without_casts(self):
@@ -231,20 +231,12 @@ class ObservedStep(Observer):
         return {row.name: row.rule for row in reversed(rows)}
 
 
-class GradientMaximum(DispatchMode):
+class GradientMaximum(StepMode):
     """A dispatch mode that finds the largest absolute value that a backward pass computes, without reading it."""
 
     def __init__(self):
         super().__init__()
-        self._largest, self.is_entered = [], False
-
-    def __enter__(self):
-        self.is_entered = True
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        self.is_entered = False
-        return super().__exit__(*error)
+        self._largest = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Call the operation, and note its largest result in a backward pass."""

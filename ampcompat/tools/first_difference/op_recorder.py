@@ -3,17 +3,16 @@
 A dispatch mode sees the operations; a function mode, outside all others, notes which public function called them.
 """
 
-import os
 import sys
 import weakref
 
 import torch
 
 from ...engine.casting.half_emulation_mode import without_mode_checks
-from ...support.script_frames import is_library
+from ...support.module_stack import OUTSIDE as NO_MODULE
+from ...support.module_stack import OpPlace
+from ...support.script_frames import BOOKKEEPING, is_library
 from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
-from ..forecast.op_calls import OUTSIDE as NO_MODULE
-from ..forecast.op_calls import OpPlace
 from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 from .storage_values import StorageValues, layout_of
@@ -26,15 +25,6 @@ COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy d
 UNINITIALIZED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
 #: The tag of operations that draw random numbers.
 _SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
-#: Folders of ampcompat and torch whose operations are no part of a step: unscaling, masters, optimizers.
-_ENGINE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "engine")
-BOOKKEEPING = tuple(
-    [
-        os.path.join(_ENGINE, name) + os.sep
-        for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")
-    ]
-    + [os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "optim") + os.sep]
-)
 
 
 class FunctionNames(FunctionMode):
@@ -60,7 +50,25 @@ class FunctionNames(FunctionMode):
             self.name = before
 
 
-class OpRecorder(DispatchMode):
+class StepMode(DispatchMode):
+    """A dispatch mode that knows whether it is entered.
+
+    Attributes:
+        is_entered: whether it is.
+    """
+
+    is_entered = False
+
+    def __enter__(self):
+        self.is_entered = True
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.is_entered = False
+        return super().__exit__(*error)
+
+
+class OpRecorder(StepMode):
     """A dispatch mode that records the operations of one step.
 
     Args:
@@ -83,20 +91,11 @@ class OpRecorder(DispatchMode):
         self._lines = {}  # OpPlace -> the line of the script that called it last
         self._keeps_arguments = keeps_arguments
         self.ops, self.values, self.losses = [], [], []
-        self.is_entered = False
         self.is_paused = False
         self._storages = {}  # address of a storage -> ``StorageValues``
         self._is_in_pass = False  # from the first operation of a backward pass on, until its gradients are noted
         self._nodes = {}  # sequence number of an autograd node -> index of the operation that made it
         self._next_node = next_sequence_number()
-
-    def __enter__(self):
-        self.is_entered = True
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        self.is_entered = False
-        return super().__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Call the operation and record it."""

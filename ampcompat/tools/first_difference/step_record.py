@@ -4,7 +4,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ..forecast.op_calls import OpPlace
+from ...support.module_stack import OpPlace
 
 #: The names of operations in torch whose public function has another name. A leading "_", "native_" and a trailing
 #: "_backward" are dropped before.

@@ -13,35 +13,12 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...support.module_stack import OUTSIDE, ModuleStack, OpPlace
 from ...support.nested import floating_tensors
 from ...support.torch_compat.thread_context import FunctionMode
+from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
 from ...support.uncopied_hook import ModuleHook
-from . import details
-
-#: Functions whose result has the numbers of its input, or some of them.
-VIEWS = frozenset(
-    "view reshape transpose permute t T mT H mH swapaxes swapdims movedim moveaxis unsqueeze squeeze flatten unflatten "
-    "expand expand_as contiguous clone detach chunk split unbind narrow select __getitem__ view_as reshape_as data "
-    "real tile repeat flip roll index_select gather take unfold as_strided diagonal tensor_split repeat_interleave "
-    "detach_ squeeze_ unsqueeze_ transpose_ alias_copy pin_memory cuda cpu requires_grad_ __iter__".split()
-)
-#: Functions that change the dtype of their first argument.
-CASTS = frozenset("to type type_as float half double bfloat16".split())
-#: Properties whose values are tensors with the numbers of the input.
-PROPERTIES = frozenset(["T", "mT", "H", "mH", "data", "real"])
-#: Functions that compute nothing of the forward pass.
-IGNORED = frozenset(
-    "backward grad register_hook retain_grad set_ __setattr__ __repr__ __format__ item tolist numpy empty empty_like "
-    "new_empty share_memory_".split()
-)
-#: Functions in Python that are recorded call by call; of those in the op table its row decides for all calls within.
-WALKED = frozenset(
-    [
-        torch.nn.functional.multi_head_attention_forward,
-        torch.nn.functional.normalize,
-        torch.nn.functional.gumbel_softmax,
-    ]
-)
+from . import norm_inputs
 
 
 class Value(NamedTuple):
@@ -58,25 +35,6 @@ class Value(NamedTuple):
     dims: int
     call: Optional[int]
     place: "OpPlace"
-
-
-class OpPlace(NamedTuple):
-    """Where a call is: the model's number, or None outside every model, and the module's dotted name in it."""
-
-    model: Optional[int]
-    module: str
-
-    @property
-    def name(self):
-        """The module's dotted name, "" for the model itself; None outside every model."""
-        return None if self.model is None else self.module
-
-    def layer_of(self, names):
-        """Return which of these modules this one is, or is within; None if it is in none of them."""
-        for name in names if self.model is not None else ():
-            if not name or self.module == name or self.module.startswith(name + "."):
-                return name
-        return None
 
 
 class OpCall(NamedTuple):
@@ -107,9 +65,6 @@ class RecordedStep(NamedTuple):
     losses: List[int]
 
 
-OUTSIDE = OpPlace(None, "")
-
-
 class OpCalls(FunctionMode):
     """A function mode that records steps between ``begin`` and ``end``; between them it passes calls on.
 
@@ -124,64 +79,52 @@ class OpCalls(FunctionMode):
         self._on_value, self._on_detail = on_value, on_detail
         self._is_on = self.is_paused = False
         self._process = os.getpid()  # a forked worker inherits the mode
-        self._models = []  # weak references
+        self._modules = ModuleStack(self._forget_like, self._add_tensors)
         self._handles = []
         self._reset()
 
     def _reset(self):
         self._calls, self._values, self._losses = [], [], []
         self._known = {}  # id(tensor) -> (weak reference, index of its value)
-        self._stack = []  # (module, OpPlace)
         self._arguments = set()  # the ids of the floating tensors that a model was called with
-        self._is_training = False
         self._outer = self._like = None
-        self._module_calls, self._counters = {}, {OUTSIDE: 0}
+        self._counters = {OUTSIDE: 0}
 
     def add_models(self, models):
         """Name the modules of these models, beside those known already."""
-        known = [reference() for reference in self._models]
-        self._models += [weakref.ref(model) for model in models if all(model is not each for each in known)]
+        self._modules.add_models(models)
 
     def models(self):
         """Return the models that are still alive, each with its number."""
-        return [(number, model()) for number, model in enumerate(self._models) if model() is not None]
+        return self._modules.models()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def begin(self):
         """Begin to record."""
         self._reset()
-        self._places, self._tensors = {}, {}
+        self._tensors = {}
+        self._modules.begin_step()
+        self._modules.start()
         for number, model in self.models():
-            self._name(number, model)
-        hooks = torch.nn.modules.module
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._enter_module),
-            hooks.register_module_forward_hook(self._leave_module, always_call=True),
-        ]
-        for _, model in self.models():
-            self._watch_arguments(model)
+            self._add_tensors(number, model)
         self._is_on = True
 
-    def _watch_arguments(self, model):
+    def _add_tensors(self, number, model):
+        for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+            for name, tensor in named:
+                self._tensors.setdefault(id(tensor), (kind, name, OpPlace(number, name.rpartition(".")[0])))
         hook = ModuleHook(self._take_arguments)
         self._handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
 
     def _take_arguments(self, model, args, kwargs):
-        if len(self._stack) > 1 and self._stack[-2][1].model is not None:
+        if self._modules.caller().model is not None:
             return  # a model within another
         for tensor in floating_tensors(kwargs, floating_tensors(args, [])):
             self._arguments.add(id(tensor))
             reference, index = self._known.get(id(tensor), (None, None))
             if reference is not None and reference() is tensor and self._values[index].kind == "input":
                 self._values[index] = self._values[index]._replace(place=OUTSIDE)  # another hook has looked at it
-
-    def _name(self, number, model):
-        for name, module in model.named_modules():
-            self._places.setdefault(id(module), OpPlace(number, name))
-        for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
-            for name, tensor in named:
-                self._tensors.setdefault(id(tensor), (kind, name, OpPlace(number, name.rpartition(".")[0])))
 
     def add_loss(self, loss):
         """Note that a backward pass begins at this tensor."""
@@ -191,33 +134,14 @@ class OpCalls(FunctionMode):
     def end(self):
         """End the record and return the ``RecordedStep``."""
         self._is_on = False
+        self._modules.stop()
         for handle in self._handles:
             handle.remove()
         step = RecordedStep(self._calls, self._values, self._losses)
         self._reset()
         return step
 
-    # -- modules -------------------------------------------------------------------------------------------------------
-
-    def _enter_module(self, module, args):
-        place = self._places.get(id(module))
-        if place is None and not self._stack and any(True for _ in module.parameters()):
-            self.add_models([module])  # a script without amp
-            self._name(len(self._models) - 1, module)
-            self._watch_arguments(module)
-            place = self._places[id(module)]
-        if place is None:
-            place = self._stack[-1][1] if self._stack else OUTSIDE
-        if not self._stack:
-            self._is_training = torch.is_grad_enabled()
-        self._module_calls[place] = self._module_calls.get(place, -1) + 1
-        self._stack.append((module, place))
-        self._like = None
-
-    def _leave_module(self, module, args, output):
-        while self._stack and self._stack.pop()[0] is not module:
-            pass  # a forward that raised
-        self._is_training = self._is_training and bool(self._stack)
+    def _forget_like(self):
         self._like = None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -229,7 +153,7 @@ class OpCalls(FunctionMode):
             not self._is_on
             or self.is_paused
             or os.getpid() != self._process
-            or not (torch.is_grad_enabled() or self._is_training)
+            or not (torch.is_grad_enabled() or self._modules.is_training)
         ):
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
@@ -267,27 +191,28 @@ class OpCalls(FunctionMode):
 
     def _called(self, name, function, args, kwargs):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
-        if name in details.NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
+        if name in norm_inputs.NORMS or name.endswith(
+            "_"
+        ):  # they write to their arguments, whose values before that count
             for tensor in tensors:
                 self._index(tensor)
-        if name in details.NORMS:
-            self._on_detail(self._index(tensors[0]), details.variance_share(name, tensors[0], args, kwargs))
-        elif name in details.SOFTMAXES and tensors:
-            self._on_detail(self._index(tensors[0]), details.gaps(name, tensors[0], args, kwargs))
+        if name in norm_inputs.NORMS:
+            self._on_detail(self._index(tensors[0]), norm_inputs.variance_share(name, tensors[0], args, kwargs))
+        elif name in norm_inputs.SOFTMAXES and tensors:
+            self._on_detail(self._index(tensors[0]), norm_inputs.gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it asks for the shape, or compares
             return result
         inputs = tuple([self._index(tensor) for tensor in tensors])
-        if name in CASTS and tensors and results[0] is tensors[0]:
+        if name in DTYPE_METHODS and tensors and results[0] is tensors[0]:
             result = results[0] = result.view_as(result)  # at another level it is another tensor
-        place = self._stack[-1][1] if self._stack else OUTSIDE
+        place, module_call = self._modules.current()
         number = self._counters[place] = self._counters.get(place, -1) + 1
         call = len(self._calls)
         outputs = tuple([self._add(tensor, "result", "", place, call) for tensor in results])
         scalars = tuple([float(value) for value in list(args) + list(kwargs.values()) if type(value) in (int, float)])
-        target = results[0].dtype if name in CASTS or not inputs or kwargs.get("dtype") is not None else None
-        module_call = self._module_calls.get(place, 0)
+        target = results[0].dtype if name in DTYPE_METHODS or not inputs or kwargs.get("dtype") is not None else None
         self._calls.append(
             OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
         )
@@ -298,8 +223,8 @@ class OpCalls(FunctionMode):
         if reference is not None and reference() is tensor:
             return index
         kind, name, place = self._tensors.get(id(tensor), ("input", "", OUTSIDE))
-        if kind == "input" and self._stack and id(tensor) not in self._arguments:
-            place = self._stack[-1][1]  # a tensor that the module holds
+        if kind == "input" and id(tensor) not in self._arguments:
+            place = self._modules.current()[0]  # a tensor that the module holds
         return self._add(tensor, kind, name, place, None)
 
     def _add(self, tensor, kind, name, place, call):

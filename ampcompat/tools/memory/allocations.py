@@ -7,16 +7,11 @@ import torch
 
 from ...support.nested import tensors_in
 from ...support.patching import PatchStack
-from ...support.torch_compat import features
+from ...support.torch_compat.thread_context import DispatchMode
 from .storages import StorageTable, allocated, storages_in
 
-if features.has_dispatch_modes():
-    from torch.utils._python_dispatch import TorchDispatchMode as _Mode
-else:
-    _Mode = object
 
-
-class AllocationTracker(_Mode):
+class AllocationTracker(DispatchMode):
     """A context manager that records the storages made inside it, and calls back when their bytes exceed ``limit``.
 
     What a kernel allocates and frees before it returns is not seen; only the allocator knows of it. Storages that are
@@ -29,7 +24,7 @@ class AllocationTracker(_Mode):
 
     Attributes:
         made: the ``StorageTable`` of what was made in the context.
-        weight_casts: those of them that are casts of weights, or casts of such casts.
+        half_copies: those of them that are weights in another dtype, or copies of such copies.
         resized: the ``StorageTable`` of storages from outside that were resized in the context.
         elsewhere: the ``StorageTable`` of what was made on other devices; it is not part of ``made``.
     """
@@ -40,7 +35,7 @@ class AllocationTracker(_Mode):
         self._on_growth = on_growth
         self._is_weight = is_weight
         self.made = StorageTable()
-        self.weight_casts = StorageTable()
+        self.half_copies = StorageTable()
         self.resized = StorageTable()
         self.elsewhere = StorageTable()
         self._device_types = frozenset(device_types)
@@ -105,10 +100,10 @@ class AllocationTracker(_Mode):
                 continue
             self.made.add(key, size, storage)
             if function is self._cast and self._is_weight_or_cast(sources[0]):
-                self.weight_casts.add(key, size, storage)
+                self.half_copies.add(key, size, storage)
 
     def _is_weight_or_cast(self, key):
-        return key in self.weight_casts or key in self.resized or self._is_weight(key)
+        return key in self.half_copies or key in self.resized or self._is_weight(key)
 
     def sizes(self):
         """Return ``{key: bytes}`` of the storages that were made in the context and are still alive."""
@@ -117,5 +112,5 @@ class AllocationTracker(_Mode):
 
     def reset(self):
         """Count what has been made so far as made outside."""
-        for table in (self.made, self.weight_casts, self.resized, self.elsewhere, self._made_outside):
+        for table in (self.made, self.half_copies, self.resized, self.elsewhere, self._made_outside):
             table.clear()

@@ -15,7 +15,7 @@ from ...engine.master_weights.stored_masters import chunks_of_sizes
 from ...engine.models import weights as model_parts
 from ...engine.patched_optimizers.record import record_of
 from ...support.tensor_lists import is_shard
-from . import report
+from . import memory_table
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes
 from .optimizer_state import StateSizes, same_optimizer_factory
 from .storages import element_size
@@ -102,7 +102,7 @@ class Estimate:
         title = "Predicted at {} for {:,} params, {}".format(
             self.level, self.num_params, "before activations" if self.usage is None else place
         )
-        lines = [report.table(columns, self.num_params)] + self.explanations
+        lines = [memory_table.table(columns, self.num_params)] + self.explanations
         if self.world_size > 1:
             title += f", on each of {self.world_size:,} ranks"
             lines.append(f"Each rank sends {format_bytes(self.sent)} per step.")
@@ -119,7 +119,7 @@ class _ParamPlan(NamedTuple):
     is_trained: bool
     master: Optional[torch.dtype]  # None without a master
     state: Any  # the StateSizes of its optimizer
-    cast_bytes: int  # of the cast that O1 and O4 cache
+    copy_bytes: int  # of the half copy that O1 and O4 cache
     has_state: bool = True  # on this rank
     is_stored: bool = False  # its master, as a remainder between steps
 
@@ -143,7 +143,7 @@ def before_initialize(
         store_param_remainders: as in ``initialize``.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
-    casts = _cast_sizes(model, policy)
+    half_copies = _copy_sizes(model, policy)
     devices = {param.device for param in model.parameters() if param.device.type != "meta"}
     state = StateSizes(make_optimizer, sorted(devices, key=str)[0] if devices else "cpu")
     high = policy.dtypes.high
@@ -161,8 +161,8 @@ def before_initialize(
             if sharding is not None:
                 sent += sharding.bytes_sent(param, element_size(master or dtype))
         is_stored = store_param_remainders and master is not None
-        cast = casts.get(id(param), 0)
-        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, cast, has_state, is_stored))
+        half_copy = half_copies.get(id(param), 0)
+        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, half_copy, has_state, is_stored))
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
     num_params = sum(param.numel() for param in model.parameters())
     return _estimate(policy.opt_level, plans, buffers, num_params, world_size, sent)
@@ -174,9 +174,9 @@ def during_training(models, optimizers, policy=None):
     Args:
         policy: the one that they were initialized with; None if they were not.
     """
-    casts, grouped, plans = {}, {}, []
+    half_copies, grouped, plans = {}, {}, []
     for model in models:
-        casts.update(_cast_sizes(model, policy) if policy is not None else {})
+        half_copies.update(_copy_sizes(model, policy) if policy is not None else {})
     for optimizer in optimizers:
         record = record_of(optimizer)
         model_of = {id(pair.master): pair.model for pair in (record.pairs() if record is not None else ())}
@@ -193,8 +193,8 @@ def during_training(models, optimizers, policy=None):
         _, master, state, is_stored = grouped.get(id(param), (None, None, None, False))
         is_trained = param.requires_grad and state is not None
         shape = tuple((param.to_local() if is_shard(param) else param).shape)
-        cast = casts.get(id(param), 0)
-        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, cast, is_stored=is_stored))
+        half_copy = half_copies.get(id(param), 0)
+        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, half_copy, is_stored=is_stored))
     buffers = _unique(buffer for model in models for buffer in model.buffers())
     level = WITHOUT_AMP if policy is None else policy.opt_level
     num_params = sum(param.numel() for param in params)
@@ -220,7 +220,7 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
         ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
         ("masters", chunk * (4 - REMAINDER), "in a step the masters of one chunk at a time have float32 values"),
         ("gradients", chunk * (4 - REMAINDER), "and float32 gradients"),
-        ("casts", casts, "the cast of each weight of a matrix product is cached until scale_loss exits"),
+        ("casts", casts, "the half_copy of each weight of a matrix product is cached until scale_loss exits"),
     ]
     return Estimate(level, num_params, kinds, [each for each in additions if each[1]], world_size, sent)
 
@@ -242,7 +242,7 @@ def _planned_dtypes(model, policy, keep_fp32):
     return dtypes
 
 
-def _cast_sizes(model, policy):
+def _copy_sizes(model, policy):
     """Return ``{id(param): bytes of its cast}`` at levels that cast by function."""
     if not policy.patch_torch_functions:
         return {}

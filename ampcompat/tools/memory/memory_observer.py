@@ -2,12 +2,39 @@
 
 from ...errors import AmpError
 from ...support.observer import Observer
-from . import formulas, report
+from . import formulas, memory_table
 from .bytes_by_kind import MemoryUsage
 from .meter import MemoryMeter
 
 
-class MemoryObserver(Observer):
+class SamplingObserver(Observer):
+    """Samples the memory where it may be largest in a step; subclasses say which steps are measured."""
+
+    def __init__(self):
+        self._meter = MemoryMeter()
+
+    def initialized(self, session, models, optimizers):
+        """Count these models and optimizers."""
+        self._meter.track(models, optimizers)
+
+    def before_backward(self, backward):
+        """Sample: all activations exist."""
+        self._meter.sample()
+
+    def after_backward(self, backward):
+        """Sample: all gradients exist."""
+        self._meter.sample()
+
+    def before_step(self, record):
+        """Sample: gradients and masters exist."""
+        self._meter.before_step()
+
+    def after_step(self, record):
+        """Sample: optimizer state exists."""
+        self._meter.after_step()
+
+
+class MemoryObserver(SamplingObserver):
     """An observer that measures some steps. A measured step is slow, so its time must not be reported.
 
     It must come before the recorder in the list of observers: the recorder may raise at the end of a step.
@@ -25,13 +52,13 @@ class MemoryObserver(Observer):
     """
 
     def __init__(self, first=(1, 2, 3), every=200):
+        super().__init__()
         self.usage = None
         self.measured = []
         self.predicted = None
         self._session = None
         self._first = frozenset(first)
         self._every = every
-        self._meter = MemoryMeter()
 
     def begin_step(self, step):
         """End the step before ``step``, and begin ``step``. Whoever counts steps calls this."""
@@ -55,7 +82,7 @@ class MemoryObserver(Observer):
 
     def explanations(self):
         """Return sentences on the differences between what was measured and what was predicted."""
-        return [] if self.usage is None else report.differences(self.usage, self.predicted)
+        return [] if self.usage is None else memory_table.differences(self.usage, self.predicted)
 
     def _predict(self):
         models, optimizers = self._meter.tracked()
@@ -68,24 +95,12 @@ class MemoryObserver(Observer):
     def initialized(self, session, models, optimizers):
         """Count these models and optimizers."""
         self._session = session
-        self._meter.track(models, optimizers)
+        super().initialized(session, models, optimizers)
 
     def before_backward(self, backward):
-        """Sample: all activations exist."""
+        """Sample: all activations exist. Count optimizers that ``initialize`` did not get, too."""
         self._meter.track((), [record.optimizer for record in backward.records])
-        self._meter.sample()
-
-    def after_backward(self, backward):
-        """Sample: all gradients exist."""
-        self._meter.sample()
-
-    def before_step(self, record):
-        """Sample: gradients and masters exist."""
-        self._meter.before_step()
-
-    def after_step(self, record):
-        """Sample: optimizer state exists."""
-        self._meter.after_step()
+        super().before_backward(backward)
 
     def closed(self, session):
         """Keep what was measured of a step that has not ended."""

@@ -1,4 +1,4 @@
-"""torchao: training in float8 and int8, quantization-aware training, 8-bit optimizers; next to float32 without amp."""
+"""torchao: float8 and quantized training, quantization-aware training, 8-bit optimizers; beside float32 without amp."""
 
 import pytest
 import torch

@@ -1,0 +1,268 @@
+"""The largest absolute values of the last passes, by name, and which of them grow.
+
+``PassRecord`` objects keep their numbers on the device; those of a few passes are read together.
+"""
+
+import math
+from collections import deque
+from typing import NamedTuple, Tuple
+
+import torch
+
+from ...support.torch_compat import fake_tensors
+from ...support.torch_compat.thread_context import is_capturing_cuda_graph
+from .tensor_stats import low_dtype
+
+#: Passes whose maxima are read together: one copy to the host in so many passes.
+READ_EVERY = 4
+
+#: Passes that are kept for each loss.
+KEPT = 16
+
+#: What is recorded: of ``PassRecord``.
+KINDS = ("outputs", "output_gradients", "param_gradients")
+
+#: The passes over which growth is judged, the passes ahead for which it is foreseen, and how near to the largest
+#: number of the dtype, in powers of two, a value has to be.
+WINDOW, AHEAD, NEAR = 8, 16, 6.0
+
+
+class Maxima(NamedTuple):
+    """The maxima of one pass: ``values`` and ``dtypes`` map (kind, name) to the largest value and to its dtype.
+
+    Where a name occurs more than once in a pass, the largest counts; inf and nan are left out. Gradients are unscaled.
+    """
+
+    step: int
+    scale: float
+    values: dict
+    dtypes: dict
+
+
+class Growth(NamedTuple):
+    """How the largest absolute value of one name has changed.
+
+    ``name``: of a module or param; ``values``: of the last passes, oldest first.
+    """
+
+    kind: str
+    name: str
+    values: Tuple[float, ...]
+
+    @property
+    def factor(self):
+        """How many times the first value the last one is; inf if the first is 0."""
+        first, last = self.values[0], self.values[-1]
+        return last / first if first else (math.inf if last else 1.0)
+
+
+class Foreseen(NamedTuple):
+    """An overflow that is foreseen.
+
+    ``passes``: until then, if it goes on like this; ``limit``: the largest value that fits ``dtype``, at the loss scale
+    ``scale``; ``casts``: whether the level computes anything in half.
+    """
+
+    growth: Growth
+    passes: int
+    dtype: str
+    limit: float
+    scale: float
+    casts: bool
+
+
+class RecentMaxima:
+    """Keeps the ``Maxima`` of the last passes of each loss."""
+
+    def __init__(self):
+        self._unread = {}  # loss_id -> [PassRecord, …]
+        self._arriving = {}  # loss_id -> [_Arriving, …], oldest first
+        self._read = {}  # loss_id -> deque of Maxima, oldest first
+        self._peaks = {}  # (loss_id, kind, name) -> the largest value of all passes
+        self._new = {}  # loss_id -> how many maxima have arrived since ``add`` returned True
+
+    def add(self, record):
+        """Add a ``PassRecord``. Return whether ``READ_EVERY`` new maxima have arrived; does not wait for a GPU."""
+        loss_id = record.loss_id
+        unread = self._unread.setdefault(loss_id, [])
+        unread.append(record)
+        if not _can_be_read(record):
+            del unread[:-KEPT]
+            return False
+        arriving = self._arriving.setdefault(loss_id, [])
+        if len(unread) >= READ_EVERY:
+            arriving.append(_Arriving(self._unread.pop(loss_id)))
+        while arriving and (arriving[0].has_arrived() or len(arriving) > KEPT // READ_EVERY):
+            self._take(loss_id, arriving.pop(0))
+        is_enough = self._new.get(loss_id, 0) >= READ_EVERY
+        if is_enough:
+            self._new[loss_id] = 0
+        return is_enough
+
+    def of_loss(self, loss_id):
+        """Return the ``Maxima`` of the last passes of a loss, oldest first; waits for the device."""
+        for arriving in self._arriving.pop(loss_id, []) + [_Arriving(self._unread.pop(loss_id, []))]:
+            self._take(loss_id, arriving)
+        return list(self._read[loss_id])
+
+    def _take(self, loss_id, arriving):
+        kept = self._read.setdefault(loss_id, deque(maxlen=KEPT))
+        for maxima in arriving.maxima():
+            kept.append(maxima)
+            self._new[loss_id] = self._new.get(loss_id, 0) + 1
+            for key, value in maxima.values.items():
+                key = (loss_id,) + key
+                self._peaks[key] = max(value, self._peaks.get(key, 0.0))
+
+    def growths(self, loss_id, before, count):
+        """Return the ``Growth`` of every name in the last ``count`` passes of a loss before step ``before``."""
+        return _growths([each for each in self.of_loss(loss_id) if each.step < before][-count:])
+
+    def foreseen(self, record, policy):
+        """Return the ``Foreseen`` overflow that comes first if all goes on as in the maxima that have arrived, or None.
+
+        Only a value that is the largest of all passes counts; of gradients only with a static loss scale, since a
+        dynamic one follows them.
+
+        Args:
+            record: the ``PassRecord`` that was added last.
+            policy: the session's.
+        """
+        passes = list(self._read.get(record.loss_id, ()))
+        low = low_dtype(policy)
+        found = []
+        for growth in _growths(passes[-WINDOW:]):
+            key = growth.kind, growth.name
+            scale, dtype = 1.0, passes[-1].dtypes.get(key, low)
+            if growth.kind != "outputs":
+                if record.scaler.dynamic:
+                    continue
+                scale = passes[-1].scale
+            limit = torch.finfo(dtype).max / scale
+            is_peak = growth.values[-1] >= self._peaks[(record.loss_id,) + key]
+            count = passes_to_overflow(growth.values, limit) if is_peak else None
+            if count is not None:
+                found.append(
+                    Foreseen(growth, count, str(dtype).partition(".")[2], limit, scale, low is not policy.dtypes.high)
+                )
+        return min(found, key=lambda each: each.passes) if found else None
+
+    def clear(self):
+        """Forget everything."""
+        self._unread.clear()
+        self._arriving.clear()
+        self._read.clear()
+        self._peaks.clear()
+        self._new.clear()
+
+
+def _can_be_read(record):
+    """Return whether the numbers of a record can be read now: they are not fake, and no CUDA graph is captured."""
+    vectors = [vector for _, _, vector in _vectors(record)]
+    if any([fake_tensors.is_fake_type(type(vector)) for vector in vectors]):
+        return False
+    return not (any([vector.is_cuda for vector in vectors]) and is_capturing_cuda_graph())
+
+
+def _growths(passes):
+    """Return the ``Growth`` of every name in ``Maxima`` of passes."""
+    series = {}
+    for each in passes:
+        for key, value in each.values.items():
+            series.setdefault(key, []).append(value)
+    return [Growth(key[0], key[1], tuple(values)) for key, values in series.items() if len(values) > 1]
+
+
+class _Arriving:
+    """The numbers of some records on their way to the host: one copy per device and dtype.
+
+    From a GPU they are copied while the host goes on; ``maxima`` waits for what has not arrived.
+    """
+
+    def __init__(self, records):
+        self._records = records
+        self._places = []  # (record, kind or None for the loss scale, positions, (device, dtype), start)
+        self._vectors, self._events = {}, []
+        groups, lengths = {}, {}
+        for record in records:
+            for kind, positions, vector in _vectors(record):
+                key = vector.device, vector.dtype
+                self._places.append((record, kind, positions, key, lengths.get(key, 0)))
+                lengths[key] = lengths.get(key, 0) + vector.numel()
+                groups.setdefault(key, []).append(vector)
+        for key, vectors in groups.items():
+            self._vectors[key] = self._sent(torch.cat(vectors))
+
+    def _sent(self, vector):
+        if vector.device.type != "cuda":
+            return vector
+        copy = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
+        copy.copy_(vector, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(vector.device))
+        self._events.append(event)
+        return copy
+
+    def has_arrived(self):
+        """Return whether ``maxima`` would not wait for a GPU."""
+        return all([event.query() for event in self._events])
+
+    def maxima(self):
+        """Return the ``Maxima`` of the records."""
+        for event in self._events:
+            event.synchronize()
+        numbers = {key: vector.tolist() for key, vector in self._vectors.items()}
+        found = {id(record): Maxima(record.step, [record.scale], {}, {}) for record in self._records}
+        for record, kind, positions, key, start in self._places:
+            maxima = found[id(record)]
+            values = numbers[key][start : start + len(positions)]
+            if kind is None:
+                maxima.scale[:] = values
+            else:
+                _add_values(maxima, kind, record, positions, values)
+        return [maxima._replace(scale=float(maxima.scale[0])) for maxima in found.values()]
+
+
+def _add_values(maxima, kind, record, positions, values):
+    names = getattr(record, kind).names
+    for position, value in zip(positions, values):
+        key = kind, names[position]
+        if math.isfinite(value) and value >= maxima.values.get(key, 0.0):
+            maxima.values[key] = value
+            if kind == "outputs":
+                maxima.dtypes[key] = record.output_dtypes[position]
+
+
+def _vectors(record):
+    """Yield (kind, positions, vector) of the numbers of a ``PassRecord``; kind None: its loss scale, if a tensor."""
+    for kind in KINDS:
+        for positions, vector in getattr(record, kind).vectors:
+            yield kind, positions, vector
+    if isinstance(record.scale, torch.Tensor):
+        yield None, (0,), record.scale.reshape(1)
+
+
+def passes_to_overflow(values, limit):
+    """Return in how many passes a value that grows exceeds ``limit``, if it goes on so; None if that is not foreseen.
+
+    Each of the second half of the values must be as large as each of the first, with at most one fall between
+    neighbours: of 8 numbers in random order 23 of 40320 do so. The rate is the smaller of those of the two halves, in
+    powers of two per pass, so that what levels off is not foreseen to overflow. The limit must be reached within
+    ``AHEAD`` passes, and be nearer than 2**``NEAR``.
+
+    Args:
+        values: the largest absolute values of the last ``WINDOW`` passes, oldest first.
+        limit: the largest number of the dtype.
+    """
+    if len(values) < WINDOW or not min(values) > 0.0:
+        return None
+    half = WINDOW // 2
+    falls = sum(1 for before, after in zip(values, values[1:]) if after < before)
+    if falls > 1 or min(values[half:]) < max(values[:half]):
+        return None
+    logs = [math.log2(value) for value in values]
+    rate = min((logs[half] - logs[0]) / half, (logs[-1] - logs[half]) / (WINDOW - 1 - half))
+    room = math.log2(limit) - logs[-1]
+    if room > NEAR or rate <= 0.0 or room > AHEAD * rate:
+        return None
+    return max(math.ceil(room / rate), 1)

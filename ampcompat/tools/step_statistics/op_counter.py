@@ -1,0 +1,161 @@
+"""Counts the calls of torch's functions by the dtype in which they run, and by what decides it.
+
+Functions of the op table are seen by what ``engine.casting.wrappers.around`` puts around their wrappers: before the
+casts, where it is known whether they are on. All functions are seen by a function mode, within the wrappers: with the
+inputs that they really get.
+"""
+
+import functools
+import os
+import threading
+from typing import Any, NamedTuple, Tuple
+
+import torch
+
+from ...engine.casting import compile, half_emulation, wrappers
+from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...support.nested import floating_tensors, tensors_in
+from ...support.patching import PatchStack
+from ...support.script_frames import is_bookkeeping
+from ...support.torch_compat import thread_context
+from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
+
+#: Functions that compute no numbers that are counted.
+_NOT_COUNTED = VIEWS | DTYPE_METHODS | PROPERTIES | IGNORED | frozenset("long int short char byte bool".split())
+
+
+class CallKind(NamedTuple):
+    """What is counted as one: calls of a function that run in the same dtypes for the same reason.
+
+    ``function``: one of torch's, or None where ``row``, the row of the op table, names it. ``are_casts_on``: in the
+    caller. ``dtypes``: of its floating inputs after the casts, each once. ``low``: the dtype in which the call is
+    emulated (``casting.half_emulation``), or None. ``place``: what the place of the call decides, see ``OpStats``.
+    """
+
+    function: Any
+    row: Any
+    are_casts_on: bool
+    dtypes: Tuple[torch.dtype, ...]
+    low: Any
+    place: Any
+
+
+class OpCounter(thread_context.FunctionMode):
+    """Counts calls in this thread between ``start`` and ``stop``. What autograd runs in the backward pass is no call.
+
+    Args:
+        are_casts_on: a function: whether functions of the op table are cast where it is called.
+        place: a function: what the place of a call decides, a hashable.
+
+    Attributes:
+        counts: ``{CallKind: calls}``.
+        is_paused: whether calls are not counted now; True at first.
+    """
+
+    def __init__(self, are_casts_on, place):
+        super().__init__()
+        self.counts = {}
+        self.is_paused = True
+        self._are_casts_on, self._place = are_casts_on, place
+        self._calls_of_row = None  # within a function of the op table: the ``_Call`` of the functions that it calls
+        self._rows = 0  # calls of functions of the op table so far
+        self._emulated_in = None
+        self._patches = PatchStack()
+        self._owner = None
+
+    def start(self):
+        """Count calls in this thread. Call it before the casts are opened."""
+        self._owner = os.getpid(), threading.get_ident()
+        wrappers.around.append(self._around)
+        self._patches.defer(wrappers.around.remove, self._around)
+        emulated = half_emulation.EmulatedCall
+        self._patches.set(emulated, "computed", self._noting_emulation(emulated.computed))
+        thread_context.add_function_mode(self)
+        self._patches.defer(thread_context.remove_function_mode, self)
+
+    def stop(self):
+        """Count no longer; the wrappers that are still open only pass calls on."""
+        self._owner = None
+        self._patches.undo()
+
+    def _is_counting(self):
+        """Return whether a call now is counted: what a checkpoint computes again in a backward pass is not."""
+        if self.is_paused or self._owner != (os.getpid(), threading.get_ident()):
+            return False  # a forked worker inherits the mode
+        return thread_context.autograd_node() is None
+
+    # -- functions of the op table -------------------------------------------------------------------------------------
+
+    def _around(self, row, wrapper):
+        @functools.wraps(wrapper)
+        def counted(*args, **kwargs):
+            if compile.is_tracing() or self._calls_of_row is not None or not self._is_counting() or is_bookkeeping():
+                return wrapper(*args, **kwargs)
+            self._rows += 1
+            are_casts_on = self._are_casts_on()
+            calls = self._calls_of_row = []
+            try:
+                result = wrapper(*args, **kwargs)
+            finally:
+                self._calls_of_row = None
+            self._count_row(row, compile.original(wrapper), are_casts_on, calls, result)
+            return result
+
+        return counted
+
+    def _count_row(self, row, function, are_casts_on, calls, result):
+        own = [each for each in calls if each[0] == function] or calls[-1:]
+        _, dtypes, low = own[0] if own else (None, _dtypes(result), None)
+        if dtypes:
+            self._add(CallKind(None, row, are_casts_on, dtypes, low, self._place()))
+
+    def _noting_emulation(self, computed):
+        @functools.wraps(computed)
+        def noted(call, *args, **kwargs):
+            before, self._emulated_in = self._emulated_in, call.low
+            try:
+                return computed(call, *args, **kwargs)
+            finally:
+                self._emulated_in = before
+
+        return noted
+
+    # -- all functions -------------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        """Call ``function``, and count it."""
+        kwargs = kwargs or {}
+        if compile.is_compiling():  # first: a compiler traces this too
+            return function(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if name == "__get__" or name in _NOT_COUNTED or not self._is_counting():
+            return function(*args, **kwargs)
+        if self._calls_of_row is not None:
+            dtypes = _dtypes((args, kwargs))
+            if dtypes:
+                self._calls_of_row.append((function, dtypes, self._emulated_in))
+            return function(*args, **kwargs)
+        if is_bookkeeping():
+            return function(*args, **kwargs)
+        if function in WALKED:
+            with self:
+                return without_mode_checks(function)(*args, **kwargs)
+        rows = self._rows
+        result = function(*args, **kwargs)
+        if rows == self._rows:  # of a function in Python the functions of the op table that it calls are counted
+            self._count(function, args, kwargs, result)
+        return result
+
+    def _count(self, function, args, kwargs, result):
+        dtypes = _dtypes((args, kwargs))
+        if dtypes and any(True for _ in tensors_in(result)):  # otherwise it asks for a shape, or makes a tensor
+            self._add(CallKind(function, None, self._are_casts_on(), dtypes, self._emulated_in, self._place()))
+
+    def _add(self, kind):
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+
+def _dtypes(value):
+    """Return the dtypes of the floating tensors within a value, each once, sorted by name."""
+    found = {tensor.dtype for tensor in floating_tensors(value, [])}
+    return tuple(found) if len(found) < 2 else tuple(sorted(found, key=str))

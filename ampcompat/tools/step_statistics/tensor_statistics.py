@@ -1,0 +1,213 @@
+"""``TensorStatistics``: the observer of ``run --stats-every``: statistics of tensors in every n-th optimizer step.
+
+Everything is computed on the device, in hooks that exist in these steps only, and read once at the end of the step.
+"""
+
+import atexit
+import functools
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from ...engine.patched_optimizers.record import record_of
+from ...support.observer import Observer
+from ..diagnostics.activation_hooks import INPUT, ActivationHooks
+from ..diagnostics.tensor_stats import SUMMARY, low_dtype, summary
+
+ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
+
+
+class Measured(NamedTuple):
+    """A tensor of one step: what it is, and its ``summary``, which is still on the device.
+
+    ``model``: its number in the order of ``amp.initialize``; None for the param of no model. ``tensor``: "output",
+    "input", or the own name of a param. ``call``: the how many-th output (or gradient) of the module it is in the step.
+    ``divisor``: what largest and mean value are divided by, a loss scale. ``scale``: the loss scale.
+    """
+
+    kind: str
+    model: Any
+    module: str
+    tensor: str
+    call: int
+    dtype: torch.dtype
+    level_dtype: torch.dtype
+    size: int
+    values: torch.Tensor
+    divisor: Any = 1.0
+    scale: Any = 1.0
+
+
+#: The columns of a row.
+COLUMNS = ("step", "kind", "model", "module", "tensor", "call", "dtype", "level_dtype", "loss_scale", "size") + SUMMARY
+
+
+class TensorStatistics(Observer):
+    """Measures module outputs, gradients and weights in the optimizer steps 0, n, 2n, …
+
+    Args:
+        every: n.
+        writers: objects with ``write(step, rows)``, rows as dicts of ``COLUMNS``, and ``close()``.
+    """
+
+    def __init__(self, every, writers):
+        self._every, self._writers = every, list(writers)
+        self._models = []  # weak references
+        self._steps = weakref.WeakKeyDictionary()  # record -> the number of its steps
+        self._scales = weakref.WeakKeyDictionary()  # record -> the loss scale of its last backward pass
+        self._hooks = None
+        self._pass = _none  # a weak reference to the pass that is going on
+        self._measured, self._calls = [], {}
+        self._low = torch.float32
+        self._is_closed = False
+
+    # -- callbacks of the session --------------------------------------------------------------------------------------
+
+    def initialized(self, session, models, optimizers):
+        """Measure these models too."""
+        if not self._models:
+            atexit.register(self._close)
+        self._low = low_dtype(session.policy)
+        self._models += [weakref.ref(model) for model in models]
+        for optimizer in optimizers:
+            self._steps.setdefault(record_of(optimizer), 0)
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+        self._hook_if_due()
+
+    def before_backward(self, backward):
+        """Note the pass, in which gradients at outputs are measured."""
+        self._pass = weakref.ref(backward)
+
+    def after_backward(self, backward):
+        """Take what the hooks have measured, if the pass belongs to a step that is measured."""
+        self._pass = _none
+        for record in backward.records:
+            self._scales[record] = backward.scale
+        if self._hooks is None:
+            return
+        if any([self._is_due(record) for record in backward.records]):
+            for entry in self._hooks.outputs:
+                self._add_entry(ACTIVATION, entry, 1.0, backward.scale)
+            for entry in self._hooks.gradients:
+                self._add_entry(GRADIENT, entry, backward.scale, backward.scale)
+        self._hooks.outputs.clear()
+        self._hooks.gradients.clear()
+
+    def before_step(self, record):
+        """Measure the weights of an optimizer and their gradients."""
+        if not self._is_due(record) or self._is_closed:
+            return
+        names, scale = self._param_names(), self._scales.get(record, 1.0)
+        pairs = [pair for pair in record.pairs()] + [(param, param) for param in record.unpaired_params()]
+        for number, (param, master) in enumerate(pairs):
+            model, module, name = names.get(id(param), (None, type(record.optimizer).__name__, f"param {number}"))
+            self._add(WEIGHT, model, module, name, param, 1.0, scale)
+            if master.grad is not None:
+                self._add(GRADIENT, model, module, name, master.grad, scale, scale)
+
+    def after_step(self, record):
+        """Read and write what was measured; begin or end to measure."""
+        step = self._steps.get(record, 0)
+        self._steps[record] = step + 1
+        measured, self._measured, self._calls = self._measured, [], {}
+        if measured:
+            rows = [dict(step=step, **row) for row in _read(measured)]
+            for writer in self._writers:
+                writer.write(step, rows)
+        self._hook_if_due()
+
+    def closed(self, session):
+        """Remove the hooks, and close the files."""
+        self._close()
+
+    def _close(self):
+        self._is_closed = True
+        atexit.unregister(self._close)
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.close()
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def _is_due(self, record):
+        return self._steps.get(record, 0) % self._every == 0
+
+    def _hook_if_due(self):
+        """Register or remove the hooks. With several optimizers a step begins when the first of them steps."""
+        done = max(self._steps.values(), default=0)
+        waiting = [count for count in self._steps.values() if count == done - 1]
+        is_due = not self._is_closed and any(count % self._every == 0 for count in [done] + waiting)
+        if is_due and self._hooks is None:
+            self._hooks = ActivationHooks(functools.partial(summary, dtype=self._low))
+            self._hooks.is_in_backward = lambda: self._pass() is not None
+            for number, model in enumerate(self._models):
+                if model() is not None:
+                    self._hooks.register(model(), functools.partial(_numbered, number))
+        elif not is_due and self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def _param_names(self):
+        """Return ``{id(param): (model, module, name)}``; of a shared param the first."""
+        found = {}
+        for number, model in enumerate(self._models):
+            for name, param in model().named_parameters() if model() is not None else ():
+                module, _, own = name.rpartition(".")
+                found.setdefault(id(param), (number, module, own))
+        return found
+
+    def _add_entry(self, kind, entry, divisor, scale):
+        is_input = entry.name.startswith(INPUT)
+        number, _, module = entry.name[len(INPUT) if is_input else 0 :].partition(":")
+        key = kind, entry.name
+        call = self._calls[key] = self._calls.get(key, -1) + 1
+        tensor = "input" if is_input else "output"
+        facts = (call, entry.dtype, self._low, entry.size, entry.measured, divisor, scale)
+        self._measured.append(Measured(kind, int(number), module, tensor, *facts))
+
+    def _add(self, kind, model, module, name, tensor, factor, scale):
+        values = summary(tensor, self._low, factor)
+        if values is not None:
+            facts = (0, tensor.dtype, self._low, tensor.numel(), values, 1.0, scale)
+            self._measured.append(Measured(kind, model, module, name, *facts))
+
+
+def _none():
+    return None
+
+
+def _numbered(number, name):
+    return f"{number}:{name}"
+
+
+def _read(measured):
+    """Yield rows of ``Measured`` objects, without the step. The host waits for each device once."""
+    numbers = [None] * len(measured)
+    for device in {each.values.device for each in measured}:
+        places = [place for place, each in enumerate(measured) if each.values.device == device]
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        columns = [_column(measured[place], device, dtype) for place in places]
+        for place, values in zip(places, torch.stack(columns).tolist()):
+            numbers[place] = values
+    for each, values in zip(measured, numbers):
+        row = {name: getattr(each, name) for name in ("kind", "model", "module", "tensor", "call", "size")}
+        row.update(dtype=_name(each.dtype), level_dtype=_name(each.level_dtype), loss_scale=values[len(SUMMARY)])
+        row.update(zip(SUMMARY, values))
+        yield row
+
+
+def _column(each, device, dtype):
+    """Return the summary, with largest and mean value divided by the divisor, and the loss scale, of shape (6,)."""
+    values = each.values.to(dtype)
+    scale, divisor = [torch.as_tensor(value, dtype=dtype, device=device) for value in (each.scale, each.divisor)]
+    return torch.cat([values[:2] / divisor, values[2:], scale.reshape(1)])
+
+
+def _name(dtype):
+    return str(dtype).replace("torch.", "")
