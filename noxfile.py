@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent
 EXTRAS = nox.project.load_toml(str(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
 
 #: Folders whose tests start no processes, or next to none.
-FAST = "casting check loss_scaling op_table optimizers specification torch_compat training".split()
+FAST = "casting check loss_scaling master_weights op_table patched_optimizers session specification".split()
+FAST += ["torch_compat"]
 
 nox.options.default_venv_backend = "venv"  # virtualenv makes no environments for Python 3.7
 nox.options.sessions = ["main", "interpreters", "lint"]
@@ -117,7 +118,7 @@ def define_client_leg(leg, folder, python):
         session.run("python", "-c", VERSIONS)
         # Its tests skip where a client cannot be imported, and then a leg that says "skipped" has tested nothing.
         env = {"PYTHONPATH": str(ROOT), "AMPCOMPAT_CLIENT": leg}
-        session.run("python", "-m", "pytest", f"tests/clients/{folder}", *session.posargs, env=env)
+        session.run(*TESTS, f"tests/clients/{folder}", *session.posargs, env=env)
 
     run.__doc__ = f"Packages as they are: tests/clients/{folder}."
     nox.session(run, name=leg, python=python, tags=["ci"])

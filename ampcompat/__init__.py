@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
     from .sessions import current, fsdp_policy, gradient_histogram, reset, session
-    from .tools.memory_api import estimate, estimate_batches, memory_report
+    from .tools.memory_report_and_estimate import estimate, estimate_batches, memory_report
 
 _MODULES = {
     "amp": None,
@@ -30,9 +30,9 @@ _MODULES = {
     "reset": "sessions",
     "fsdp_policy": "sessions",
     "gradient_histogram": "sessions",
-    "memory_report": "tools.memory_api",
-    "estimate": "tools.memory_api",
-    "estimate_batches": "tools.memory_api",
+    "memory_report": "tools.memory_report_and_estimate",
+    "estimate": "tools.memory_report_and_estimate",
+    "estimate_batches": "tools.memory_report_and_estimate",
 }
 
 if not TYPE_CHECKING:  # type checkers know all names, and report others

@@ -37,6 +37,7 @@ def session(
     allow_banned: bool = False,
     observers: Sequence[Observer] = (),
     diagnose: bool = False,
+    store_param_remainders: bool = False,
     op_stats: bool = False,
     op_stats_file: Optional[str] = None,
     stats_every: Optional[int] = None,
@@ -58,6 +59,7 @@ def session(
         allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
         observers: ``observer.Observer`` objects whose callbacks are called.
         diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
+        store_param_remainders: as in ``amp.initialize``, for every call of it.
         op_stats: print at the end how often each function of torch ran in which dtype, and why.
         op_stats_file: write that to a JSON file.
         stats_every: measure activations, gradients and weights in the optimizer steps 0, n, 2n, …
@@ -76,6 +78,8 @@ def session(
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
     overrides = {name: value for name, value in dict(options, opt_level=opt_level).items() if value is not None}
     opt_levels.resolve(opt_level or "O1", command_line=overrides)
+    if store_param_remainders:
+        overrides["store_param_remainders"] = True
     opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
     stated = {"op_stats": op_stats, "op_stats_file": op_stats_file, "stats_every": stats_every}
     stated.update(stats_file=stats_file, tensorboard=stats_tensorboard)

@@ -8,11 +8,11 @@ It takes two or three minutes. With ``--print`` the page stays as it is.
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from printed_commands import ROOT, printed, write_between
+
 PAGE = os.path.join(ROOT, "docs", "ab.md")
 BEGIN, END = "<!-- what benchmarks/ab_examples.py prints -->\n", "<!-- end of what it prints -->\n"
 
@@ -49,32 +49,15 @@ def main():
     parts = []
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.join(ROOT, "examples"), os.path.join(folder, "examples"))
-        run(folder, "migrate examples/gan.py -o gan_new.py")
+        printed(folder, "migrate examples/gan.py -o gan_new.py")
         for told, command in EXAMPLES:
-            printed = run(folder, command)
-            print(f"$ python -m ampcompat {command}\n\n{printed}", flush=True)
-            lines = ["$ python -m ampcompat " + command, ""] + printed.splitlines()
+            text = printed(folder, command)
+            print(f"$ python -m ampcompat {command}\n\n{text}", flush=True)
+            lines = ["$ python -m ampcompat " + command, ""] + text.splitlines()
             parts.append(told + "\n\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines))
     if not options.only_prints:
-        write("\n" + "\n".join(parts) + "\n")
+        write_between(PAGE, BEGIN, END, "\n" + "\n".join(parts) + "\n")
     return 0
-
-
-def run(folder, command):
-    """Return what a command prints on a terminal of 80 columns, without its progress."""
-    env = dict(os.environ, COLUMNS="80")
-    whole = f"{sys.executable} -m ampcompat {command}"
-    done = subprocess.run(whole, shell=True, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return done.stdout.decode("utf-8")
-
-
-def write(text):
-    """Put text into its place in the page."""
-    with open(PAGE, encoding="utf-8") as file:
-        head, _, rest = file.read().partition(BEGIN)
-    tail = rest.partition(END)[2]
-    with open(PAGE, "w", encoding="utf-8") as file:
-        file.write(head + BEGIN + text + END + tail)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Bytes per parameter that training holds, by level, at the stages of a step.
 
-Counts every live tensor's storage once (params, gradients, masters, optimizer state, casts, whatever it is), at
+Counts every live tensor's storage once (params, gradients, masters, optimizer state, half copies, whatever it is), at
 
     forward     before the backward pass: params, masters, state
     backward    when it has ended, before scale_loss exits
@@ -16,6 +16,11 @@ float32 gradients, since any optimizer may read them, but half ones are freed ch
 The smallest params' gradients keep their memory between steps (``engine.master_weights.chunks``, at most 4 MiB). A
 second backward pass before the step (accumulation) holds 20.
 
+"O5-stored" is O5 with ``store_param_remainders=True``: 14 (weights 2, remainders 2, half gradients 2, moments 8), and
+the float32 values and gradients of one chunk of masters at a time, at most 1/64 of the params or the largest param.
+"O5-clipped" is the same where the script asks for float32 gradients (``amp.master_params``): 16 and the chunk. Both
+have the loss scale of O5, 1; the other rows have a scale of 8, so that gradients are unscaled.
+
     python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--device cpu]
 """
 
@@ -29,8 +34,13 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.support import tensor_lists
 
+#: Optimizers whose step torch compiles, which nothing can watch: "step" is what is held after it.
+COMPILED = ("AdamW8bit",)
 STAGES = ("forward", "backward", "unscale", "gradients", "step", "after")
 FORMULA = 16
+
+#: O5 with ``store_param_remainders=True``; and with the float32 gradients that ``amp.master_params`` gives to clipping.
+REMAINDERS, CLIPPED = "O5-stored", "O5-clipped"
 
 
 class Tower(torch.nn.Module):
@@ -48,7 +58,15 @@ class Tower(torch.nn.Module):
 
 def live_bytes():
     """Return the bytes of all storages that live tensors hold, each counted once."""
-    return sum({storage._cdata: storage.nbytes() for storage in live_storages()}.values())
+    return sum({storage._cdata: storage.nbytes() for storage in live_storages() if has_memory(storage)}.values())
+
+
+def has_memory(storage):
+    """Return whether a storage has memory: a tensor that consists of others, as quantized state does, has none."""
+    try:
+        return storage.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def live_storages():
@@ -85,6 +103,8 @@ class HighWater(TorchDispatchMode):
         return result
 
     def _see(self, storage):
+        if not has_memory(storage):
+            return
         self.known[storage._cdata] = torch.multiprocessing.reductions.StorageWeakRef(storage), storage.nbytes()
 
     def _now(self):
@@ -99,18 +119,21 @@ def measure(level, layers, width, make_optimizer, device="cpu"):
     model = Tower(layers, width).to(device)
     params = sum(param.numel() for param in model.parameters())
     optimizer = make_optimizer(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
+    options = {"store_param_remainders": True} if level in (REMAINDERS, CLIPPED) else {"loss_scale": 8.0}
+    amp.initialize(model, optimizer, opt_level=level[:2], verbosity=0, **options)
     x = torch.zeros(1, width, device=device)
+    clips = level == CLIPPED
     try:
         for _ in range(2):
-            one_step(model, optimizer, x)
+            one_step(model, optimizer, x, clips)
         gc.collect()
-        return {stage: (held - before) / params for stage, held in one_step(model, optimizer, x, watched=True).items()}
+        found = one_step(model, optimizer, x, clips, watched=True)
+        return {stage: (held - before) / params for stage, held in found.items()}
     finally:
         ampcompat.reset()
 
 
-def one_step(model, optimizer, x, watched=False):
+def one_step(model, optimizer, x, clips=False, watched=False):
     """Do one iteration; return {stage: bytes}."""
     found = {}
     found["forward"] = watched and live_bytes()
@@ -121,8 +144,11 @@ def one_step(model, optimizer, x, watched=False):
     del loss, with_scale
     found["backward"] = watched and live_bytes()
     found["unscale"] = most_during(lambda: context.__exit__(None, None, None), watched)
+    if clips:
+        for param in amp.master_params(optimizer):
+            param.grad.clamp_(-1.0, 1.0)
     found["gradients"] = watched and live_bytes()
-    found["step"] = most_during(optimizer.step, watched)
+    found["step"] = most_during(optimizer.step, watched and type(optimizer).__name__ not in COMPILED) or live_bytes()
     optimizer.zero_grad()
     found["after"] = watched and live_bytes()
     return found
@@ -138,11 +164,20 @@ def most_during(function, watched):
     return water.most
 
 
+def adamw_8bit(params):
+    """Return torchao's AdamW with 8-bit moments."""
+    from torchao.optim import AdamW8bit
+
+    return AdamW8bit(params)
+
+
 OPTIMIZERS = {
     "adam": lambda params: torch.optim.Adam(params, foreach=False),
     "adam-foreach": lambda params: torch.optim.Adam(params, foreach=True),
     "fused-adam": lambda params: torch.optim.Adam(params, fused=True),
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, foreach=False),
+    "adamw-8bit": adamw_8bit,
+    "muon": lambda params: torch.optim.Muon([param for param in params if param.dim() == 2]),  # matrices alone
 }
 
 
@@ -150,19 +185,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5"])
+    parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5", REMAINDERS, CLIPPED])
     parser.add_argument("--optimizers", nargs="+", default=["adam", "fused-adam"], choices=list(OPTIMIZERS))
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     params = stated.layers * (stated.width + 1) * stated.width
     print(f"torch {torch.__version__}, {params:,} params, chunks of {tensor_lists.CHUNK:,}")
     print(f"bytes per param; the formula for mixed precision with Adam is {FORMULA}")
-    print("{:12} {:5}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
+    print("{:12} {:10}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
     for name in stated.optimizers:
         for level in stated.levels:
             held = measure(level, stated.layers, stated.width, OPTIMIZERS[name], stated.device)
             row = "".join(f"{held[stage]:10.2f}" for stage in STAGES)
-            print(f"{name:12} {level:5}{row}{max(held.values()):10.2f}")
+            print(f"{name:12} {level:10}{row}{max(held.values()):10.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ after ``--accumulate`` such batches (as in MMCV's table: what an iteration costs
 after parts of one batch.
 
     memory      the most bytes that tensors hold at any operation of an iteration (on a GPU: from the allocator)
-    saved       the bytes that a forward pass keeps on the device for the backward pass: activations, casts of weights
+    saved       the bytes that a forward pass keeps on the device for the backward pass: activations, half copies
     on a GPU    the peak of a step on a GPU as `ampcompat.estimate` predicts it, and what is offloaded
     time        of an iteration (one forward and backward pass, and a step if it is due)
 

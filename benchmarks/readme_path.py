@@ -9,11 +9,11 @@ the README stays as it is.
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from printed_commands import ROOT, printed, write_between
+
 README = os.path.join(ROOT, "README.md")
 BEGIN, END = "<!-- what benchmarks/readme_path.py prints -->\n", "<!-- end of what it prints -->\n"
 
@@ -28,24 +28,16 @@ STEPS = (
 )
 
 
-def shown(printed, pattern):
+def shown(text, pattern):
     """Return what matches a pattern at the beginning of lines, with "…" for what is left out."""
     kept = []
-    for line in re.sub(r"\n {4}(?=\S)", " ", printed).splitlines():  # what continues a sentence is indented
+    for line in re.sub(r"\n {4}(?=\S)", " ", text).splitlines():  # what continues a sentence is indented
         found = re.match(pattern, line)
         if found:
             kept.append(found.group() + ("" if found.group() == line else " …"))
         elif line.strip() and kept[-1:] != ["…"]:
             kept.append("…")
     return kept
-
-
-def run(folder, command):
-    """Return what a command prints on a terminal of 80 columns, without its progress."""
-    env = dict(os.environ, COLUMNS="80")
-    whole = [sys.executable, "-m", "ampcompat"] + command.split()
-    streams = {"stderr": subprocess.STDOUT if command.startswith("migrate") else subprocess.DEVNULL}
-    return subprocess.run(whole, cwd=folder, env=env, stdout=subprocess.PIPE, **streams).stdout.decode("utf-8")
 
 
 def main():
@@ -57,21 +49,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.join(ROOT, "examples", SCRIPT), os.path.join(folder, SCRIPT))
         for command, pattern in STEPS:
-            found = [f"$ ampcompat {command}"] + shown(run(folder, command), pattern)
+            text = printed(folder, command, has_stderr=command.startswith("migrate"))
+            found = [f"$ ampcompat {command}"] + shown(text, pattern)
             print("\n".join(found), flush=True)
             lines += found
     if not options.only_prints:
-        write("```console\n" + "".join(f"{line}\n" for line in lines) + "```\n")
+        write_between(README, BEGIN, END, "```console\n" + "".join(f"{line}\n" for line in lines) + "```\n")
     return 0
-
-
-def write(text):
-    """Put text into its place in the README."""
-    with open(README, encoding="utf-8") as file:
-        head, _, rest = file.read().partition(BEGIN)
-    tail = rest.partition(END)[2]
-    with open(README, "w", encoding="utf-8") as file:
-        file.write(head + BEGIN + text + END + tail)
 
 
 if __name__ == "__main__":

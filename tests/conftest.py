@@ -20,12 +20,18 @@ ALL_LEVELS = tuple(opt_levels.OPT_LEVELS)
 
 #: Files that start first, the longest first. With ``-n auto --dist loadfile`` no worker ends alone with one of them.
 LONG_FILES = pathlib.Path(__file__).with_name("long_files.txt")
+
+#: Files whose tests (of reports, series of runs, rewritten source code, CI) hardly depend on torch's release.
+SAME_FILES = pathlib.Path(__file__).with_name("same_with_every_torch.txt")
 _seconds = collections.Counter()  # of each file, where --write-long-files is given
 
 
 def pytest_addoption(parser):
-    """Add the option that measures which files take long."""
+    """Add the options that measure which files take long, and that leave files out."""
     parser.addoption("--write-long-files", action="store_true", help="write tests/long_files.txt from this run's times")
+    parser.addoption(
+        "--torch-dependent", action="store_true", help="without the files of tests/same_with_every_torch.txt"
+    )
 
 
 def pytest_runtest_logreport(report):
@@ -53,6 +59,9 @@ def pytest_configure(config):
         torch.set_num_threads(1)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if config.getoption("--torch-dependent"):
+        omitted = [str(SAME_FILES.parent / file) for file in SAME_FILES.read_text().split()]
+        config.option.ignore = (config.option.ignore or []) + omitted
 
 
 def pytest_collection_modifyitems(items):

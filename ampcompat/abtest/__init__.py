@@ -19,6 +19,6 @@ def __getattr__(name):
     """Import ``compare``, and torch with it, when it is first used."""
     if name != "compare":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .running.comparison import compare
+    from .running.in_process import compare
 
     return globals().setdefault("compare", compare)

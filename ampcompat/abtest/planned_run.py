@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from typing import Dict, List, Optional
 
-from ..cuda_redirect.startup import VARIABLE
+from ..cuda_redirect.device_startup import VARIABLE
 from ..errors import AmpError
 from .report_data import label_of
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpValueError
-from . import schema, step_comparison
+from . import first_difference_data, schema
+from .first_difference_data import OpDifference, StepComparison
 from .outcomes import Equivalence, Speed
 from .packed_numbers import Numbers, Rows
 from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
-from .step_comparison import OpDifference, StepComparison
 
 SCHEMA = 2
 
@@ -182,12 +182,12 @@ class Report:
     runs: Dict[str, Run] = described(map_of(_RUN), "the levels", factory=dict)
     advice: str = described(TEXT, "which level to take, and remarks on the measurement; one line each", "")
     first_difference: Optional[OpDifference] = described(
-        optional(step_comparison.DIFFERENCE),
+        optional(first_difference_data.DIFFERENCE),
         "the first operation whose error its dtype does not explain; null without one, and without `step_comparison`",
         None,
     )
     step_comparison: Optional[StepComparison] = described(
-        optional(step_comparison.COMPARISON), "what `--first-difference` has compared", None
+        optional(first_difference_data.COMPARISON), "what `--first-difference` has compared", None
     )
 
     def add(self, level, repeat, run):

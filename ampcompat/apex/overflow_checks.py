@@ -6,15 +6,15 @@ import torch
 def scale_check_overflow_python(model_grad, master_grad, scale, check_overflow=None):
     """Write ``model_grad * scale`` into ``master_grad``, which may be the same tensor, unless it has overflowed.
 
-    Scripts from before April 2019 give ``(model_grad, scale, master_grad)``; overflows are then looked for by default.
+    Scripts from before April 2019 give ``(model_grad, scale, master_grad)``, which checks for overflows by default.
 
     Args:
         model_grad, master_grad: floating tensors of one shape.
         scale: a number.
-        check_overflow: look for inf and nan; by default False.
+        check_overflow: check for inf and nan; False by default.
 
     Returns:
-        Whether ``model_grad`` has inf or nan, where that is looked for. ``master_grad`` is then left as it is.
+        Whether ``model_grad`` has inf or nan, if that is checked. If it has, ``master_grad`` is left as it is.
     """
     is_old_order = not isinstance(master_grad, torch.Tensor)
     if is_old_order:
@@ -34,7 +34,7 @@ def axpby_check_overflow_python(model_grad, stashed_grad, master_grad, a, b, che
     Args:
         model_grad, stashed_grad, master_grad: floating tensors of one shape.
         a, b: numbers.
-        check_overflow: look for inf and nan.
+        check_overflow: check for inf and nan.
 
     Returns:
         As ``scale_check_overflow_python``.

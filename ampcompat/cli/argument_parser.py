@@ -18,12 +18,14 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, **options):
         self._names = set()  # of the options
+        self._option_of = {}  # name in the parsed options -> option
         super().__init__(allow_abbrev=False, **options)
 
     def add_argument(self, *names, **options):
         """Add an argument as ``ArgumentParser`` does; return its action."""
         action = super().add_argument(*names, **options)
         self._names.update(action.option_strings)
+        self._option_of[action.dest] = action.option_strings[-1] if action.option_strings else action.dest
         return action
 
     def parse_args(self, args=None, namespace=None):
@@ -38,6 +40,19 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message):
         """Print the message on one line and exit with 2."""
         self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, " ".join(message.split())))
+
+    def check_exclusions(self, options, exclusions):
+        """Exit with one line if options were given that exclude each other.
+
+        Args:
+            options: the parsed options; an option with another value than its default was given.
+            exclusions: (an option, others that it excludes, separated by spaces, why), by their names in ``options``.
+        """
+        given = {name for name in self._option_of if getattr(options, name, None) != self.get_default(name)}
+        for name, others, why in exclusions:
+            excluded = [self._option_of[each] for each in others.split() if each in given]
+            if name in given and excluded:
+                self.error("{} cannot be combined with {}: {}".format(self._option_of[name], ", ".join(excluded), why))
 
     def options_among(self, arguments):
         """Return those of ``arguments`` that are options of this parser."""

@@ -6,8 +6,8 @@ import sys
 import time
 
 from ..tools.check import check as check_paths
+from ..tools.check.check_text import to_text
 from ..tools.check.sarif import to_sarif
-from ..tools.check.text_report import to_text
 from .argument_parser import CommandParser
 
 #: Seconds between two updates of the progress bar.

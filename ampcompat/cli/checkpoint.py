@@ -21,7 +21,7 @@ def checkpoint(arguments):
     if (options.to is None) != (options.output is None):
         parser.error("--to and -o belong together: --to {} -o FILE".format("|".join(LAYOUTS)))
     if options.output and os.path.realpath(options.output) == os.path.realpath(options.file):
-        parser.error("-o is the file itself; give another name")
+        parser.error("-o names the checkpoint file itself; give another name")
     try:
         content = read(options.file)
         print("\n".join(Contents(content).lines()))

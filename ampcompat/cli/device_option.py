@@ -7,14 +7,14 @@ redirects CUDA when it imports torch.
 import os
 import sys
 
-from ..cuda_redirect import startup
+from ..cuda_redirect import device_startup
 
 
 def add_option(parser):
     """Add ``--device`` to a command's parser."""
     parser.add_argument(
         "--device",
-        choices=startup.DEVICES,
+        choices=device_startup.DEVICES,
         metavar="DEVICE",
         help="cpu, mps or xpu: run a script written for CUDA on this device",
     )
@@ -24,7 +24,7 @@ def apply_option(parser, device):
     """Set the environment so that Pythons started from now on redirect CUDA to ``device``; None changes nothing."""
     check_option(parser, device)
     if device is not None:
-        os.environ.update(startup.environment(device))
+        os.environ.update(device_startup.environment(device))
 
 
 def check_option(parser, device):

@@ -13,11 +13,11 @@ import tempfile
 
 from ..abtest.running.subprocess_parent import START
 from ..apex.install import environment, interpreter_options
-from ..cuda_redirect import startup
+from ..cuda_redirect import device_startup
 from ..errors import AmpError
-from ..tools.estimate.batches import batch_table, parse_size
-from ..tools.memory import report
+from ..tools.memory import memory_table
 from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
+from ..tools.memory_on_fake_tensors.batch_sizes import batch_table, parse_size
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run import parse_level, script_command
 
@@ -25,7 +25,7 @@ from .run import parse_level, script_command
 PLACEHOLDER = "{batch}"
 
 #: What the child process runs.
-MODULE = "ampcompat.tools.script_estimate.child"
+MODULE = "ampcompat.tools.memory_of_script.child"
 
 FAILED = 1
 
@@ -122,7 +122,7 @@ def _print_one(found, options):
     shown = "on " + place if _is_complete(found) else "before activations"
     print("Predicted at {level} for {num_params:,} params, {shown}".format(shown=shown, **found))
     columns = [("at the peak", at_peak, True), ("at its own peak", by_kind, False)]
-    print(report.table(columns, found["num_params"]))
+    print(memory_table.table(columns, found["num_params"]))
     if options.memory is not None and _is_complete(found):
         fits = at_peak.total <= options.memory
         print("It {} into {}.".format("fits" if fits else "does not fit", format_bytes(options.memory)))
@@ -152,9 +152,9 @@ def predicted(command, level, counted_as):
 def _start(arguments, level):
     """Run Python to its end, with ampcompat's ``apex`` and with CUDA redirected to the CPU."""
     env = dict(os.environ, **environment())
-    redirection = startup.environment("cpu")
-    env[startup.VARIABLE] = redirection[startup.VARIABLE]
-    env["PYTHONPATH"] = os.pathsep.join([startup.FOLDER, env["PYTHONPATH"]])
+    redirection = device_startup.environment("cpu")
+    env[device_startup.VARIABLE] = redirection[device_startup.VARIABLE]
+    env["PYTHONPATH"] = os.pathsep.join([device_startup.FOLDER, env["PYTHONPATH"]])
     if level is not None:
         env["AMPCOMPAT_OPT_LEVEL"] = level
     run = functools.partial(subprocess.run, [sys.executable] + arguments, stdin=subprocess.DEVNULL)

@@ -20,7 +20,7 @@ def find(report, level, run_candidate):
         return f"{level} is accepted as it is: no layer needs float32."
     names = [name for name, _, _ in keep_fp32.ranking(report.runs[level])]
     if not names:
-        return f"{level} cannot be searched: no layer was compared in it (it needs two steps, at least)."
+        return f"{level} cannot be searched: no layer was compared in it (at least two steps are needed)."
     tried, accepted = [], []
 
     def is_accepted(kept):

@@ -8,9 +8,9 @@ import linecache
 import tempfile
 from dataclasses import replace
 
+from ..abtest.first_difference_data import from_event
 from ..abtest.report_data import NOTHING_TO_RECORD
 from ..abtest.running.subprocess_parent import SubprocessRun
-from ..abtest.step_comparison import from_event
 from ..errors import AmpError
 from .run import UNCOMPILED
 

@@ -122,7 +122,7 @@ def run_forecast(options, command, progress):
 
 def print_forecast(found, command, details):
     """Print a forecast."""
-    from ..tools.forecast.text_report import to_text
+    from ..tools.forecast.forecast_text import to_text
 
     width = min(100, max(80, shutil.get_terminal_size((80, 24)).columns))
     print(to_text(found, command, width, details))
@@ -143,6 +143,6 @@ def write_files(found, options, command):
     if options.json is not None:
         write_atomically(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
     if options.html is not None:
-        from ..tools.forecast.html_report import to_html
+        from ..tools.forecast.forecast_page import to_html
 
         write_atomically(options.html, to_html(found, command))

@@ -27,7 +27,7 @@ RULES = {
     expansion.BANNED: "raises an error for float16 inputs (O1) or bfloat16 inputs (O4)",
     expansion.FLOAT_IN_PLACE: "in-place form of `float`: computed in float32, the tensor keeps its dtype",
     expansion.FOLLOW_SELF: "in-place form of `half` and `promote`: the other inputs are cast to the tensor's dtype",
-    expansion.PASSTHROUGH: "no casts, also not in the functions that it calls",
+    expansion.PASSTHROUGH: "no casts, not even in the functions that it calls",
     expansion.FLOAT32_INSIDE: "on a CPU computed in float32; the result has the dtype of the input",
 }
 

@@ -15,7 +15,7 @@ from ..apex import nvidia_apex
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session import process_state
-from ..tools.forced_levels import startup as forced_levels
+from ..tools.forced_levels import level_startup as forced_levels
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
@@ -24,6 +24,11 @@ LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
 #: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
 UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+#: The options that the script finds in environment variables (``process_state.command_line``).
+OVERRIDES = (
+    *("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders"),
+    *("op_stats", "op_stats_file", "stats_every", "stats_file", "tensorboard"),
+)
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
@@ -34,8 +39,7 @@ def run(arguments):
     command = script_command(parser, options)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
-    names = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "op_stats", "op_stats_file", "stats_every")
-    overrides = {name: getattr(options, name) for name in names + ("stats_file", "tensorboard")}
+    overrides = {name: getattr(options, name) for name in OVERRIDES}
     _check_statistics(parser, options)
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
@@ -83,6 +87,12 @@ def add_training_options(parser):
         action="store_const",
         const=1,
         help="print why steps are skipped, and at the end a histogram of the gradients",
+    )
+    parser.add_argument(
+        "--store-param-remainders",
+        action="store_const",
+        const=1,
+        help="at O5, store 16 bits per weight between steps instead of float32 master weights",
     )
     device_option.add_option(parser)
 

@@ -42,6 +42,7 @@ INITIALIZE = {
     "raise_on_max_skips": _boolean,
     "diagnose": _boolean,
     "free_half_grads": _boolean,
+    "store_param_remainders": _boolean,
     "allow_half_model": _boolean,
     "process_group": _boolean,
     "loss_scale": _number_or_dynamic,
@@ -80,6 +81,8 @@ def parse_variant(text):
     device_option.check_option(parser, given.device)
     if given.device is not None:
         changes["device"] = given.device
+    if given.store_param_remainders:
+        changes["environment"]["AMPCOMPAT_STORE_PARAM_REMAINDERS"] = "1"
     if given.diagnose:
         changes["environment"]["AMPCOMPAT_DIAGNOSE"] = "1"
     for setting in settings:

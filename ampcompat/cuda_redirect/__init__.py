@@ -1,6 +1,6 @@
 """Run code written for CUDA on another device.
 
-Names of torch are replaced one by one (see ``redirected_names``), not by torch's function modes: replacements hold in
+Names of torch are replaced one by one (see ``name_table``), not by torch's function modes: replacements hold in
 every thread, cost nothing for other names, work on every torch since 1.3, and do not interfere with ``torch.compile``
 and the modes of users. Function modes need torch 2.0, belong to one thread, and see neither ``torch.cuda`` nor classes.
 """

@@ -1,4 +1,4 @@
-"""Says how a script written for CUDA can be run, where it fails because this machine has no CUDA device.
+"""Says how to run a script written for CUDA that failed because this machine has no CUDA device.
 
 This imports torch only where the script has done so.
 """

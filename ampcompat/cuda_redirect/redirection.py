@@ -8,24 +8,24 @@ from types import FunctionType
 
 import torch
 
-from ..engine.casting import compile, jit_script
+from ..engine.casting import compile, other_patches
 from ..support.patching import PatchStack
-from . import (
-    amp_redirect,
-    arguments,
+from . import name_table
+from .after_import import ImportHook
+from .replacements import (
     class_proxies,
-    redirected_names,
-    single_device,
+    device_arguments,
+    mixed_precision,
+    several_gpus,
     streams,
     tensor_movement,
     tensor_types,
     unsupported,
 )
-from .after_import import ImportHook
-from .cuda_queries import CudaQueries
+from .replacements.device_queries import DeviceQueries
 from .target import Target
 
-_MODULES = (amp_redirect, class_proxies, single_device, streams, tensor_movement, tensor_types, unsupported)
+_MODULES = (mixed_precision, class_proxies, several_gpus, streams, tensor_movement, tensor_types, unsupported)
 _MODULE_NAMED = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 
@@ -34,18 +34,18 @@ class Redirection:
 
     def __init__(self, device):
         self.target = Target(device)
-        self._queries = CudaQueries(self.target)
+        self._queries = DeviceQueries(self.target)
         self._patches = PatchStack()
         self._originals = []  # (owner, name, original) of functions that TorchScript must see
-        missing = [name for name in redirected_names.LAZY_MODULES if name not in sys.modules]
+        missing = [name for name in name_table.LAZY_MODULES if name not in sys.modules]
         self._import_hook = ImportHook(missing, self._apply)
 
     def begin(self):
         """Apply every row whose owner this torch has."""
         _fill_torch_caches()
         try:
-            self._apply(None, *[name for name in redirected_names.LAZY_MODULES if name in sys.modules])
-            jit_script.script_originals(self._originals, self._patches)
+            self._apply(None, *[name for name in name_table.LAZY_MODULES if name in sys.modules])
+            other_patches.script_originals(self._originals, self._patches)
             compile.patch_compile(self._patches)
         except BaseException:
             self.undo()
@@ -60,10 +60,10 @@ class Redirection:
     def _apply(self, *lazy_modules):
         """Apply the rows of lazily imported modules; None stands for all others."""
         replacements = []  # all are made before the first is set, since making one may use another's original
-        for row in [row for row in redirected_names.rows() if redirected_names.lazy_module(row) in lazy_modules]:
+        for row in [row for row in name_table.rows() if name_table.lazy_module(row) in lazy_modules]:
             owner = find_owner(row.owner)
             for name in row.names:
-                if owner is not None and (hasattr(owner, name) or row.rule == redirected_names.ADDED):
+                if owner is not None and (hasattr(owner, name) or row.rule == name_table.ADDED):
                     original = getattr(owner, name, _do_nothing)
                     replacements.append((owner, name, original, self._replacement(row, name, original)))
         for owner, name, original, replacement in replacements:
@@ -76,15 +76,15 @@ class Redirection:
                     self._originals.append((owner, name, original))
 
     def _replacement(self, row, name, original):
-        if row.rule == redirected_names.FACTORY:
+        if row.rule == name_table.FACTORY:
             return _with_translated_device(self.target, original)
-        if row.rule == redirected_names.ARGUMENTS:
-            return arguments.with_translated_arguments(self.target, original, row.detail)
-        if row.rule == redirected_names.QUERY:
+        if row.rule == name_table.ARGUMENTS:
+            return device_arguments.with_translated_arguments(self.target, original, row.detail)
+        if row.rule == name_table.QUERY:
             return _with_name_of(original, getattr(self._queries, name))
-        if row.rule in (redirected_names.RETURNS, redirected_names.ADDED):
+        if row.rule in (name_table.RETURNS, name_table.ADDED):
             return _with_name_of(original, lambda *args, **kwargs: copy.copy(row.detail))
-        if row.rule == redirected_names.UNSUPPORTED:
+        if row.rule == name_table.UNSUPPORTED:
             return unsupported.raising_replacement(row.owner + "." + name, self.target, original, row.detail)
         module, function = row.detail.split(".")
         return getattr(_MODULE_NAMED[module], function)(self.target, original)

@@ -15,7 +15,7 @@ from ..support.torch_compat import features
 #: Devices without a module of functions such as ``torch.mps``.
 _WITHOUT_MODULE = ("cpu", "meta")
 
-#: The class itself, before ``class_proxies.device`` replaces it.
+#: The class itself, before ``replacements.class_proxies.device`` replaces it.
 _Device = torch.device
 
 

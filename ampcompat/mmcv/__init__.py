@@ -14,16 +14,16 @@ _MODULES = {
     "GradientCumulativeFp16OptimizerHook": "hooks",
     "GradientCumulativeOptimizerHook": "hooks",
     "Hook": "hooks",
-    "LossScaler": "loss_scaler",
+    "LossScaler": "mmcv_loss_scaler",
     "OptimizerHook": "hooks",
     "allreduce_grads": "allreduce",
     "auto_fp16": "decorators",
-    "cast_tensor_type": "conversion",
+    "cast_tensor_type": "model_conversion",
     "force_fp32": "decorators",
     "install": "installation",
-    "patch_forward_method": "conversion",
-    "patch_norm_fp32": "conversion",
-    "wrap_fp16_model": "conversion",
+    "patch_forward_method": "model_conversion",
+    "patch_norm_fp32": "model_conversion",
+    "wrap_fp16_model": "model_conversion",
 }
 __all__ = sorted(_MODULES)
 

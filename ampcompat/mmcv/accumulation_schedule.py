@@ -46,8 +46,8 @@ class AccumulationSchedule:
         """
         if total is not None and iteration >= total:
             raise AmpValueError(
-                f"Iteration {iteration} (counted from 0) came in a run of {total} in all: the runner's iter and "
-                "max_iters do not fit together."
+                f"Iteration {iteration} (counted from 0) does not belong to a run of {total}: the runner's iter and "
+                "max_iters contradict each other."
             )
         starts_run = iteration != self._next_iteration
         if starts_run:

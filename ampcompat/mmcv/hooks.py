@@ -18,9 +18,9 @@ from ..support.torch_compat.thread_context import world_size
 from . import session_access
 from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
 from .allreduce import allreduce_grads, averages_gradients, unwrap
-from .conversion import wrap_fp16_model
 from .hook_base import Hook
-from .loss_scaler import parse_loss_scale
+from .mmcv_loss_scaler import parse_loss_scale
+from .model_conversion import wrap_fp16_model
 
 
 class OptimizerHook(Hook):
@@ -238,7 +238,7 @@ def _optimizer_of(runner):
     optimizer = runner.optimizer
     if isinstance(optimizer, (dict, list, tuple)) or optimizer is None:
         raise AmpTypeError(
-            f"An optimizer hook steps one optimizer, and runner.optimizer is a {type(optimizer).__name__}. For several "
+            f"An optimizer hook steps one optimizer, but runner.optimizer is a {type(optimizer).__name__}. For several "
             "optimizers write a hook with amp.initialize and amp.scale_loss."
         )
     return optimizer

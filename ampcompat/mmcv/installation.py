@@ -6,7 +6,7 @@ import torch
 
 from ..errors import AmpError
 from ..support.patching import PatchStack
-from . import conversion, decorators, hooks, loss_scaler, session_access
+from . import decorators, hooks, mmcv_loss_scaler, model_conversion, session_access
 from .hook_base import import_mmcv_runner
 
 _HOOKS = (
@@ -18,10 +18,10 @@ _HOOKS = (
 _FUNCTIONS = (
     decorators.auto_fp16,
     decorators.force_fp32,
-    conversion.wrap_fp16_model,
-    conversion.patch_norm_fp32,
-    conversion.patch_forward_method,
-    loss_scaler.LossScaler,
+    model_conversion.wrap_fp16_model,
+    model_conversion.patch_norm_fp32,
+    model_conversion.patch_forward_method,
+    mmcv_loss_scaler.LossScaler,
 )
 _MODULES = ("", ".fp16_utils", ".hooks", ".hooks.optimizer")
 
@@ -69,7 +69,7 @@ def _autocast(*args, enabled=True, **kwargs):
     """Replace torch's autocast in mmcv's decorators."""
     session = session_access.session()
     if session_access.dtypes(session) is None:
-        return session.casts.paused()
+        return session.cast_backend.paused()
     return session.process_casts.region() if enabled else session.process_casts.paused()
 
 
@@ -79,4 +79,4 @@ def _cast_tensor_type(inputs, src_type, dst_type):
     if pair is None:
         return inputs
     dtypes = {torch.half: pair.low, torch.float: pair.high}
-    return conversion.cast_tensor_type(inputs, dtypes.get(src_type, src_type), dtypes.get(dst_type, dst_type))
+    return model_conversion.cast_tensor_type(inputs, dtypes.get(src_type, src_type), dtypes.get(dst_type, dst_type))

@@ -10,7 +10,7 @@ import sys
 #: The module of a pickle -> name -> (module, name) today, relative to the package.
 _MOVED = {
     "models": {},
-    "models.forward": {"ForwardCasts": ("engine.models.forward", "ForwardCasts")},
+    "models.forward": {"ForwardCasts": ("engine.models.forward", "ForwardConversion")},
     "models.state_dict": {
         "O2StateDictHook": ("engine.models.state_dict", "O2StateDictHook"),
         "MasterTable": ("engine.master_weights.store", "MasterStore"),

@@ -17,6 +17,9 @@ GRADIENT = inspect.getattr_static(torch.Tensor, "grad")
 #: ``stored_gradient(tensor)`` and ``set_stored_gradient(tensor, gradient)`` read and write it.
 stored_gradient, set_stored_gradient = GRADIENT.__get__, GRADIENT.__set__
 
+#: ``set_data(tensor, value)`` sets ``tensor.data``, unseen by ``WrittenMemory``.
+set_data = inspect.getattr_static(torch.Tensor, "data").__set__
+
 #: Elements that are widened at a time: enough to keep a device busy, few compared with a model.
 CHUNK = 1 << 22
 

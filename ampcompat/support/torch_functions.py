@@ -10,7 +10,7 @@ VIEWS = frozenset(
     "detach_ squeeze_ unsqueeze_ transpose_ alias_copy pin_memory cuda cpu requires_grad_ __iter__".split()
 )
 #: Functions that change the dtype of their first argument.
-CASTS = frozenset("to type type_as float half double bfloat16".split())
+DTYPE_METHODS = frozenset("to type type_as float half double bfloat16".split())
 #: Properties whose values are tensors with the numbers of the input.
 PROPERTIES = frozenset(["T", "mT", "H", "mH", "data", "real"])
 #: Functions that compute nothing of the forward pass.

@@ -60,10 +60,13 @@ class WrittenMemory:
 
     Args:
         forgotten: called with the id of a tensor that is no longer watched, because it died or is being swapped.
+        may_be_written: called with the id of a watched tensor when an alias of it was made, and before its ``.data`` is
+            assigned: before a script can write to it so.
     """
 
-    def __init__(self, forgotten=None):
+    def __init__(self, forgotten=None, may_be_written=None):
         self.forgotten = forgotten
+        self.may_be_written = may_be_written
         self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
         self._ids = {}  # address -> ids of watched tensors
         #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
@@ -83,7 +86,7 @@ class WrittenMemory:
         with _lock:
             if self not in _open:
                 if not _open:
-                    watch_data(_Tensor, _alias_made, _data_assigned, _patches)
+                    watch_data(_Tensor, _alias_made, _assigning_data, _data_assigned, _patches)
                     _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
                     swapped_tensors.allow(_patches)
                 self._moved = moved
@@ -158,9 +161,22 @@ class WrittenMemory:
         if not (self._ids.get(memory) or self._is_watched(tensor)) or get_ident() in self._paused_threads:
             return
         with _lock:
-            keys = set(self._ids.get(memory, ()))
-            for key in keys.union([id(tensor)] if self._is_watched(tensor) else ()):
+            keys = self._keys_of(tensor, memory)
+            for key in keys:
                 self._add(key, aliases, is_written=True)
+        self._tell(keys)
+
+    def _keys_of(self, tensor, memory):
+        return set(self._ids.get(memory, ())).union([id(tensor)] if self._is_watched(tensor) else ())
+
+    def _tell(self, keys):
+        for key in keys if self.may_be_written is not None else ():
+            self.may_be_written(key)
+
+    def note_assigning(self, tensor):
+        """Note that the data of a tensor is about to be assigned."""
+        if self.may_be_written is not None and get_ident() not in self._paused_threads:
+            self._tell(self._keys_of(tensor, memory_of(tensor)))
 
     def note_assigned(self, tensor, memory, aliases, is_moved):
         """As ``note``, for a tensor whose data was assigned."""
@@ -235,6 +251,11 @@ def _alias_made(tensor, alias):
         written.note(tensor, memory, references)
 
 
+def _assigning_data(tensor):
+    for written in list(_open):
+        written.note_assigning(tensor)
+
+
 def _data_assigned(tensor, value, device):
     memory = memory_of(tensor)
     aliases = [each for each in (value, value._base) if each is not None and memory_of(each) == memory]
@@ -253,12 +274,13 @@ def _noting_numpy(numpy):
     return numpy_and_note
 
 
-def watch_data(kind, read, assigned, patches):
+def watch_data(kind, read, assigning, assigned, patches):
     """Watch the property ``data`` of a class.
 
     Args:
         kind: ``torch.Tensor`` or a subclass.
         read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
+        assigning: called as ``assigning(tensor)`` before it is set.
         assigned: called as ``assigned(tensor, value, device)`` when it was set; ``device`` is the one before.
         patches: the ``PatchStack`` that undoes it.
     """
@@ -274,6 +296,7 @@ def watch_data(kind, read, assigned, patches):
 
     def set_data(self, value):
         before = self.device
+        assigning(self)
         original().__set__(self, value)
         assigned(self, value, before)
 
@@ -281,3 +304,33 @@ def watch_data(kind, read, assigned, patches):
         original().__delete__(self)
 
     patches.set(kind, "data", property(get_data, set_data, delete_data, original().__doc__))
+
+
+#: Methods that end in "_" and write no values.
+_WITHOUT_WRITES = frozenset("requires_grad_ rename_ detach_ share_memory_".split())
+_OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+
+
+def watch_methods_in_place(kind, may_be_written, patches):
+    """Call ``may_be_written(tensor)`` before a method of a class writes to a tensor in place.
+
+    Args:
+        kind: ``torch.nn.Parameter``, or another subclass of ``torch.Tensor``.
+        may_be_written: the function.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    public = [name for name in dir(_Tensor) if name.endswith("_") and not name.startswith("_")]
+    operators = [f"__i{name}__" for name in _OPERATORS if hasattr(_Tensor, f"__i{name}__")]
+    for name in sorted(set(public) - _WITHOUT_WRITES) + operators + ["__setitem__"]:
+        patches.set(kind, name, _telling(name, may_be_written))
+
+
+def _telling(name, may_be_written):
+    original = getattr(_Tensor, name)
+
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        may_be_written(self)
+        return original(self, *args, **kwargs)
+
+    return method

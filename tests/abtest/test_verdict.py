@@ -332,7 +332,7 @@ def test_of_fewer_than_ten_undisturbed_steps_no_speed_is_given_nor_advised():
     report = report_with(hooked, plain=run_with(curve(steps=30), 1.0))
     row = summarize(report)["O0"]
     assert (row.seconds, row.speed, summarize(report)["plain"].speed, row.to_target.median_seconds) == (None,) * 4
-    assert "Of O0 fewer than 10 steps without hooks were timed: give more --steps." in report.advice
+    assert "Of O0, fewer than 10 steps without hooks were timed: raise --steps." in report.advice
     assert report.advice.startswith("No advice") and "fewer than 10" in " ".join(to_text(report).split())
 
 
@@ -340,7 +340,7 @@ def test_where_only_the_baseline_has_enough_times_none_is_said_to_be_slower():
     hooked = run_with(curve(steps=30), 4.0, watched=[0, 1, 2, 3, 4, 5] + list(range(16, 26)))
     baseline = run_with(curve(steps=30))
     baseline.repeats = [run_with(curve(1, 1.01, steps=30))]
-    says = "No advice: no times were taken that could be compared. Accepted: O1. Of O1 fewer than 10 steps"
+    says = "No advice: no step times could be compared. Accepted: O1. Of O1, fewer than 10 steps"
     assert report_with(baseline, O1=hooked).advice.startswith(says)
 
 
@@ -370,7 +370,7 @@ def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
 def test_where_nothing_is_faster_the_baseline_is_recommended():
     report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
     says = "Take O0: no accepted level reaches the baseline's final loss earlier. Accepted: O1, O2. "
-    assert report.advice.splitlines()[0] == says + "Short of memory: O2, 75 % less memory."
+    assert report.advice.splitlines()[0] == says + "If memory is short: O2, 75 % less memory."
 
 
 SCRIPTS = [

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from helpers.fake_devices import FakeDevice, autocast_flags, features_of_cuda, move, needs_fakes
 from helpers.half_kernels import dtype_params
 from helpers.networks import each_setting, initialize, session_of, settings_at, train_step
 
@@ -231,6 +232,20 @@ def test_compiled_it_is_one_graph(kind):
     module = make_norm(kind, 5, torch.float32)
     x = torch.randn(2, 5)
     assert torch.equal(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
+
+
+@needs_fakes
+@each_norm
+def test_compiled_on_cuda_it_is_one_graph(kind):
+    if not hasattr(torch, "compile"):
+        pytest.skip("this torch has no torch.compile")
+    device = FakeDevice("cuda")
+    module, x = move(make_norm(kind, 5, torch.float32), device), device.put(torch.ones(2, 5))
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    with features_of_cuda(), device.running():
+        assert (compiled(x).device.type, compiled(x).dtype) == ("cuda", torch.float32)
+        with autocast_flags("cuda", torch.float16):
+            assert compiled(x).dtype is module(x).dtype is torch.float16
 
 
 @pytest.mark.skipif(not hasattr(torch, "autocast"), reason="torch < 1.10")

@@ -257,7 +257,7 @@ def test_adam_is_the_same_with_and_without_torchs_fused_operation(monkeypatch):
     runs = []
     for usable in (True, False):
         if not usable:
-            monkeypatch.setattr(fused_adam, "supports", lambda *lists: False)
+            monkeypatch.setattr(fused_adam, "supported", lambda *lists: [])
         optimizer = made(optimizers.FusedAdam, {"weight_decay": 0.1}, fresh_params(torch.float64))
         train(optimizer, 3)
         runs.append(params_of(optimizer))

@@ -271,6 +271,24 @@ def test_recurrent_cells_run_in_low_precision(setting, kind):
         assert (out[0] if isinstance(out, tuple) else out).dtype is low
 
 
+def doubled(a: torch.Tensor) -> torch.Tensor:
+    return a * 2
+
+
+class Doubling:
+    """Refers to a function of this module, which TorchScript looks up in the caller's globals."""
+
+    def __init__(self, a: torch.Tensor):
+        self.result = doubled(a)
+
+
+@each_setting
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_classes_can_be_scripted_while_open(setting):
+    with opened(setting):
+        assert torch.jit.script(Doubling)(torch.ones(1)).result.item() == 2.0
+
+
 @each_setting
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_functions_and_modules_can_be_scripted_while_open(setting):

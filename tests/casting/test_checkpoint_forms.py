@@ -35,7 +35,7 @@ class Block(torch.nn.Module):
         return self.second(torch.tanh(product))
 
     def gradients(self, backend, call, x):
-        """Return the gradients of a loss of what ``call(block, x)`` returns, with casts of weights made anew."""
+        """Return the gradients of a loss of what ``call(block, x)`` returns, with copies of weights made anew."""
         backend.clear_cache()
         return torch.autograd.grad(call(self, x).float().pow(2).sum(), [x] + list(self.parameters()))
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ampcompat.engine.casting import NativeBackend, PatchedBackend, choose
+from ampcompat.engine.casting import choose
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
 from ampcompat.support.torch_compat.features import Facts
@@ -18,7 +18,7 @@ BOTH = (torch.float16, torch.bfloat16)
 
 def test_auto_prefers_native_where_every_device_autocasts():
     choice = choose(facts(("cpu", "cuda"), cpu=BOTH, cuda=BOTH), "auto", HALF)
-    assert (choice.backend_class, choice.name) == (NativeBackend, "native")
+    assert choice.name == "native"
     assert "float16" in choice.reason and "patched" in choice.rejected
 
 
@@ -33,7 +33,7 @@ def test_auto_prefers_native_where_every_device_autocasts():
 )
 def test_auto_falls_back_to_patched_and_says_why(known, pair, why):
     choice = choose(known, "auto", pair)
-    assert (choice.backend_class, choice.name) == (PatchedBackend, "patched")
+    assert choice.name == "patched"
     assert why in choice.rejected["native"]
 
 

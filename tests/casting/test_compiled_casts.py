@@ -137,6 +137,28 @@ def test_a_model_of_initialize_is_one_graph_and_sees_a_pause(level, name):
         assert compiled(x).dtype is low
 
 
+class Squared(torch.nn.Module):
+    """Calls no function of torch by name: the compiler traces an operator without a call of our wrapper."""
+
+    def forward(self, x):
+        return x @ x
+
+
+@pytest.mark.parametrize("others, name", [((), "patched"), (("O1",), "patched"), (("O4",), "native")])
+def test_a_compiled_model_of_operators_sees_a_pause_and_the_end(others, name):
+    needs_bound_methods_traced()
+    x, plain = torch.ones(2, 2), Squared()
+    with ampcompat.session(backend=name, verbosity=0):
+        for level in others:
+            amp.initialize(torch.nn.Linear(2, 2), opt_level=level)
+        compiled = torch.compile(amp.initialize(plain, opt_level="O4"), backend="aot_eager")
+        assert compiled(x).dtype is torch.bfloat16
+        with amp.disable_casts():
+            assert compiled(x).dtype is torch.float32
+        assert compiled(x).dtype is torch.bfloat16
+    assert compiled(x).dtype is torch.float32
+
+
 @each_backend
 def test_compiling_afterwards_knows_torchs_own_functions(setting):
     needs_bound_methods_traced()

@@ -7,14 +7,14 @@ import warnings
 
 import pytest
 import torch
-from helpers.fake_devices import FakeDevice, autocast_flags, needs_fakes, reason_to_leave_out, why_no_fakes
+from helpers.fake_devices import FakeDevice, needs_fakes, reason_to_leave_out, why_no_fakes
 from opened import PAIRS
 
 from ampcompat.engine.casting import BACKENDS
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest.conformance import compare_all, compare_all_plain, functions
+from ampcompat.tools.selftest.conformance import compare_all, functions
 from ampcompat.tools.selftest.inputs import CPU
 
 pytestmark = needs_fakes
@@ -85,18 +85,6 @@ def test_the_same_forms_agree_on_the_cpu():
         key for key, problem in outcomes.wrong.items() if LACKS_HALF_KERNELS and "not implemented for 'Half'" in problem
     ]
     assert {key: problem for key, problem in outcomes.wrong.items() if key not in lacking} == {}
-
-
-@pytest.mark.parametrize("pair_name", ["float16", "bfloat16"])
-def test_rows_said_to_be_covered_by_cuda_autocast_are(pair_name):
-    covered = [each for each in FUNCTIONS if "cuda" in each.row.native and not each.row.no_nested_casts]
-    pair = PAIRS[pair_name]
-    with warnings.catch_warnings(), autocast_flags("cuda", pair.low):
-        warnings.simplefilter("ignore")
-        outcomes = compare_all_plain(covered, pair, FakeDevice("cuda"), reason_to_leave_out)
-    report(f"fake cuda, torch's autocast alone, {pair_name}, on the {len(covered)} rows left to it", outcomes)
-    assert outcomes.wrong == {}
-    assert len(covered) > 80 and outcomes.counts["agrees"] > 200
 
 
 # -- coverage: the lists in torch's own header -------------------------------------------------------------------------

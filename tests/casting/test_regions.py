@@ -7,8 +7,8 @@ import torch
 from opened import PAIRS, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
-from ampcompat.engine.casting import BACKENDS, NoCasts
-from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch, Unpaused
+from ampcompat.engine.casting import BACKENDS, CastBackend
+from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
 
@@ -27,9 +27,8 @@ def call_checkpoint(function, x, reentrant):
 def confined(setting):
     """A backend of the setting, open and confined."""
     backend = BACKENDS[setting[0]](PAIRS[setting[1]], expansion.rows())
-    backend.limit_to_regions()
     with PatchStack() as patches:
-        backend.open(patches)
+        backend.open(patches, is_regional=True)
         yield backend
 
 
@@ -100,9 +99,8 @@ def test_backward_runs_without_casts_and_checkpoints_recompute_within_the_region
 def test_confined_backend_is_undone_without_a_trace():
     before = snapshot()
     backend = BACKENDS["patched"](PAIRS["stand-in"])
-    backend.limit_to_regions()
     with PatchStack() as patches:
-        backend.open(patches)
+        backend.open(patches, is_regional=True)
         with backend.region():
             pass
     assert snapshot() == before
@@ -114,7 +112,7 @@ def test_switch_gives_a_thread_back_what_it_was():
         assert not switch.local.off and not switch.is_off_somewhere
         with Paused(switch):
             assert switch.local.off and switch.is_off_somewhere
-            with Unpaused(switch):
+            with InRegion(switch):
                 assert not switch.local.off
         assert not switch.local.off
     assert switch.local.off and switch.is_off_somewhere
@@ -125,8 +123,7 @@ def test_switch_gives_a_thread_back_what_it_was():
 
 
 def test_levels_without_casts_have_regions_that_do_nothing():
-    casts = NoCasts()
-    casts.limit_to_regions()
+    casts = CastBackend()
     with casts.region():
         assert not casts.active()
 
@@ -136,6 +133,6 @@ def test_a_backend_can_be_stopped_before_it_is_undone(setting):
     with opened(setting) as backend:
         backend.stop()
         assert not backend.active()
-    casts = NoCasts()
+    casts = CastBackend()
     casts.stop()
     assert not casts.active()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ampcompat.engine.casting.autocast_flags import Flags
-from ampcompat.engine.casting.thread_state import Paused, Switch, Unpaused
+from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch
 from ampcompat.support.torch_compat import features
 
 DEVICES = tuple(features.read().autocast_devices)
@@ -39,11 +39,11 @@ def test_two_switches_are_independent():
     assert one.local.off and not other.local.off
 
 
-def test_pauses_nest_and_an_unpaused_stretch_suspends_them_all():
+def test_pauses_nest_and_a_region_suspends_them_all():
     switch = Switch()
     switch.turn_on()
     with Paused(switch), Paused(switch):
-        with Unpaused(switch):
+        with InRegion(switch):
             assert not switch.local.off
             with Paused(switch):
                 assert switch.local.off

@@ -1,4 +1,4 @@
-"""A weight is cast once per iteration, and a cast is never stale."""
+"""A weight is cast once per iteration, and its half copy is never stale."""
 
 import concurrent.futures
 import copy
@@ -50,7 +50,7 @@ def make_input(setting):
 
 
 def fresh(model, x, backend):
-    """Return the model's output without cached casts."""
+    """Return the model's output without cached copies."""
     backend.clear_cache()
     result = model(x)
     backend.clear_cache()
@@ -211,7 +211,7 @@ VIEWS = [numpy_of_detached, numpy_of_data, view_of_numpy, numpy_as_array, tensor
 def test_cast_is_fresh_after_a_write_through_numpy(setting, view):
     model, x = make_linear(setting), make_input(setting)
     with opened(setting) as backend, torch.no_grad():
-        array = view(model.weight)  # held before there is a cast, and while there are some
+        array = view(model.weight)  # held before there is a copy, and while there are some
         for value in (1.0, 2.0):
             model(x)
             array[...] = value
@@ -485,7 +485,7 @@ def test_change_by_another_thread_while_a_cast_is_made_is_seen(setting):
 
 @each_setting
 def test_a_captured_graph_gets_casts_of_its_own(setting, monkeypatch):
-    """A CUDA graph that read a cast made before it would never see a changed weight."""
+    """A CUDA graph that read a copy made before it would never see a changed weight."""
     model, x = make_linear(setting), make_input(setting)
     low = PAIRS[setting[1]].low
     with opened(setting), torch.no_grad():

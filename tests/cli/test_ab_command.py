@@ -15,7 +15,7 @@ from ampcompat.abtest.recording.recorder import StepLimitReached
 from ampcompat.abtest.report import export
 from ampcompat.abtest.running import subprocess_child
 from ampcompat.cli import ab as ab_command
-from ampcompat.cli import main
+from ampcompat.cli import ab_options, main
 
 AB = ("-m", "ampcompat", "ab")
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
@@ -336,7 +336,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
         (["--png", "charts.gif", "script.py"], "charts.gif: its ending must be one of .png, .svg, .pdf"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
-        (["--in-process", "--device", "cpu", __file__], "cannot be combined with --in-process"),
+        (["--in-process", "--device", "cpu", __file__], "--in-process cannot be combined with --device"),
         (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs a process per run"),
         (["-"], "a script from stdin"),
     ],
@@ -359,7 +359,7 @@ def test_under_a_launcher_the_error_names_the_option(monkeypatch, capsys, script
 
 
 def test_a_page_without_its_library_is_an_error_before_anything_runs(script, capsys, monkeypatch):
-    monkeypatch.setattr(ab_command.renderer, "is_installed", lambda: False)
+    monkeypatch.setattr(ab_options.renderer, "is_installed", lambda: False)
     with pytest.raises(SystemExit):
         ab_command.ab(["--html", "x.html", script("")])
     assert "pip install 'vl-convert-python>=1.9' jinja2" in capsys.readouterr().err
@@ -402,5 +402,5 @@ def test_a_run_whose_parent_process_has_ended_stops_at_its_next_step(tmp_path, m
         events.write({"step": 1})
         monkeypatch.setattr(os, "getppid", lambda: 1)  # the process that adopts orphans
         events.write({"environment": {}})
-        with pytest.raises(StepLimitReached, match="nobody waits for this run"):
+        with pytest.raises(StepLimitReached, match="the process that started this run has ended"):
             events.write({"step": 2})

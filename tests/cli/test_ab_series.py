@@ -20,12 +20,12 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab as ab_command
-from ampcompat.cli import main, series, shares, variants
+from ampcompat.cli import ab_options, ab_runs, main, shares, variants
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
 
-class MadeRun(series.SubprocessRun):
+class MadeRun(ab_runs.SubprocessRun):
     """A run that ends at once, with losses that its seed and repeat determine; ``begun`` lists all of them.
 
     ``timed`` lists the short runs for times.
@@ -50,7 +50,7 @@ class MadeRun(series.SubprocessRun):
 @pytest.fixture
 def begun(monkeypatch):
     """Return the labels of the runs that ``ab`` begins, which are made and not trained."""
-    monkeypatch.setattr(series, "SubprocessRun", MadeRun)
+    monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
     monkeypatch.setattr(MadeRun, "begun", [])
     monkeypatch.setattr(MadeRun, "timed", [])
     return MadeRun.begun
@@ -324,7 +324,7 @@ def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, scr
             super().run_to_end(on_event)
             self.run.step_seconds = [0.01 if self.planned.steps is None else 0.5] * 30
 
-    monkeypatch.setattr(series, "SubprocessRun", Waiting)
+    monkeypatch.setattr(ab_runs, "SubprocessRun", Waiting)
     path = tmp_path / "report.json"
     assert ab_command.ab(["--jobs", "3", "--levels", "O0,O1,O2,O3,O4", "--json", str(path), script]) == 0
     report = Report.load(str(path))
@@ -374,7 +374,7 @@ def test_without_a_short_run_the_speed_column_says_so(begun, script, capsys):
     assert ab_command.ab(["--jobs", "2", "--timing-steps", "0", "--levels", "O0,O1", script]) == 0
     printed = capsys.readouterr().out
     assert printed.count("not timed") == 2 and begun.count("O0") == 1
-    assert "No advice: no times were taken" in printed
+    assert "No advice: no step times could be compared" in printed
 
 
 def test_ctrl_c_ends_all_runs_and_what_is_finished_is_written(script, tmp_path):
@@ -420,16 +420,26 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
         (["--gpus", "0,0"], "is not a list of different GPUs"),
         (["--gpus", "0,1", "--jobs", "3"], "more than the 2 of --gpus"),
         (["--jobs", "0"], "not a whole number from 1 up"),
-        (["--plan", "here", "--json", "x.json"], "--plan runs nothing"),
+        (["--plan", "here", "--json", "x.json"], "--plan cannot be combined with --json: it runs nothing"),
         (["--plan", "/dev/null/here"], "cannot write /dev/null/here: Not a directory."),
-        (["--resume", "a.json", "--json", "b.json"], "--resume is --json as well"),
-        (["--in-process", "--jobs", "2"], "there is no other process"),
-        (["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"], "--find-keep-fp32 searches a level"),
+        (["--resume", "a.json", "--json", "b.json"], "--resume writes the report too"),
+        (["--in-process", "--jobs", "2"], "--in-process cannot be combined with --jobs: there is no other process"),
+        (["--find-keep-fp32", "O2", "--no-control"], "--find-keep-fp32 cannot be combined with --no-control"),
+        (
+            ["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"],
+            "--find-keep-fp32 cannot be combined with --variant: it searches the layers of one level",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_errors_before_anything_runs(begun, script, capsys, options, says):
     assert says in error_of(capsys, *(options + [script]))
     assert begun == []
+
+
+def test_options_that_exclude_each_other_exist():
+    given = vars(ab_options.new_parser().parse_args(["script.py"]))
+    named = {each for name, others, _ in ab_options.EXCLUSIONS for each in [name] + others.split()}
+    assert named - set(given) == set()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")

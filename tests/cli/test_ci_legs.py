@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -19,7 +20,7 @@ SCRIPT = ROOT / ".ci" / "run"
 needs_bash = pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
 
 #: An interpreter whose virtual environments contain a pip and a nox that take no time. What nox does in a session is in
-#: the file SESSION, with $leg and, while it installs, $installing.
+#: the file SESSION, with $leg, $rest (the arguments of pytest) and, while it installs, $installing.
 PYTHON = """#!/bin/sh
 [ "$1" = -m ] || exit 0
 mkdir -p "$3/bin"
@@ -34,7 +35,7 @@ case "$*" in
         exit ;;
 esac
 while [ $# -gt 0 ]; do
-    case $1 in -s) leg=$2 ;; --install-only) installing=yes ;; --envdir) mkdir -p "$2" ;; esac
+    case $1 in -s) leg=$2 ;; --install-only) installing=yes ;; --envdir) mkdir -p "$2" ;; --) shift; rest=$* ;; esac
     shift
 done
 echo "nox > Running session $leg"
@@ -107,7 +108,8 @@ def test_the_versions_of_torch_are_the_same_everywhere():
     assert by_ci.replace(" and", ",").split(", ") == [row[0] for row in FIXED]
     folder = ROOT / "tests" / "clients"
     pinned = {line for path in folder.rglob("requirements.txt") for line in path.read_text().splitlines()}
-    assert {line for line in pinned if line.startswith("torch==")} == {"torch==" + of_main}
+    pins = {line[len("torch==") :] for line in pinned if line.startswith("torch==")}
+    assert pins == {of_main, NEWEST}  # the newest torchvision needs the newest torch
 
 
 def test_what_is_tested_is_what_is_recorded(every_torch):
@@ -144,8 +146,10 @@ def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_n
 
 
 def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, tmp_path, monkeypatch, capsys):
+    first, second = [row[0] for row in VERSIONS if row not in FIXED][:2]
+
     def run(release, folder, processes, envdir, tests):
-        if release == BY_HAND[0]:
+        if release == first:
             raise RuntimeError("no disk")
         record = {"build": release + "+cpu", "python": "3.9.1", "date": "2026-01-02", "commit": "abc", "lacks": ["x"]}
         failed = [] if tests else ["tests/a.py::test_b[1]", "tests/a.py::test_b[2]"]
@@ -155,15 +159,15 @@ def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, 
     for name in ("RESULTS", "PAGE"):
         monkeypatch.setattr(every_torch, name, tmp_path / name)
     (tmp_path / "PAGE").write_text("Before.\n" + every_torch.BEGIN + "old\n" + every_torch.END + "After.\n")
-    monkeypatch.setattr(sys, "argv", ["every_torch.py", minor(BY_HAND[0]), BY_HAND[1]])
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", minor(first), second])
     assert every_torch.main() == 1
-    assert f"torch {BY_HAND[0]} was NOT RUN: no disk" in capsys.readouterr().out
-    assert list(every_torch.read_results()) == [minor(BY_HAND[1])]
+    assert f"torch {first} was NOT RUN: no disk" in capsys.readouterr().out
+    assert list(every_torch.read_results()) == [minor(second)]
     page = (tmp_path / "PAGE").read_text()
     assert page.startswith("Before.\n") and page.endswith("After.\n") and "old" not in page
-    assert f"| {BY_HAND[1]}+cpu | 3.9.1 | 2026-01-02 at `abc` | 5 | 2 | 0 | 2 | x |\n" in page
-    assert f"| {BY_HAND[0]} | " in page and "(not examined yet): `tests/a.py::test_b`." in page
-    monkeypatch.setattr(sys, "argv", ["every_torch.py", "--failed", BY_HAND[1]])
+    assert f"| {second}+cpu | 3.9.1 | 2026-01-02 at `abc` | 5 | 2 | 0 | 2 | x |\n" in page
+    assert f"| {first} | " in page and "(not examined yet): `tests/a.py::test_b`." in page
+    monkeypatch.setattr(sys, "argv", ["every_torch.py", "--failed", second])
     assert every_torch.main() == 0
     page = (tmp_path / "PAGE").read_text()
     assert "| 5 | 2; run again at `abc`: 0 | 0 | 2 | x |" in page and "not examined" not in page
@@ -216,8 +220,9 @@ def test_an_installation_that_breaks_fails_the_run(tmp_path):
 
 
 @needs_bash
-def test_a_leg_without_enough_disk_is_said_not_to_be_run(tmp_path):
-    code, lines = run_legs(tmp_path, TESTS, "torch-" + NEWEST, df=DF.format(15000000))
+@pytest.mark.parametrize("before", [(), ("main",)])
+def test_a_leg_without_enough_disk_is_said_not_to_be_run(tmp_path, before):
+    code, lines = run_legs(tmp_path, TESTS, *before, "torch-" + NEWEST, df=DF.format(15000000))
     assert any("leg torch-2.15.0 was NOT RUN: it needs 15 GB of free disk, and" in line for line in lines)
     assert code == 0 and lines[-1].startswith("failed: none; NOT RUN: torch-2.15.0;")
 
@@ -256,6 +261,44 @@ def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
     """
     code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
     assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
+
+
+@needs_bash
+def test_the_leg_after_main_is_installed_beside_main_and_no_leg_while_the_tests_of_main_run(tmp_path):
+    log = tmp_path / "log"
+    session = f"""
+        if [ $installing ]; then
+            echo begin $leg >>{log}
+            until [ "$(grep -c begin {log})" -ge 2 ]; do sleep 0.1; done
+            echo end $leg >>{log}; exit
+        fi
+        [ $leg = main ] && sleep 1 && echo tests >>{log}; {TESTS}
+    """
+    code, lines = run_legs(tmp_path, session, "main", "torch-1.5.1", "torch-1.12.1")
+    assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 3 and code == 0
+    done = log.read_text().splitlines()
+    assert set(done[:2]) == {"begin main", "begin torch-1.5.1"} and set(done[2:4]) == {"end main", "end torch-1.5.1"}
+    assert done[4:] == ["tests", "begin torch-1.12.1", "end torch-1.12.1"]
+
+
+@needs_bash
+def test_releases_between_the_oldest_and_the_newest_are_tested_with_what_depends_on_torch(tmp_path):
+    session = f'[ $installing ] || echo "$leg $rest" >>{tmp_path}/log; {TESTS}'
+    legs = ["main"] + ["torch-" + release for release in (OLDEST, "1.5.1", OTHERS[0], NEWEST, *BY_HAND[:1])]
+    code, lines = run_legs(tmp_path, session, *legs)
+    given = dict(line.split(" ", 1) for line in (tmp_path / "log").read_text().splitlines())
+    assert code == 0 and [leg for leg in legs if given[leg] == "--torch-dependent"] == [legs[2], legs[3]]
+    assert {given[leg] for leg in legs} == {"--torch-dependent", ""}
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_the_files_that_hardly_depend_on_torch_are_ignored_if_pytest_is_told_so(request, told):
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    option = types.SimpleNamespace(ignore=["other"])
+    conftest.pytest_configure(types.SimpleNamespace(option=option, getoption={"--torch-dependent": told}.get))
+    paths = [pathlib.Path(path) for path in option.ignore]
+    assert paths[0].name == "other" and all(path.exists() for path in paths[1:])
+    assert (ROOT / "tests" / "cli" / "test_ci_legs.py" in paths) == told and (len(paths) > 1) == told
 
 
 @needs_bash

@@ -497,6 +497,7 @@ def test_torchscript_compiles_torchs_own_functions():
 
 COMPILED = """
 import torch
+from ampcompat.apex import normalization
 from ampcompat.cuda_redirect import redirect_device
 
 def function(x):
@@ -507,13 +508,18 @@ with redirect_device("cpu"):
     outside = compiled(torch.ones(1, device="cuda"))
     with torch.autocast("cuda"):
         inside = compiled(torch.ones(1, device="cuda"))
+    for kind in "FusedLayerNorm FusedRMSNorm MixedFusedLayerNorm MixedFusedRMSNorm".split():
+        norm, x = getattr(normalization, kind)(2).cuda(), torch.tensor([[1.0, 3.0]], requires_grad=True, device="cuda")
+        (gradient,) = torch.autograd.grad(norm(x)[0, 0], x)
+        (found,) = torch.autograd.grad(torch.compile(norm, backend="eager", fullgraph=True)(x)[0, 0], x)
+        assert torch.equal(found, gradient)
 print(outside.item(), inside.item())
 """
 
 
 @needs("torch.get_autocast_dtype")
 @needs("torch.compile")
-def test_a_compiled_function_that_reads_the_flags_of_autocast_is_one_graph():
+def test_compiled_norms_and_functions_that_read_the_flags_of_autocast_are_one_graph():
     result = python("-c", COMPILED)  # a process of its own: what the compiler finds at its import matters
     assert result.stdout.split() == ["3.0", "2.0"], result.stderr
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.cuda.comm
 
-from ampcompat.cuda_redirect import redirect_device, redirected_names, redirection
+from ampcompat.cuda_redirect import name_table, redirect_device, redirection
 from ampcompat.errors import AmpValueError
 from ampcompat.support.torch_compat import features
 
-IMPORTED = [row for row in redirected_names.rows() if redirected_names.lazy_module(row) is None]
+IMPORTED = [row for row in name_table.rows() if name_table.lazy_module(row) is None]
 ABSENT = object()
 
 #: Public names of torch.cuda that do not use CUDA, or that are modules and classes which are not replaced.
@@ -62,7 +62,7 @@ def test_an_owner_exists_or_this_torch_lacks_it(row):
     if owner is None:
         parts = row.owner.split(".")
         assert any(not hasattr(redirection.find_owner(".".join(parts[:i])), parts[i]) for i in range(1, len(parts)))
-    elif row.rule == redirected_names.REPLACED:
+    elif row.rule == name_table.REPLACED:
         module, function = row.detail.split(".")
         assert callable(getattr(redirection._MODULE_NAMED[module], function))
 
@@ -78,7 +78,7 @@ def test_every_factory_that_torch_lists_has_a_row():
     if not hasattr(torch.utils, "_device"):
         pytest.skip("this torch has no list of its factories")
     known = {function.__name__ for function in torch.utils._device._device_constructors()}
-    rows = {name for row in IMPORTED if row.rule == redirected_names.FACTORY for name in row.names}
+    rows = {name for row in IMPORTED if row.rule == name_table.FACTORY for name in row.names}
     rows |= {"fft_fftfreq", "fft_rfftfreq"}
     assert known - rows - {"fill", "vander"} == set()  # torch 2.0 to 2.5 list these two, which take no device
 

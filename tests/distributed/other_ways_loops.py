@@ -88,10 +88,25 @@ def compressed(rank, level):
 def split_layers(rank, level):
     """Train with the rows of one layer and the columns of the next split over the ranks (tensor parallelism)."""
     from torch.distributed.device_mesh import init_device_mesh
+
+    net = _with_split_layers(init_device_mesh("cpu", (2,)))
+    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+    return train(net, optimizer, net, batches(), level)
+
+
+def _with_split_layers(mesh):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    net = parallelize_module(make_net(), init_device_mesh("cpu", (2,)), plan)
+    return parallelize_module(make_net(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def split_and_sharded(rank, level):
+    """Train with layers split over the ranks, and what each rank has of them under ``fully_shard``."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("samples", "layers"))
+    net = fully_shard(_with_split_layers(mesh["layers"]), mesh=mesh["samples"])
     optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
     return train(net, optimizer, net, batches(), level)
 

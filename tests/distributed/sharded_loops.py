@@ -21,14 +21,26 @@ def shard(net, **options):
 
 
 def averaging(net):
-    """Return a sharded network whose gradients are averaged: gloo of torch 2.8 scatters their sum instead."""
+    """Return a sharded network whose gradients are averaged: gloo of torch 2.7 and 2.8 scatters their sum instead."""
     distributed, mean = torch.distributed, torch.empty(1)
     scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
     scatter(mean, torch.ones(distributed.get_world_size()), op=distributed.ReduceOp.AVG)
-    for module in net.modules() if mean.item() != 1.0 else ():
+    if mean.item() == 1.0:
+        return net
+    if not hasattr(net, "set_force_sum_reduction_for_comms"):  # torch 2.7
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+        _fsdp_collectives._get_gradient_divide_factors = before_and_after  # in this process, which a rank has to itself
+        return net
+    for module in net.modules():
         if hasattr(module, "set_force_sum_reduction_for_comms"):
             module.set_force_sum_reduction_for_comms(True)  # torch itself divides the sum then
     return net
+
+
+def before_and_after(scattered, reduced, *_):
+    """Return by what torch divides gradients before and after it adds those of two groups, the second may be None."""
+    return 1.0, float(scattered.size() * (reduced.size() if reduced else 1))
 
 
 def half_inside(net):

@@ -33,7 +33,7 @@ def test_shards_train_as_one_process_does_on_the_joint_batch(trained, way):
         assert outcome[way][2] == scale
         for name, value in weights.items():
             assert (outcome[way][3][name] - value).abs().max() <= TOLERANCE[way] * value.abs().max()
-        # Evaluated between steps: gathered weights live in reused memory, and a cast of them must not outlive it.
+        # Evaluated between steps: gathered weights live in reused memory, and a copy of them must not outlive it.
         assert (outcome[way][0] - seen).abs().max() <= 2 * TOLERANCE[way] * seen.abs().max()
 
 

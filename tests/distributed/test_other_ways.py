@@ -22,6 +22,10 @@ CASES = [
     ("split_layers", "O0"),
     ("split_layers", "O1"),
     ("split_layers", "O4"),
+    ("split_and_sharded", "O0"),
+    ("split_and_sharded", "O1"),
+    ("split_and_sharded", "O2"),
+    ("split_and_sharded", "O5"),
     ("stages", "O1"),
     ("stages", "O4"),
 ]

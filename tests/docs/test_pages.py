@@ -13,7 +13,7 @@ from helpers.processes import ROOT
 from ampcompat import amp, sessions
 from ampcompat.cli import main
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools import memory_api
+from ampcompat.tools import memory_report_and_estimate
 
 #: What follows an example of which a page says what it prints.
 LAST_LINE = re.compile(r"```\n\nThe last line that it prints:\n\n    (.*)\n")
@@ -101,7 +101,9 @@ def test_the_architecture_page_names_every_folder_and_only_paths_that_exist():
 
 def test_the_site_takes_no_sentence_of_a_docstring_for_a_type():
     """What stands before a colon in the first line of "Returns:" is set as a type."""
-    functions = [getattr(module, name) for module in (amp, sessions, memory_api) for name in module.__all__]
+    functions = [
+        getattr(module, name) for module in (amp, sessions, memory_report_and_estimate) for name in module.__all__
+    ]
     returned = [re.search(r"(?:Returns|Yields):\n(.*)", each.__doc__ or "") for each in functions]
     assert [found.group(1) for found in returned if found and re.search(r":( |$)", found.group(1))] == []
 

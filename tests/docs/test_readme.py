@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 
 import pytest
 import torch
@@ -28,10 +29,15 @@ def consoles():
 
 
 def module_of(*path):
-    """Return a module that is a file of this checkout."""
-    spec = importlib.util.spec_from_file_location(os.path.splitext(path[-1])[0], os.path.join(ROOT, *path))
+    """Return a module that is a file of this checkout; it may import those beside it."""
+    file = os.path.join(ROOT, *path)
+    spec = importlib.util.spec_from_file_location(os.path.splitext(path[-1])[0], file)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, os.path.dirname(file))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(os.path.dirname(file))
     return module
 
 

@@ -105,7 +105,7 @@ def test_a_script_that_fails_is_one_clear_error(tmp_path):
     (
         (["--first-difference", "O7"], "'O7' is not one of O0"),
         (["--first-difference", "O0"], "O0 is the baseline"),
-        (["--first-difference", "O1", "--levels", "O2"], "leave out --levels"),
+        (["--first-difference", "O1", "--levels", "O2"], "cannot be combined with --levels: it compares one step"),
         (["--first-difference", "new", "--variant", "other: --opt-level O1"], "nor a variant: other"),
     ),
 )

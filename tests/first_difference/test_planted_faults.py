@@ -97,8 +97,8 @@ CASES = {
         ("sum", "forward"),
         "less precise than float16 explains",
     ),
-    "stale": ("O1", lambda: Net(Stale("O1")), ("linear", "forward"), "such as a cast of older weights"),
-    "stale weights": ("O2", lambda: Net(Stale("O2")), ("linear", "forward"), "such as a cast of older weights"),
+    "stale": ("O1", lambda: Net(Stale("O1")), ("linear", "forward"), "such as a half copy of older weights"),
+    "stale weights": ("O2", lambda: Net(Stale("O2")), ("linear", "forward"), "such as a half copy of older weights"),
     "gradient": (
         "O1",
         body(lambda x, w: tanh(x.clone(), w), lambda x, w: tanh(Doubled.apply(x), w)),

@@ -1,12 +1,14 @@
 """``python -m ampcompat run --opt-level`` of scripts that do not use Apex, in processes of their own."""
 
 import atexit
+import sys
 import textwrap
 
 import pytest
 import torch
-from helpers.processes import RUN, python
+from helpers.processes import RUN, environment, python
 
+from ampcompat.errors import AmpError
 from ampcompat.tools.forced_levels.forced_level import ForcedLevel, is_supported
 
 needs_forced_levels = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
@@ -58,16 +60,70 @@ def test_a_float32_script_trains_at_the_level_and_on_the_device_of_the_command_l
     assert done.stderr.split()[-2:] == ["torch.bfloat16", "torch.float32"]
 
 
-@needs_forced_levels
-def test_a_script_whose_models_are_never_called_in_training_is_told_so(capsys):
+def told_at_the_end(train, capsys):
+    """Return what a process prints when it ends after ``train()``."""
     level = ForcedLevel("O1", tells_if_unused=True)
     level.begin()
     try:
-        model = torch.nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        kept = train()
         atexit.unregister(level._tell_if_unused)
         level._tell_if_unused()
     finally:
         level.end()
-    assert optimizer is not None
-    assert capsys.readouterr().err.startswith("ampcompat: opt level O1 was not applied: no module")
+    assert kept is not None
+    return capsys.readouterr().err
+
+
+@needs_forced_levels
+def test_a_script_whose_models_are_never_called_in_training_is_told_so(capsys, monkeypatch):
+    def train():
+        return torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+
+    assert told_at_the_end(train, capsys).startswith("ampcompat: opt level O1 was not applied: no module")
+    monkeypatch.setattr(sys, "last_value", AmpError("refused"), raising=False)
+    assert told_at_the_end(train, capsys) == ""
+
+
+@needs_forced_levels
+def test_a_script_that_updates_weights_without_an_optimizer_is_told_so(capsys):
+    def train():
+        weight = torch.ones(2, requires_grad=True)
+        weight.sum().backward()
+        return weight
+
+    assert "O1 was not applied: the script makes no torch.optim optimizer" in told_at_the_end(train, capsys)
+    assert told_at_the_end(lambda: torch.ones(1), capsys) == ""
+
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+
+def train(rank, file):
+    dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.full((2, 4), rank + 1.0)).sum() / 256
+        (loss * 1e30 if rank == step == 1 else loss).backward()
+        optimizer.step()
+    weight = model.module.weight
+    print(weight.dtype, model.module.state_dict()["weight"].tolist(), flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (sys.argv[1],), nprocs=2)
+"""
+
+
+@needs_forced_levels
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_ranks_that_the_script_spawns_train_at_the_level_and_skip_the_same_steps(script, tmp_path):
+    env = environment(GLOO_SOCKET_IFNAME="lo")
+    done = python(*RUN, "--opt-level", "O2", "--verbosity", "0", script(RANKS), tmp_path / "store", env=env)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == second and first.startswith("torch.float16 [[") and "nan" not in first and "e+" not in first

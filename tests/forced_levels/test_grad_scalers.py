@@ -23,9 +23,9 @@ def quiet(monkeypatch):
 class Script:
     """A loop with autocast and GradScaler."""
 
-    def __init__(self, **options):
+    def __init__(self, dtype=torch.float32, **options):
         torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)).to(dtype)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
         self.scaler = torch.amp.GradScaler("cpu", **options)
         self.skips = []
@@ -164,6 +164,15 @@ def test_a_state_dict_is_torchs_own_and_resumes(level):
             assert resumed.scaler.state_dict()["_growth_tracker"] == 2
             resumed.scaler.load_state_dict(saved)
             assert resumed.scaler.state_dict() == saved
+
+
+def test_gradients_of_half_models_are_unscaled():
+    with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients"):
+        Script(torch.float16, init_scale=256.0).step(unscales=True)
+    with forced("O2"):
+        script = Script(torch.float16, init_scale=256.0).step(unscales=True)
+        assert not amp.step_was_skipped(script.optimizer)
+        assert {each.dtype for each in amp.master_params(script.optimizer)} == {torch.float32}
 
 
 def test_a_disabled_scaler_leaves_the_scale_to_the_level(level):

@@ -1,12 +1,15 @@
 """Loops of several models, optimizers, closures and wrappers under a forced level, against ``amp`` by hand."""
 
 import contextlib
+import copy
 import gc
+import io
 
 import pytest
 import torch
 from helpers import sharding
 from torch import nn
+from torch.nn import functional
 
 import ampcompat
 from ampcompat import amp
@@ -150,7 +153,8 @@ def test_closures(level, make):
     assert_equal(both(level, run))
 
 
-def test_reentrant_checkpoints(level):
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_gradient_checkpoints(level, use_reentrant):
     from torch.utils.checkpoint import checkpoint
 
     class Model(nn.Module):
@@ -159,7 +163,7 @@ def test_reentrant_checkpoints(level):
             self.body, self.head = mlp(4, 4), nn.Linear(4, 1)
 
         def forward(self, inputs):
-            return self.head(checkpoint(self.body, inputs, use_reentrant=True))
+            return self.head(checkpoint(self.body, inputs, use_reentrant=use_reentrant))
 
     def run(hand):
         model = Model()
@@ -193,6 +197,23 @@ def test_data_parallel_models(level):
         if hand is not None:
             amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
         return train(model, nn.DataParallel(model), optimizer, hand)
+
+    assert_equal(both(level, run))
+
+
+def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
+    def run(hand):
+        model = mlp()
+        optimizer = sgd(model)
+        if hand is not None:
+            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        train(model, model, optimizer, hand)
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)
+        with torch.no_grad():
+            return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), loaded)]
 
     assert_equal(both(level, run))
 
@@ -360,5 +381,104 @@ def test_an_optimizer_around_another_one(level):
         for _ in range(2):
             optimizer.step(closure)
         return weights(model)
+
+    assert_equal(both(level, run))
+
+
+class Layer(nn.Linear):
+    """A layer that scripts call by its method, as in the forward-forward algorithm."""
+
+    def forward(self, inputs):
+        return functional.linear(inputs, self.weight, self.bias).relu()
+
+
+def test_a_layer_whose_forward_method_is_called_directly(level):
+    def run(hand):
+        layer = Layer(4, 6)
+        optimizer = sgd(layer)
+        if hand is not None:
+            amp.initialize(layer, optimizer, opt_level=hand, verbosity=0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with block(hand, layer.forward(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        return weights(layer)
+
+    assert_equal(both(level, run))
+    assert not hasattr(Layer.forward, "__wrapped__")
+
+
+class Autoencoder(nn.Module):
+    """A model with a method that scripts call besides ``forward``."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, inputs):
+        return self.decode(self.encoder(inputs))
+
+    def decode(self, code):
+        return self.decoder(code).sigmoid()
+
+
+def test_another_method_of_a_prepared_model_takes_float32_inputs_and_returns_float32(level):
+    with forced(level):
+        model = Autoencoder()
+        optimizer = sgd(model)
+        (model(torch.ones(2, 4)).sum() * SMALL).backward()
+        optimizer.step()
+        for each in (model, copy.deepcopy(model)):
+            decoded = each.decode(torch.ones(3, 2))
+            wide = (
+                copy.deepcopy(each).float().decode(torch.ones(3, 2)) if level in ("O0", "O2", "O3", "O5") else decoded
+            )
+            assert decoded.dtype is (torch.float32 if level not in HALF_OUTPUTS else HALF_OUTPUTS[level])
+            assert torch.allclose(decoded.float(), wide.float(), atol=1e-2)
+
+
+#: The dtypes of what functions return at levels that cast them.
+HALF_OUTPUTS = {"O1": torch.float16, "O4": torch.bfloat16}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("scripted_at", ["O0", "O1"])  # TorchScript keeps the half dtype of its first calls
+def test_a_model_that_is_scripted_after_its_optimizer_is_made(scripted_at):
+    def run(hand):
+        layer = Layer(4, 6)
+        optimizer = sgd(layer)
+        scripted = torch.jit.script(layer)
+        if hand is not None:
+            amp.initialize(scripted, optimizer, opt_level=hand, verbosity=0)
+        with block(hand, scripted(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        return weights(scripted)
+
+    assert_equal(both(scripted_at, run))
+
+
+def test_a_tensor_without_a_module_beside_a_model(level):
+    """As the temperature of soft actor-critic: passes of its own, and one that reaches the model too."""
+
+    def run(hand):
+        model, log_alpha = mlp(), torch.zeros(1, requires_grad=True)
+        optimizers = sgd(model), torch.optim.SGD([log_alpha], lr=0.5)
+        if hand is not None:
+            amp.initialize(model, list(optimizers), opt_level=hand, verbosity=0)
+        for _ in range(3):
+            for each in optimizers:
+                each.zero_grad()
+            output = model(torch.ones(2, 4)).mean() * SMALL
+            with block(hand, output + log_alpha.exp().sum() * SMALL, list(optimizers)) as scaled_loss:
+                scaled_loss.backward()
+            for each in optimizers:
+                each.step()
+            optimizers[1].zero_grad()
+            with block(hand, (log_alpha * output.detach()).sum(), optimizers[1]) as scaled_loss:
+                scaled_loss.backward()
+            optimizers[1].step()
+        return weights(model) + [log_alpha.detach().clone()]
 
     assert_equal(both(level, run))

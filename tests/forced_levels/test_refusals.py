@@ -60,18 +60,29 @@ def test_gradients_of_torch_func(level):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
-@pytest.mark.parametrize("method", ["half", "bfloat16"])
-def test_a_model_that_the_script_casts(level, method):
+@pytest.mark.parametrize(
+    "method, arguments, options",
+    [
+        ("half", (), {}),
+        ("bfloat16", (), {}),
+        ("to", ("cpu", torch.float16), {}),
+        ("to", (), {"dtype": torch.bfloat16}),
+        ("to", (torch.ones((), dtype=torch.half),), {}),
+        ("type", (torch.half,), {}),
+    ],
+)
+def test_a_model_that_the_script_casts(method, arguments, options, level="O2"):
     with forced(level):
         model = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(AmpError, match=rf"{LINE}.*\.{method}\(\).*Remove the call"):
-            getattr(model, method)()
+            getattr(model, method)(*arguments, **options)
+        model.to("cpu", torch.float32)
         model(torch.ones(1, 2)).sum().backward()
         with pytest.raises(AmpError, match=rf"\.{method}\(\)"):
-            getattr(model, method)()
+            getattr(model, method)(*arguments, **options)
         optimizer.step()
-        getattr(copy.deepcopy(model), method)()
+        getattr(copy.deepcopy(model), method)(*arguments, **options)
 
 
 @pytest.mark.parametrize("forced_level", ["O1", "O2"])
@@ -112,3 +123,25 @@ def test_an_inner_optimizer_that_steps_by_itself(forced_level):
         with pytest.raises(AmpError, match=f"Adam of .*{LINE}.*SGD.step"):
             inner.step()
         assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_float64_model(level):
+    with forced(level):
+        model = nn.Linear(2, 1).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(AmpError, match=rf"SGD of .*{LINE} trains float64 params, .*{level} .*remove \.double\(\)"):
+            model(torch.ones(1, 2).double())
+    assert optimizer is not None and model.weight.dtype is torch.float64
+
+
+def test_gradients_per_sample(level):
+    with forced(level):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for param in model.parameters():
+            param.grad_sample = None  # as opacus does
+        if level == "O0":
+            assert model(torch.ones(1, 2)).requires_grad and optimizer is not None
+            return
+        with pytest.raises(AmpError, match=rf"SGD of .*{LINE} takes gradients per sample .* O0"):
+            model(torch.ones(1, 2))

@@ -10,7 +10,7 @@ from helpers import forked
 from ampcompat.cli import forecast as command
 from ampcompat.cli import main
 from ampcompat.tools.forced_levels.forced_level import is_supported
-from ampcompat.tools.forecast import html_report, text_report
+from ampcompat.tools.forecast import forecast_page, forecast_text
 
 SCRIPT = """
 import torch
@@ -72,7 +72,9 @@ FOUND = {
                 "error": "",
                 "skips": 4,
                 "scale": None if level in ("O1", "O2") else 1.0,
-                "rooms": [{"module": "body", "op": "mul", "largest": 1e5, "gradient": 2.0, "lost": 0.1, "margin": 0.6}],
+                "margins": [
+                    {"module": "body", "op": "mul", "largest": 1e5, "gradient": 2.0, "lost": 0.1, "margin": 0.6}
+                ],
             }
             for level in ("O0", "O1", "O2", "O3", "O4", "O5")
         },
@@ -149,7 +151,7 @@ def test_a_wrong_command_line_is_one_line(arguments, told, capsys):
 
 
 def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():
-    told = text_report.to_text(FOUND, ["train.py", "--lr", "0.1"], details=True)
+    told = forecast_text.to_text(FOUND, ["train.py", "--lr", "0.1"], details=True)
     assert all(len(line) <= 80 or "ampcompat" in line for line in told.splitlines())
     assert 'O2  works with keep_fp32=["body"]' in told and "O3  will not work" in told
     assert "body: mul is 3.2 powers of two beyond the largest float16" in told
@@ -157,27 +159,27 @@ def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():
 
 
 def test_a_module_is_called_by_its_name():
-    assert text_report.to_text(FOUND, ["-m", "package.train"]).startswith("Forecast of package.train from")
-    assert "run --opt-level O1 -m package.train" in text_report.to_text(FOUND, ["-m", "package.train"])
+    assert forecast_text.to_text(FOUND, ["-m", "package.train"]).startswith("Forecast of package.train from")
+    assert "run --opt-level O1 -m package.train" in forecast_text.to_text(FOUND, ["-m", "package.train"])
 
 
 def test_a_level_with_layers_in_float32_is_recommended_where_none_works_as_it_is():
     levels = dict.fromkeys(FOUND["levels"], FOUND["levels"]["O3"])
-    assert text_report.advice({**FOUND, "levels": levels}, ["train.py"]) == ["No level will work: train in float32."]
+    assert forecast_text.advice({**FOUND, "levels": levels}, ["train.py"]) == ["No level will work: train in float32."]
     levels["O2"] = FOUND["levels"]["O2"]
-    assert 'opt_level="O2", keep_fp32=["body"]' in text_report.advice({**FOUND, "levels": levels}, ["train.py"])[0]
+    assert 'opt_level="O2", keep_fp32=["body"]' in forecast_text.advice({**FOUND, "levels": levels}, ["train.py"])[0]
 
 
 def test_the_page_has_the_map_and_escapes_names():
     pytest.importorskip("vl_convert", reason="pages are drawn by vl-convert")
     pytest.importorskip("jinja2", reason="pages are made by jinja2")
-    page = html_report.to_html(FOUND, ["train.py"])
+    page = forecast_page.to_html(FOUND, ["train.py"])
     assert (
         "<b>: " not in page
         and "&lt;b&gt;" in page
         and "http://" not in page.split("<script>")[0].replace("http://www.w3.org", "")
     )
-    states = {(each["module"], each["level"]): each["state"] for each in html_report.cells(FOUND)}
+    states = {(each["module"], each["level"]): each["state"] for each in forecast_page.cells(FOUND)}
     assert states["body", "O2"] == "a fault" and states["body", "O1"] == "near the end of the range"
 
 

@@ -23,9 +23,9 @@ import torch
 
 from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_parent
 from ampcompat.cli import main
-from ampcompat.cuda_redirect import redirect_device, startup
+from ampcompat.cuda_redirect import device_startup, redirect_device
 from ampcompat.engine.session import process_state
-from ampcompat.tools.script_estimate import child as script_estimate
+from ampcompat.tools.memory_of_script import child as memory_of_script
 from helpers import processes
 
 #: What the server imports, if it is there. ``torch._dynamo`` is what torch's optimizers and wrappers import when they
@@ -189,7 +189,7 @@ def child_run(task, parent, folder):
 def estimated_run(task):
     """Do what ``python script_path_start.py TASK`` does for ``ampcompat estimate``."""
     sys.path[:] = [os.getcwd()] + os.environ["PYTHONPATH"].split(os.pathsep) + sys.path
-    sys.exit(script_estimate.main([task]))
+    sys.exit(memory_of_script.main([task]))
 
 
 def _is_alive(process):
@@ -254,8 +254,8 @@ def _work(files, env, function, arguments):
     atexit.register(process_state._sync_all)
     try:
         with contextlib.ExitStack() as redirected:
-            if startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter
-                redirected.enter_context(redirect_device(env[startup.VARIABLE]))
+            if device_startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter
+                redirected.enter_context(redirect_device(env[device_startup.VARIABLE]))
             try:
                 function(*arguments)
             except Exception:

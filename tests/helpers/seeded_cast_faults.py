@@ -9,14 +9,14 @@ FAULTS_OF_CASTS = [
     # -- models --------------------------------------------------------------------------------------------------------
     Fault(
         "keep_batchnorm_fp32 ignored",
-        "Preparation._prepare_model",
+        "Preparation._cast_weights",
         "if policy.keep_batchnorm_fp32 else []",
         "if not policy else []",
         "specification/test_initialize.py",
     ),
     Fault(
         "keep_fp32 ignored",
-        "Preparation._prepare_model",
+        "Preparation._cast_weights",
         "self._cast.cast(modules, inner + norms)",
         "self._cast.cast(modules, norms)",
         "specification/test_kept_layers.py",
@@ -37,14 +37,14 @@ FAULTS_OF_CASTS = [
     ),
     Fault(
         "inputs of forward not cast",
-        "ForwardCasts.run",
+        "ForwardConversion.run",
         "cast_floating(value, self.input_dtype) for value in args",
         "value for value in args",
         "specification/test_forward_casts.py",
     ),
     Fault(
         "output of forward not cast",
-        "ForwardCasts.run",
+        "ForwardConversion.run",
         "output if self.output_dtype is None else",
         "output if True else",
         "specification/test_forward_casts.py",
@@ -59,7 +59,7 @@ FAULTS_OF_CASTS = [
     Fault(
         "half checkpoint",
         "MasterStore.widened",
-        "return kept_where_equal(master.detach().to(value.device), value)",
+        "return kept_where_equal(value_of(master).to(value.device), value)",
         "return value.to(master.dtype)",
         RESUMED,
     ),
@@ -88,7 +88,7 @@ FAULTS_OF_CASTS = [
     ),
     Fault(
         "swapped dtypes",
-        "Casts.to_high",
+        "ArgumentCaster.to_high",
         "return value.to(self.high) if value.dtype in self.narrow",
         "return value.to(self.low) if value.dtype in self.narrow",
         CASTS,

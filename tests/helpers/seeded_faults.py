@@ -25,7 +25,7 @@ ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
 BLOCKS = "specification/test_scale_loss.py"
 LOSSES = "specification/test_losses_and_optimizers.py"
 WRITTEN = "specification/test_written_weights.py"
-CLOSING = "training/test_closing.py"
+CLOSING = "session/test_closing.py"
 RESUMED = "checkpoints/test_resume_orders.py"
 OPTIMIZER = "specification/test_optimizer_calls.py"
 DELAYED = "specification/test_delayed_passes.py"
@@ -137,10 +137,10 @@ FAULTS_OF_TRAINING = [
     ),
     # -- gradients -----------------------------------------------------------------------------------------------------
     Fault("loss not scaled", "BackwardPass.__enter__", "else self.scale)", "else 1.0)", BLOCKS),
-    Fault("delay_unscale ignored", "BackwardPass.__exit__", "elif self.delay_unscale or", "elif", BLOCKS),
+    Fault("delay_unscale ignored", "BackwardPass.__exit__", "if self.delay_unscale or", "if", BLOCKS),
     Fault(
         "gradients left scaled after an error",
-        "BackwardPass.__exit__",
+        "BackwardPass._unscale_unchecked",
         "self._unscale(records)\nif has_delayed:",
         "if has_delayed:",
         "specification/test_data_safety.py",
@@ -174,7 +174,11 @@ FAULTS_OF_TRAINING = [
         DELAYED,
     ),
     Fault(
-        "delayed overflow forgotten after an error", "BackwardPass.__exit__", "if has_delayed:", "if False:", DELAYED
+        "delayed overflow forgotten after an error",
+        "BackwardPass._unscale_unchecked",
+        "if has_delayed:",
+        "if False:",
+        DELAYED,
     ),
     Fault(
         "masters of added groups unknown",

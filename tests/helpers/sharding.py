@@ -2,6 +2,8 @@
 
 import torch
 
+from ampcompat.support.torch_compat import features
+
 
 def why_not():
     """Return why ``fully_shard`` cannot train on a CPU here, or None."""
@@ -11,4 +13,11 @@ def why_not():
         return "this torch has no torch.distributed.fsdp.fully_shard"
     if not hasattr(torch.cpu.current_stream(), "record_event"):
         return "fully_shard of this torch needs a GPU (torch 2.6)"
+    return None
+
+
+def why_no_copies():
+    """Return why ``fully_shard`` cannot train on a mesh of copies and shards on a CPU here, or None."""
+    if features.is_version_within(oldest="2.7", newest="2.7"):
+        return "torch 2.7 cannot reduce the gradients of copies on a CPU: an assertion of its own fails"
     return None

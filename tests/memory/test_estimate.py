@@ -103,7 +103,7 @@ def test_tied_weights_are_predicted_once():
     assert found.formula_by_kind.parameters == found.formula_by_kind.gradients == found.formula_by_kind.optimizer == 64
 
 
-def test_weights_that_functions_do_not_cast_are_left_out_of_the_casts():
+def test_weights_that_functions_do_not_cast_are_not_counted_as_casts():
     model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
     found = formulas.before_initialize(model, plain_of, networks.Setting("O4", "auto", networks.BFLOAT16).policy)
     ((kind, size, _),) = found.additions

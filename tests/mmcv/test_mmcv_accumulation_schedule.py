@@ -55,7 +55,7 @@ def test_a_length_that_is_no_count_is_refused(length):
 
 
 def test_an_iteration_beyond_the_end_is_refused():
-    with pytest.raises(ValueError, match="Iteration 8 .* a run of 8 in all"):
+    with pytest.raises(ValueError, match="Iteration 8 .* does not belong to a run of 8"):
         AccumulationSchedule(4).advance(8, 8)
 
 
@@ -147,7 +147,7 @@ def test_outputs_without_a_loss_are_refused(outputs):
 
 
 def test_several_optimizers_are_refused():
-    with pytest.raises(TypeError, match="steps one optimizer, and runner.optimizer is a dict"):
+    with pytest.raises(TypeError, match="steps one optimizer, but runner.optimizer is a dict"):
         OptimizerHook().after_train_iter(SimpleNamespace(optimizer={}, outputs={}))
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies
 
 from ampcompat.mmcv import Fp16OptimizerHook, LossScaler
-from ampcompat.mmcv.loss_scaler import parse_loss_scale
+from ampcompat.mmcv.mmcv_loss_scaler import parse_loss_scale
 
 #: loss_scale, the initial scale, the scale after an overflow, and the iterations until it grows (None: never).
 FORMS = [

@@ -8,9 +8,11 @@ import inspect
 
 import pytest
 import torch
+from helpers.half_kernels import trains_in
 from helpers.networks import SETTINGS, each_setting, initialize, make_batch, make_network, session_of, train_step
 from helpers.pairing import paired
 
+import ampcompat
 from ampcompat import amp
 
 SCHEDULERS = {
@@ -122,6 +124,27 @@ def test_stochastic_weight_averaging_takes_an_initialized_model(setting):
         average.update_parameters(model)
         assert all(torch.equal(a, b) for a, b in zip(average.module.parameters(), model.parameters()))
         assert average(batch[0]).dtype is model(batch[0]).dtype
+
+
+@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_an_average_made_before_initialize_takes_in_the_float32_values(level):
+    averaging = pytest.importorskip("torch.optim.swa_utils", reason="this torch has no averaging")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+    average, expected = averaging.AveragedModel(model), torch.zeros(1, 2, dtype=torch.float64)
+    before = averaging.AveragedModel.update_parameters
+    with ampcompat.session(verbosity=0):
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=1.0)
+        for inputs in torch.tensor([[[0.25, 0.5]], [[0.75, 2.0**-9]]]):
+            with amp.scale_loss(model(inputs).sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            average.update_parameters(model)
+            expected += model.state_dict()["weight"].double() / 2
+    assert torch.allclose(average.module.weight.double(), expected, atol=1e-7)
+    assert average.module.weight.dtype is torch.float32
+    assert averaging.AveragedModel.update_parameters is before
 
 
 METHODS = ("step", "zero_grad", "add_param_group", "load_state_dict")

@@ -161,7 +161,7 @@ def test_models_of_one_class_come_and_go_in_several_threads():
     def come_and_go():
         for _ in range(300):
             model, patches = Echo(), PatchStack()
-            forwards.mark(model, forwards.ForwardCasts(Echo, input_dtype=torch.float64), patches)
+            forwards.mark(model, forwards.ForwardConversion(Echo, input_dtype=torch.float64), patches)
             assert model(x).dtype is torch.float64
 
     assert in_threads(come_and_go) == []

@@ -7,7 +7,7 @@ import re
 import torch
 
 import ampcompat
-from ampcompat.cuda_redirect import redirected_names
+from ampcompat.cuda_redirect import name_table
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: Private by spelling only: Python's own, and ours that are set by a string.
@@ -115,7 +115,7 @@ def mentioned():
                 yield place, of_torch + "." + name
             elif name not in own or (name in of_torchs and not is_self(owner)):
                 yield place, name
-    for row in redirected_names.rows():
+    for row in name_table.rows():
         for name in row.names:
             if any(is_private(part) for part in (row.owner + "." + name).split(".")):
-                yield "cuda_redirect/redirected_names.py", row.owner + "." + name
+                yield "cuda_redirect/name_table.py", row.owner + "." + name

@@ -11,7 +11,7 @@ from ampcompat import amp
 from ampcompat.engine.session.disabled_session import DisabledSession
 from ampcompat.engine.session.session import Session
 from ampcompat.tools.diagnostics.gradient_histogram import Histogram
-from ampcompat.tools.memory_api import BatchTable, Estimate, MemoryReport
+from ampcompat.tools.memory_report_and_estimate import BatchTable, Estimate, MemoryReport
 
 net = torch.nn.Linear(8, 1)
 adam = torch.optim.Adam(net.parameters())

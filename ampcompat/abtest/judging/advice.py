@@ -25,7 +25,7 @@ EMULATED_SCRIPTS = (
 )
 
 SIDE_BY_SIDE = (
-    "Runs were side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
+    "Runs were done side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
 )
 ONCE = "The speed of {} comes from a single round, so it has no interval."
 
@@ -105,7 +105,7 @@ def _advice(report, rows):
         return _without_speed(accepted, baseline)
     if best is None or (accepted and not any(row.speed for row in accepted)):
         told = ", ".join(row.level for row in accepted) or "none"
-        return f"No advice: no times were taken that could be compared. Accepted: {told}."
+        return f"No advice: no step times could be compared. Accepted: {told}."
     return _recommended(best, baseline, rows, time_to_target.describe(report))
 
 
@@ -142,8 +142,8 @@ def _without_speed(accepted, baseline):
     told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline))
     if _saved(least, baseline) > 0:
-        told += f" Short of memory: {least.level}{_memory(least, baseline)}."
-    return told + " Which is fastest is seen on a GPU only: this CPU emulates half precision."
+        told += f" If memory is short: {least.level}{_memory(least, baseline)}."
+    return told + " To see which is fastest, run this on a GPU: this CPU emulates half precision."
 
 
 def _recommended(best, baseline, rows, goal):
@@ -171,7 +171,7 @@ def _recommended(best, baseline, rows, goal):
         text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
     if _saved(least, baseline) > 0:
-        text += f" Short of memory: {least.level}{_memory(least, baseline)}."
+        text += f" If memory is short: {least.level}{_memory(least, baseline)}."
     return text
 
 
@@ -195,7 +195,7 @@ def _warnings(report, rows):
     untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
     few = [level for level in untimed if report.runs[level].timings != []]
     if few:
-        sentence = "Of {} fewer than {} steps without hooks were timed: give more --steps."
+        sentence = "Of {}, fewer than {} steps without hooks were timed: raise --steps."
         warnings.append(sentence.format(", ".join(few), MIN_TIMED))
     warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
     given = report.environment.get("target")

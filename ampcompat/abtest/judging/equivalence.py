@@ -113,5 +113,5 @@ def tell(name, found, tolerance):
         told += ": the difference is {} ({} to {})".format(*values)
     if found.result == NOT_SHOWN and found.seeds_needed is not None:
         most = "" if found.seeds >= 3 else "at most "
-        return told + f"; {most}{found.seeds_needed} seeds would do, if it stays what it is"
+        return told + f"; {most}{found.seeds_needed} seeds would be enough, if the difference stays the same"
     return told + ("; no number of seeds would show it" if found.result == NOT_SHOWN and found.interval else "")

@@ -7,7 +7,7 @@ from typing import Dict, Optional, Tuple
 
 from . import curves, time_to_target, unchanged
 from .failures import nonfinite_starts
-from .speed import speeds
+from .speed_ratio import speeds
 from .verdict import Verdict, judge
 
 #: How many steps after a slow one are slower than later ones: up to a tenth in small networks.

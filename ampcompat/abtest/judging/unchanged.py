@@ -9,7 +9,7 @@ FLOAT32 = "O0"
 
 
 def is_equal(report):
-    """Return whether O0 has every loss of the script unchanged, bit for bit; None where this is not known."""
+    """Return whether O0 has the same losses as the unchanged script, bit for bit; None where this is not known."""
     found = _first_difference(report)
     return None if found is None else found == ()
 
@@ -21,12 +21,12 @@ def tell(report):
         return None
     if not found:
         steps = len(report.runs[FLOAT32].step_seconds)
-        return f"O0 has the losses of the script unchanged, bit for bit, in all of {steps} steps."
-    told = "O0 differs from the script unchanged from step {} on ({!r} against {!r}): ".format(*found)
+        return f"O0 has the same losses as the unchanged script, bit for bit, in all of {steps} steps."
+    told = "O0 differs from the unchanged script from step {} on ({!r} against {!r}): ".format(*found)
     places = report.environment.get("casts_itself")
     if places:
         return told + f"the script casts by itself ({places}), and O0 computes in float32."
-    return told + "the script does not repeat itself on this machine, or depends on what runs before it."
+    return told + "the script is not deterministic on this machine, or depends on what runs before it."
 
 
 def _first_difference(report):

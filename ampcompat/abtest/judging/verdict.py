@@ -170,7 +170,7 @@ def _told_apart(run, baseline, gap):
     step = 0 if gap > FIRST_LOSS else max(finite, key=lambda each: _relative_gap(pairs[each]))
     skipped = min(set(run.skipped) ^ set(baseline.skipped), default=step)
     if gap <= SIMILAR_FIRST_LOSS and skipped < step:
-        told, cure = f"runs part after step {skipped}, which was skipped", "train more evenly, or seed"
+        told, cure = f"runs part after step {skipped}, which was skipped", "train with less noise, or seed"
     else:
         told, cure = "runs saw different data", "seed"
     loss = "first loss" if step == 0 else f"loss of step {step}"
@@ -206,7 +206,7 @@ def _kind_and_text(differences):
     if worst.variation is None:
         return NOT_JUDGED, f"{_told(worst)}; without a control the difference cannot be judged"
     if worst.variation > MAX_VARIATION:
-        text = "the baseline's own seeds are {} apart: train longer, or more evenly"
+        text = "the baseline's own seeds are {} apart: train longer, or with larger batches"
         return NOT_JUDGED, text.format(percent(worst.variation))
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)

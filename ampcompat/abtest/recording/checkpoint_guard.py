@@ -74,5 +74,5 @@ def _refusal(path, other):
     return (
         f"this run would go on from {path}, the checkpoint of the run {other}, and could not be compared. Give each "
         f"run files of its own: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
-        f"runs/{PLACEHOLDER}; or let the script not resume"
+        f"runs/{PLACEHOLDER}; or start the script without resuming"
     )

@@ -22,7 +22,7 @@ from .plain_torch import NumberedLosses, PlainTraining, limit_steps
 from .recorder import StepLimitReached
 
 #: Files whose frames are left out at the start of a traceback.
-HIDDEN_FILES = (__file__, os.path.join(os.path.dirname(os.path.dirname(__file__)), "running", "comparison.py"))
+HIDDEN_FILES = (__file__, os.path.join(os.path.dirname(os.path.dirname(__file__)), "running", "in_process.py"))
 
 #: Options of ``amp.initialize`` that are dtypes.
 DTYPE_OPTIONS = ("cast_model_type", "patch_torch_functions_type", "cast_model_outputs")
@@ -164,7 +164,7 @@ def _missing(recorder):
     if recorder.run.step_seconds:
         return None
     loaded = " and ".join(os.path.relpath(path) for path in recorder.loaded)
-    return NO_STEP + (f", after it had loaded {loaded}: is that a training that has ended?" if loaded else "")
+    return NO_STEP + (f", after it had loaded {loaded}: had that training already ended?" if loaded else "")
 
 
 def environment():

@@ -15,7 +15,7 @@ from statistics import median
 from ..judging import curves
 from ..judging.summary import quartiles, steady_seconds
 from ..report_data import KINDS
-from . import series
+from . import chart_series
 
 #: ``spec`` has no size; see ``complete``.
 Chart = namedtuple("Chart", "name title caption spec")
@@ -214,10 +214,10 @@ def _values(named, name, names):
 
 def _rows(points, **fields):
     """Return one row per step with the value smoothed in each way, thinned."""
-    rows, means = [], series.averaged(points, POINTS)
+    rows, means = [], chart_series.averaged(points, POINTS)
     for name, share in SMOOTHING.items():
         width = int(len(means) * share)
-        kept = series.smoothed(means, width) if width > 1 else series.thinned(points, POINTS)
+        kept = chart_series.smoothed(means, width) if width > 1 else chart_series.thinned(points, POINTS)
         rows += [dict(fields, step=step, value=_rounded(value), smoothed=name) for step, value in kept]
     return rows
 
@@ -243,8 +243,8 @@ def _differences(named):
         band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
         spec["layer"].insert(0, band)
     caption = (
-        "Loss minus the baseline's of the same seed after as many updates, as a share of it: without skipped steps. "
-        "Grey: the median between seeds."
+        "Loss minus the baseline's of the same seed after as many updates, as a share of it; skipped steps are not "
+        "counted. Grey: the median between seeds."
     )
     return Chart("difference", "Difference from the baseline", caption, spec)
 
@@ -273,7 +273,7 @@ def _times(named):
         if found:
             low, middle, high = (_rounded(1e3 * each) for each in found)
             rows.append(dict(fields, milliseconds=middle, low=low, high=high))
-    caption = "Median; the line spans the middle half. Watched and measured steps, and five after each, do not count."
+    caption = "Median; the line spans the middle half. Watched and measured steps, and five after each, are left out."
     return Chart("time", "Time per step", caption, _filled("time", rows, named))
 
 
@@ -287,13 +287,13 @@ def _memory(named):
     sizes = ("size", "formula", "measured")
     rows = [{key: _rounded(value / divisor) if key in sizes else value for key, value in row.items()} for row in rows]
     caption = (
-        "By kind at the peak of a step. Pale: activations, and the model's buffers, cast weights and temporary "
-        "tensors, of which there is no formula."
+        "By kind at the peak of a step. Pale: activations, model buffers, half copies of weights and temporary "
+        "tensors, which no formula predicts."
     )
     spec = _filled("memory", rows, named)
     if any("formula" in row for row in rows):
         spec["layer"].append(_read("formula"))
-        caption += " The line across a bar is where its other kinds end by the formula."
+        caption += " The line across a bar is where its other kinds would end by the formula."
     spec["encoding"]["x"]["title"] = f"{unit} at the peak"
     return Chart("memory", "Memory", caption, spec)
 

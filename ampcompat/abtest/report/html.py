@@ -12,7 +12,7 @@ from itertools import groupby
 from .. import row_names
 from ..judging.advice import best_level
 from ..judging.summary import summarize
-from . import charts, renderer, step_differences, tables
+from . import charts, first_difference_text, renderer, tables
 
 #: Causes of skipped steps that are shown at once; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
@@ -46,7 +46,7 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
         command=_command,
         tables=tables,
-        step_differences=step_differences,
+        step_differences=first_difference_text,
         overview=tables.levels(reports),
         charts=[_figure(chart, has_picture=live is None) for chart in drawn],
         live=live,

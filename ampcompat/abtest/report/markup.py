@@ -6,10 +6,10 @@ from ..row_names import name_of
 from . import tables
 from .number_format import percent
 
-#: Columns of the overview that are left out: they follow from others, or are of use while one tries things.
+#: Columns of the overview that are left out: they follow from others, or are useful only while trying things out.
 LEFT_OUT = ("to target", "samples/s")
 
-#: What LaTeX does not set as itself.
+#: Characters that LaTeX needs escaped.
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"$\sim$",

@@ -5,7 +5,7 @@ import math
 
 UNKNOWN = "-"
 
-#: Shares from which on no number is given: where a level has diverged, its digits mean nothing.
+#: No number is given for larger shares: where a level has diverged, its digits mean nothing.
 LARGEST_SHARE = 10.0
 
 

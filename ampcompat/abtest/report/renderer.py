@@ -1,4 +1,4 @@
-"""Draws specifications of Vega-Lite as images, and has the JavaScript that makes them interactive: vl-convert.
+"""Draws Vega-Lite specifications as images, and returns the JavaScript that makes them interactive, by vl-convert.
 
 One specification makes the chart of the page and that of the image. vl-convert alone is enough for that: it has no
 dependencies and one wheel for Python 3.7 to 3.13, where Altair, which would write the same specifications, differs.
@@ -43,7 +43,7 @@ def image(spec, kind, **options):
 
 
 def format_of(path):
-    """Return the format of an image by the ending of its name; an ``AmpError`` names the endings that there are."""
+    """Return the format of an image by the ending of its name; an ``AmpError`` names the possible endings."""
     kind = os.path.splitext(str(path))[1].lower().lstrip(".")
     if kind not in FORMATS:
         formats = ", ".join("." + name for name in FORMATS)

@@ -15,7 +15,7 @@ Table = namedtuple("Table", "title columns rows left notes")
 
 EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
 
-#: Layers and params that are shown, those with the largest errors.
+#: The number of layers and params shown, those with the largest errors.
 SHOWN_LAYERS = 8
 
 #: Names of columns for fields of ``Memory``.

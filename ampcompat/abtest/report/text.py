@@ -6,7 +6,7 @@ from ..judging.failures import failure
 from ..judging.summary import summarize
 from ..judging.verdict import ACCEPTED, BASELINE
 from ..row_names import are_scripts
-from . import step_differences, tables
+from . import first_difference_text, tables
 
 #: Columns that are left out, in this order, where the terminal is too narrow for all.
 OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
@@ -77,8 +77,8 @@ def _by_verdict(report, has_reasons=True):
 
 def _step_comparison(report, width):
     """Return the blocks of what ``--first-difference`` has found."""
-    told = [_sentences(each, width) for each in step_differences.paragraphs(report)]
-    return told + [_table(each, width) for each in step_differences.table(report)]
+    told = [_sentences(each, width) for each in first_difference_text.paragraphs(report)]
+    return told + [_table(each, width) for each in first_difference_text.table(report)]
 
 
 def _heading(report, width):

@@ -89,7 +89,7 @@ class Events:
         if event.get("step") == 0:
             self._writer.write({"environment": {"device": forced_run.device_name(self._device())}})
         if "step" in event and self._is_orphaned():
-            raise StepLimitReached("nobody waits for this run: the process that started it has ended")
+            raise StepLimitReached("the process that started this run has ended")
 
     def close(self):
         """Close the file, and remove its folder where the process that made it was killed."""

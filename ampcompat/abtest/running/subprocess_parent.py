@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 
 from ...apex.install import ROOT, SITE, environment, interpreter_options
-from ...cuda_redirect import startup
+from ...cuda_redirect import device_startup
 from ..planned_run import PLACEHOLDER
 from ..recording.event_log import EventReader, apply_event
 from ..report_data import Run
@@ -132,8 +132,8 @@ class SubprocessRun:
             os.symlink(os.path.join(ROOT, "ampcompat"), os.path.join(folder, "ampcompat"))
             path = [folder] + [entry for entry in path if entry != ROOT]
         if self.planned.device is not None:
-            path.insert(0, startup.FOLDER)
-            env[startup.VARIABLE] = self.planned.device
+            path.insert(0, device_startup.FOLDER)
+            env[device_startup.VARIABLE] = self.planned.device
         env.update(PYTHONPATH=os.pathsep.join(path), PYTHONHASHSEED=str(self.planned.seed % 2**32))
         return dict(env, **dict(self._given, **self.planned.environment))
 

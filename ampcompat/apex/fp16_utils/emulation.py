@@ -53,7 +53,7 @@ def _is_marked(module):
     return isinstance(vars(module).get(forwards.MARK), EmulatedForward)
 
 
-class EmulatedForward(forwards.ForwardCasts):
+class EmulatedForward(forwards.ForwardConversion):
     """The mark of one network. Copies and unpickled networks check again whether the dtype is emulated."""
 
     def __init__(self, owner, dtypes):

@@ -32,7 +32,7 @@ class FP16_Optimizer:
 
     Args:
         init_optimizer: the optimizer; its half params that need gradients are replaced by float32 masters.
-        static_loss_scale: the factor of losses; with a static scale no step is skipped.
+        static_loss_scale: what losses are multiplied by; with a static scale no step is skipped.
         dynamic_loss_scale: whether the scale adapts to overflows instead.
         dynamic_loss_args: ``init_scale``, ``scale_factor``, ``scale_window`` and other arguments of ``LossScaler``.
         verbose: whether overflows are printed.

@@ -10,7 +10,7 @@ from ...support import tensor_lists
 
 
 class LossScaler:
-    """A static loss scale: the factor of losses."""
+    """A static loss scale: losses are multiplied by it."""
 
     def __init__(self, scale=1):
         self.cur_scale = scale
@@ -40,7 +40,7 @@ class DynamicLossScaler(LossScaler):
     """A dynamic loss scale: divided at an overflow, multiplied after ``scale_window`` iterations without overflow.
 
     Args:
-        scale_factor: the divisor and the factor; the scale never falls below 1.
+        scale_factor: what the scale is divided by, or multiplied by; it never falls below 1.
         scale_window: iterations without overflow before the scale grows.
     """
 

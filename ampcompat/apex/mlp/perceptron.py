@@ -16,7 +16,7 @@ _FUNCTIONS = (lambda tensor: tensor, lambda tensor: torch.relu(tensor), lambda t
 
 
 def mlp_function(bias, activation, input, *params):
-    """Return ``input`` after linear layers.
+    """Return the output of linear layers for ``input``.
 
     Args:
         bias: whether there are biases.
@@ -75,7 +75,7 @@ class MLP(torch.nn.Module):
 
     @property
     def biases(self):
-        """The biases of the layers; empty without."""
+        """The biases of the layers; an empty list if they have none."""
         return [getattr(self, f"bias_{index}") for index in range(self.num_layers * self.bias)]
 
     def reset_parameters(self):
@@ -86,7 +86,7 @@ class MLP(torch.nn.Module):
             torch.nn.init.normal_(bias, 0.0, math.sqrt(1.0 / float(bias.shape[0])))
 
     def forward(self, input):
-        """Return ``input`` after all layers."""
+        """Return the output of the last layer."""
         return mlp_function(self.bias, self.activation, input, *(self.weights + self.biases))
 
     def extra_repr(self):

@@ -152,7 +152,7 @@ def _norm_by_rows(tensor, order):
 
 
 def total_norm(groups, order=2):
-    """Return the norm over all tensors in lists of tensors, on the first one's device; None for none."""
+    """Return the norm over all tensors in lists of tensors, on the device of the first; None without tensors."""
     group_norms = [norms(group, order) for group in groups]
     if not group_norms:
         return None

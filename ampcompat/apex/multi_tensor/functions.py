@@ -12,7 +12,7 @@ given tensors.
 import torch
 
 from ...support import tensor_lists as tensors
-from . import batches, foreach_ops, updates
+from . import dtype_batches, foreach_ops, updates
 from .hysteresis import update_scale_hysteresis
 
 __all__ = [
@@ -40,9 +40,9 @@ __all__ = [
 def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
     """``out = in * scale`` for the lists ``[in, out]``; flags inf and nan in ``in``."""
     with torch.no_grad():
-        for _, (sources, targets) in batches.split_by_dtype(tensor_lists):
+        for _, (sources, targets) in dtype_batches.split_by_dtype(tensor_lists):
             sources = foreach_ops.upcast(sources)
-            batches.flag_non_finite(noop_flag, sources)
+            dtype_batches.flag_non_finite(noop_flag, sources)
             tensors.copy_(targets, foreach_ops.scaled(sources, scale))
 
 
@@ -54,11 +54,11 @@ def scale_check_overflow(input, scale, overflow_buf, output):
 def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-1):
     """``out = a * x + b * y`` for the lists ``[x, y, out]``; flags inf and nan in x (0), y (1) or both (-1)."""
     with torch.no_grad():
-        for _, (xs, ys, targets) in batches.split_by_dtype(tensor_lists):
+        for _, (xs, ys, targets) in dtype_batches.split_by_dtype(tensor_lists):
             xs, ys = foreach_ops.upcast(xs), foreach_ops.upcast(ys)
             for index, operands in enumerate((xs, ys)):
                 if arg_to_check in (index, -1):
-                    batches.flag_non_finite(noop_flag, operands)
+                    dtype_batches.flag_non_finite(noop_flag, operands)
             results = foreach_ops.mul(xs, a)
             foreach_ops.add_(results, foreach_ops.mul(ys, b))
             tensors.copy_(targets, results)
@@ -88,11 +88,11 @@ def _norms(noop_flag, xs, factor, per_tensor):
     with torch.no_grad():
         device = noop_flag.device
         norms = torch.zeros(len(xs), dtype=torch.float32, device=device)
-        for rows, (batch,) in batches.split_by_dtype([xs]):
+        for rows, (batch,) in dtype_batches.split_by_dtype([xs]):
             norms[rows] = foreach_ops.norms(foreach_ops.upcast(batch)).to(device, torch.float32)
         norms = norms * factor
         total = norms.norm().reshape(1)
-        batches.flag_non_finite(noop_flag, [total])
+        dtype_batches.flag_non_finite(noop_flag, [total])
         return total, norms if per_tensor else torch.empty(0, dtype=torch.float32, device=device)
 
 
@@ -103,10 +103,10 @@ def multi_tensor_sgd(
     options = (lr, momentum, dampening, nesterov, wd, wd_after_momentum, first_run)
 
     def update_batch(gradients, params, buffers, found_inf):
-        updates.sgd(params, batches.multiplied(gradients, scale), buffers, *options, found_inf=found_inf)
+        updates.sgd(params, dtype_batches.multiplied(gradients, scale), buffers, *options, found_inf=found_inf)
 
     # In a first run the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
-    batches.update(noop_flag, tensor_lists, 3, update_batch, on_device=not first_run)
+    dtype_batches.update(noop_flag, tensor_lists, 3, update_batch, on_device=not first_run)
 
 
 def multi_tensor_adam(
@@ -121,14 +121,14 @@ def multi_tensor_adam_capturable(
     chunk_size, noop_flag, tensor_lists, lr, beta1, beta2, eps, step, mode, bias_correction, weight_decay, inv_scale
 ):
     """``multi_tensor_adam`` with ``lr``, ``step`` and ``inv_scale``, a factor for the gradients, as tensors."""
-    lr, step, inv_scale = map(batches.to_scalar, (lr, step, inv_scale))
+    lr, step, inv_scale = map(dtype_batches.to_scalar, (lr, step, inv_scale))
     options = (lr, (beta1, beta2), eps, step, bias_correction, weight_decay, mode == 1)
 
     def update_batch(gradients, params, means, squares, found_inf):
-        gradients = batches.multiplied(gradients, inv_scale)
+        gradients = dtype_batches.multiplied(gradients, inv_scale)
         updates.adam(params, gradients, means, squares, *options, found_inf=found_inf)
 
-    batches.update(noop_flag, tensor_lists, 4, update_batch)
+    dtype_batches.update(noop_flag, tensor_lists, 4, update_batch)
 
 
 def multi_tensor_adam_capturable_master(chunk_size, noop_flag, tensor_lists, *options):
@@ -143,7 +143,7 @@ def multi_tensor_adagrad(chunk_size, noop_flag, tensor_lists, lr, epsilon, mode,
     def update_batch(gradients, params, sums, found_inf):
         updates.adagrad(params, gradients, sums, lr, epsilon, weight_decay, mode == 1, found_inf)
 
-    batches.update(noop_flag, tensor_lists, 3, update_batch)
+    dtype_batches.update(noop_flag, tensor_lists, 3, update_batch)
 
 
 def multi_tensor_novograd(
@@ -170,7 +170,7 @@ def multi_tensor_novograd(
     order = 2 if norm_type == 2 else float("inf")
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay, grad_averaging, moment_mode == 0)
     with torch.no_grad():
-        for rows, batch, found_inf in batches.unflagged_batches(noop_flag, tensor_lists):
+        for rows, batch, found_inf in dtype_batches.unflagged_batches(noop_flag, tensor_lists):
             gradients, params, means = map(foreach_ops.upcast, batch)
             old_moments = grad_norms[rows]
             norms = foreach_ops.norms(gradients, order).to(grad_norms.device, grad_norms.dtype)
@@ -180,7 +180,7 @@ def multi_tensor_novograd(
             grad_norms[rows] = moments
             moments = moments.to(params[0].device, params[0].dtype)
             updates.novograd(params, gradients, means, moments, *options, found_inf=found_inf)
-            batches.write_back(batch[1:], (params, means))
+            dtype_batches.write_back(batch[1:], (params, means))
 
 
 def multi_tensor_lamb(
@@ -204,21 +204,22 @@ def multi_tensor_lamb(
 ):
     """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first.
 
-    Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``; the
-    norm and its limit are those of before that. A fifth list, if there is one, are half copies of the params.
+    Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``;
+    ``global_grad_norm`` and ``max_grad_norm`` are those of the gradients before that. A fifth list, if there
+    is one, holds half copies of the params.
     """
     modes = {"grad_averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
-    lr, step, inv_scale = map(batches.to_scalar, (lr, step, inv_scale))
-    divisor = updates.clip_divisor(batches.to_scalar(global_grad_norm), float(max_grad_norm))
+    lr, step, inv_scale = map(dtype_batches.to_scalar, (lr, step, inv_scale))
+    divisor = updates.clip_divisor(dtype_batches.to_scalar(global_grad_norm), float(max_grad_norm))
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay)
 
     def update_batch(gradients, params, means, squares, found_inf):
-        gradients = batches.multiplied(gradients, inv_scale)
+        gradients = dtype_batches.multiplied(gradients, inv_scale)
         updates.lamb(
             params, gradients, means, squares, divisor.to(params[0].device), *options, found_inf=found_inf, **modes
         )
 
-    batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, update_batch)
+    dtype_batches.update(noop_flag if found_inf is None else found_inf, tensor_lists, 4, update_batch)
 
 
 multi_tensor_lamb_mp = multi_tensor_lamb
@@ -239,15 +240,15 @@ def multi_tensor_lamb_stage1_cuda(
     """The first half of LAMB, on ``[gradients, params, means, squares, updates]``; ``step`` counts from 0."""
     with torch.no_grad():
         # The host reads the flag: the list of updates, an output for the second stage, may be uninitialized.
-        for rows, batch, _ in batches.unflagged_batches(noop_flag, tensor_lists, on_device=False):
+        for rows, batch, _ in dtype_batches.unflagged_batches(noop_flag, tensor_lists, on_device=False):
             gradients, params, means, squares = map(foreach_ops.upcast, batch[:4])
-            norm = batches.to_scalar(global_grad_norm).to(params[0].device)
+            norm = dtype_batches.to_scalar(global_grad_norm).to(params[0].device)
             gradients = foreach_ops.scaled(gradients, 1.0 / updates.clip_divisor(norm, max_global_grad_norm))
             options = ((beta1, beta2), 1.0 - beta1, epsilon, step + 1, True, 0.0, True)
             found = updates.adam_direction(params, gradients, means, squares, *options)
             decays = list(per_tensor_decay[rows].to(params[0].device).unbind())
             foreach_ops.add_(found, foreach_ops.mul(params, decays))
-            batches.write_back(batch[2:4], (means, squares))
+            dtype_batches.write_back(batch[2:4], (means, squares))
             tensors.copy_(batch[4], found)
 
 
@@ -263,11 +264,11 @@ def multi_tensor_lamb_stage2_cuda(
 ):
     """The second half of LAMB, on ``[params, updates]``: ``params -= lr * ratio * updates``."""
     with torch.no_grad():
-        for rows, batch, found_inf in batches.unflagged_batches(noop_flag, tensor_lists):
+        for rows, batch, found_inf in dtype_batches.unflagged_batches(noop_flag, tensor_lists):
             params, found = map(foreach_ops.upcast, batch)
             found = foreach_ops.mul(found, 1.0)
             if weight_decay or use_nvlamb:
                 ratios = updates.trust_ratios(per_tensor_param_norm[rows], per_tensor_update_norm[rows])
                 foreach_ops.mul_(found, list(ratios.to(params[0].device).unbind()))
             foreach_ops.subtract_(params, found, lr, found_inf)
-            batches.write_back(batch[:1], (params,))
+            dtype_batches.write_back(batch[:1], (params,))

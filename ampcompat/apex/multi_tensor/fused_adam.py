@@ -5,15 +5,18 @@ import torch
 from ...support.torch_compat.thread_context import tried_once
 
 
-def supports(weights, grads, means, squares, lr, step, decoupled):
-    """Return whether ``update`` supports these lists: one dtype, contiguous tensors, a number as learning rate."""
-    rows = (weights, grads, means, squares)
-    if isinstance(lr, torch.Tensor) or len({row[0].dtype for row in rows}) > 1:
-        return False
-    # The kernels ignore strides.
-    if not all(tensor.is_contiguous() for row in rows for tensor in row):
-        return False
-    return _is_available(weights[0].device, weights[0].dtype, bool(decoupled))
+def supported(weights, grads, means, squares, lr, decoupled):
+    """Return which tensors of these lists ``update`` supports, as a list of indices.
+
+    It needs one dtype and a number as learning rate. The kernels ignore strides, so the tensors must be contiguous.
+    That is decided for each weight alone: a result must not depend on which weights are stepped on together.
+    """
+    lists = (weights, grads, means, squares)
+    if isinstance(lr, torch.Tensor) or len({each[0].dtype for each in lists}) > 1:
+        return []
+    if not _is_available(weights[0].device, weights[0].dtype, bool(decoupled)):
+        return []
+    return [index for index, row in enumerate(zip(*lists)) if all([tensor.is_contiguous() for tensor in row])]
 
 
 def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, found_inf=None):

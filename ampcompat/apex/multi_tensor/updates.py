@@ -31,11 +31,19 @@ def add_weight_decay(grads, weights, decay):
 def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, found_inf=None):
     """Adam (Kingma and Ba, 2014), or AdamW (Loshchilov and Hutter, 2017) if the decay is ``decoupled``."""
     options = (eps, step, bias_correction, decay, decoupled, found_inf)
-    if fused_adam.supports(weights, grads, means, squares, lr, step, decoupled):
-        fused_adam.update(weights, grads, means, squares, lr, betas, *options)
-        return
-    direction = adam_direction(weights, grads, means, squares, betas, 1.0 - betas[0], *options)
-    foreach_ops.subtract_(weights, direction, lr, found_inf)
+    lists = (weights, grads, means, squares)
+    fused = fused_adam.supported(*lists, lr, decoupled)
+    if fused:
+        fused_adam.update(*_at(fused, lists), lr, betas, *options)
+    if len(fused) < len(weights):
+        rest = _at(sorted(set(range(len(weights))) - set(fused)), lists)
+        direction = adam_direction(*rest, betas, 1.0 - betas[0], *options)
+        foreach_ops.subtract_(rest[0], direction, lr, found_inf)
+
+
+def _at(indices, lists):
+    """Return the elements of each list at these indices, ascending numbers."""
+    return lists if len(indices) == len(lists[0]) else [[each[index] for index in indices] for each in lists]
 
 
 def adam_direction(

@@ -29,7 +29,7 @@ def _cast_to_float(function):
     @functools.wraps(function)
     def norm(input, *args, **kwargs):
         session = process_state.current()
-        if session is None or not session.casts.active():
+        if session is None or not session.cast_backend.active():
             low = autocast_flags.region_dtype(input.device.type)
             if low is not None:
                 kwargs = {name: _cast(value, low) for name, value in kwargs.items()}

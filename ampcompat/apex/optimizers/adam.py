@@ -94,7 +94,7 @@ class FusedAdam(FusedOptimizer):
             group["lr"] = on_device(group["lr"], group)
 
     def step(self, closure=None, grads=None, output_params=None, scale=None, grad_norms=None, **kwargs):
-        """Step, and return the loss that ``closure``, if there is one, computed before.
+        """Take a step; return the loss that ``closure`` computed before it, or None without a closure.
 
         ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it. The other arguments
         are those of the optimizer from before 2019, ``apex.contrib.optimizers.FusedAdam``; they raise an error.

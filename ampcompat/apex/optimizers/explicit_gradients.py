@@ -15,10 +15,10 @@ class ExplicitGradientOptimizer(FusedOptimizer):
     _grad_norms = None  # the norm of the unscaled gradients of each group, during a step
 
     def step(self, closure=None, grads=None, output_params=None, scale=1.0, grad_norms=None):
-        """Step, and return the loss that ``closure``, if there is one, computed before.
+        """Take a step; return the loss that ``closure`` computed before it, or None without a closure.
 
         Args:
-            closure: clears the gradients, computes the loss, goes backward, returns the loss.
+            closure: a function that clears the gradients, computes the loss, calls ``backward`` and returns the loss.
             grads: a list of gradients per group, or one list if there is one group. None instead of a gradient, or of
                 all, means ``param.grad``. A list may be one vector with the gradients of all params of the group.
             output_params: likewise, tensors of another dtype that get the new weights.

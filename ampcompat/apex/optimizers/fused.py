@@ -13,7 +13,7 @@ import torch
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.torch_compat import features
-from ..multi_tensor import batches, foreach_ops
+from ..multi_tensor import dtype_batches, foreach_ops
 from .step_scaling import UNSCALED, step_scaling
 
 #: The keys of a group's step count and of a param's float32 copy.
@@ -77,7 +77,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         clear_gradients(self.param_groups, set_to_none and self.set_grad_none)
 
     def step(self, closure=None):
-        """Step, and return the loss that ``closure``, if there is one, computed before."""
+        """Take a step; return the loss that ``closure`` computed before it, or None without a closure."""
         loss = evaluate_closure(closure)
         self._step_with(step_scaling(self))
         return loss
@@ -105,7 +105,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _apply(self, group, batch, *arguments):
         """Update a batch, and write the result to its params; the arguments are those of ``_update_batch``."""
         self._update_batch(group, batch, *arguments)
-        batches.write_back([batch.params], [batch.weights])
+        dtype_batches.write_back([batch.params], [batch.weights])
 
     def _update_batch(self, group, batch):
         raise NotImplementedError("a subclass says what a step does")
@@ -144,7 +144,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         if any([grad.is_sparse for _, grad in pairs]):
             raise AmpError(f"{type(self).__name__} does not take sparse gradients; torch.optim.SparseAdam and SGD do.")
         lists = list(zip(*pairs)) or [(), ()]
-        return [self._batch(*split, names) for _, split in batches.split_by_dtype(lists)]
+        return [self._batch(*split, names) for _, split in dtype_batches.split_by_dtype(lists)]
 
     def _grad(self, param):
         """Return the gradient for a param; None: the param is not updated."""

@@ -42,7 +42,7 @@ class FusedMixedPrecisionLamb(FusedLAMB):
             group.setdefault("step", int(step))
 
     def step(self, closure=None, **kwargs):
-        """Step, and return the loss that ``closure``, if there is one, computed before.
+        """Take a step; return the loss that ``closure`` computed before it, or None without a closure.
 
         ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it.
         """

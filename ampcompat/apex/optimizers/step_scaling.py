@@ -30,7 +30,7 @@ class StepScaling:
         return found_inf is not None and bool(found_inf.item())
 
     def divided_by(self, scale):
-        """Return the same for gradients that are ``scale`` times as large."""
+        """Return the ``StepScaling`` of gradients that are ``scale`` times as large."""
         if not isinstance(scale, torch.Tensor) and scale == 1.0:
             return self
         return StepScaling(self.found_inf, (1.0 if self.inv_scale is None else self.inv_scale) / scale)

@@ -38,7 +38,7 @@ class LARC(torch.optim.Optimizer):
     def __getattr__(self, name):
         if name in _OPTIMIZER_ATTRIBUTES or name.startswith("_optimizer_"):
             return getattr(self.optim, name)
-        raise AttributeError(f"LARC has no attribute {name!r}; that of the optimizer it wraps is .optim")
+        raise AttributeError(f"LARC has no attribute {name!r}; the optimizer that it wraps is .optim")
 
     def __getstate__(self):
         return {name: self.__dict__[name] for name in ("optim", "trust_coefficient", "eps", "clip")}
@@ -59,7 +59,7 @@ class LARC(torch.optim.Optimizer):
         self.optim.param_groups = groups
 
     def state_dict(self):
-        """Return the wrapped optimizer's state dict: LARC has nothing to add."""
+        """Return the wrapped optimizer's state dict; LARC has no state."""
         return self.optim.state_dict()
 
     def load_state_dict(self, state_dict):
@@ -75,7 +75,7 @@ class LARC(torch.optim.Optimizer):
         self.optim.add_param_group(param_group)
 
     def step(self, closure=None):
-        """Rescale the gradients, step, and return the loss that ``closure``, if there is one, computed before that."""
+        """Rescale the gradients and step; return the loss that ``closure`` computed before, None without a closure."""
         loss = evaluate_closure(closure)
         decays = [group.get("weight_decay") for group in self.param_groups]
         try:

@@ -1,6 +1,6 @@
 """What Python runs at startup under ``python -m ampcompat run`` with ``--device`` or ``--opt-level``.
 
-See ``ampcompat/cuda_redirect/startup.py`` and ``ampcompat/tools/forced_levels/startup.py``.
+See ``ampcompat/cuda_redirect/device_startup.py`` and ``ampcompat/tools/forced_levels/level_startup.py``.
 
 It executes the ``sitecustomize`` that this file shadows, which is in ``sys.modules`` afterwards. A process that never
 imports torch pays for two small files.
@@ -17,8 +17,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _install():
     if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on the path
         sys.path.append(os.path.abspath(os.path.join(_HERE, os.pardir, os.pardir, os.pardir)))
-    from ampcompat.cuda_redirect import startup as redirection
-    from ampcompat.tools.forced_levels import startup as levels
+    from ampcompat.cuda_redirect import device_startup as redirection
+    from ampcompat.tools.forced_levels import level_startup as levels
 
     redirection.install_import_hook()
     levels.install_import_hook()

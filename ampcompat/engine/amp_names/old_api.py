@@ -71,18 +71,18 @@ class Handle:
         if pause is not None:
             pause.__exit__(None, None, None)
         if not value:
-            self._pause = self._session.casts.paused()
+            self._pause = self._session.cast_backend.paused()
             self._pause.__enter__()
 
     def is_active(self) -> bool:
         """Return whether casts are active in this thread."""
-        return self._session.casts.active()
+        return self._session.cast_backend.active()
 
     def _disable_casts(self):
-        return self._session.casts.paused()
+        return self._session.cast_backend.paused()
 
     def _clear_cache(self):
-        self._session.casts.clear_cache()
+        self._session.cast_backend.clear_cache()
 
     def _deactivate(self):
         """Stop casting functions; ``amp.init`` and ``amp.initialize`` start it again.

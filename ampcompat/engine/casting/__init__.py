@@ -1,26 +1,24 @@
 """The cast backends of O1 and O4, and ``choose``, which picks one and gives the reason."""
 
-from collections import OrderedDict
-from typing import Any, Mapping, NamedTuple
+from typing import Mapping, NamedTuple
 
 import torch
 
 from ...errors import AmpValueError
-from .cast_backend import CastBackend, NoCasts
-from .function_casts import NativeBackend, PatchedBackend
+from .cast_backend import CastBackend
+from .op_table_backends import NativeBackend, PatchedBackend
 
-__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "NoCasts", "PatchedBackend", "choose"]
+__all__ = ["BACKENDS", "CastBackend", "Choice", "NativeBackend", "PatchedBackend", "choose"]
 
 #: The backends that cast, by name.
-BACKENDS = OrderedDict([("native", NativeBackend), ("patched", PatchedBackend)])
+BACKENDS = {backend.name: backend for backend in (NativeBackend, PatchedBackend)}
 
 AUTO = "auto"
 
 
 class Choice(NamedTuple):
-    """The backend that was chosen, the reason, and the reason against each of the others."""
+    """The name of the backend that was chosen, the reason, and the reason against each of the others."""
 
-    backend_class: Any
     name: str
     reason: str
     rejected: Mapping[str, str]
@@ -29,18 +27,10 @@ class Choice(NamedTuple):
 def choose(facts, wanted=AUTO, dtypes=None):
     """Choose the backend of a session that casts by function.
 
-    Args:
-        facts: ``torch_compat.features.Facts``.
-        wanted: "auto", "native" or "patched".
-        dtypes: the session's ``DtypePair``.
-
-    Returns:
-        A ``Choice``.
-
     Raises:
         AmpValueError: no such backend, or the wanted one cannot work here; the message gives the reason.
     """
-    if wanted not in (AUTO, "native", "patched"):
+    if wanted != AUTO and wanted not in BACKENDS:
         raise AmpValueError(f"Unknown backend {wanted!r}: expected auto, native or patched.")
     objection = _objection_to_native(facts, dtypes)
     if wanted == "native" and objection:
@@ -48,9 +38,9 @@ def choose(facts, wanted=AUTO, dtypes=None):
     if wanted != "patched" and not objection:
         reason = "torch {} supports autocast to {} on {}".format(facts.version, dtypes.low, " and ".join(facts.devices))
         rejected = {"patched": "it casts only functions called from Python; native also casts those called from C++"}
-        return Choice(BACKENDS["native"], "native", reason if wanted == AUTO else "it was requested", rejected)
+        return Choice("native", reason if wanted == AUTO else "it was requested", rejected)
     reason = "it was requested" if wanted == "patched" else "it works with any torch, and native does not work here"
-    return Choice(PatchedBackend, "patched", reason, {"native": objection or "patched was requested"})
+    return Choice("patched", reason, {"native": objection or "patched was requested"})
 
 
 def _objection_to_native(facts, dtypes):

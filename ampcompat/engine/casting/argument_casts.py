@@ -1,7 +1,4 @@
-"""Casting of the arguments of one call: which dtypes are cast, and on which devices.
-
-``Casts`` holds what a wrapper needs from its backend.
-"""
+"""``ArgumentCaster``, which casts the arguments of one call, and ``CastDevices``, on which tensors are cast."""
 
 from operator import attrgetter
 
@@ -55,28 +52,26 @@ class CastDevices:
         return False
 
 
-class Casts:
-    """What the wrappers of one backend need from it.
+class ArgumentCaster:
+    """Casts the arguments of one call: what the wrappers of one backend need from it.
 
     Args:
-        dtypes: the ``DtypePair``.
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
         thread: the thread-local object whose ``off`` says whether casts are off in this thread.
         paused: a function that returns a context manager with casts off.
-        to_low: casts the floating tensors of a value to the low dtype; casts of weights are cached.
-        rounded: (tensor, ``half_emulation.EmulatedCall``) -> the tensor rounded to the low dtype, in the high one;
-            cached for a weight.
+        to_low: casts the floating tensors of a value to the low dtype; copies of weights are cached.
+        rounded_weight: weight -> the weight rounded to the low dtype, in the high one; cached.
     """
 
-    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded):
+    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded_weight):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
         self.thread = thread
         self.paused = paused
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
-        self.rounded = rounded
+        self.rounded_weight = rounded_weight
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""
@@ -96,7 +91,7 @@ def widest(dtypes):
     return result
 
 
-def caster(dtype):
+def cast_to(dtype):
     """Return a function that casts the floating tensors of a value to one dtype."""
 
     def cast(value):

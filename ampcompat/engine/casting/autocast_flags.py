@@ -37,16 +37,8 @@ def region_dtype(device):
     return functions[2]() if functions is not None and functions[0]() else None
 
 
-def _never_disabled():
-    return True
-
-
 class Flags:
-    """The autocast flags of some device types, in the calling thread.
-
-    Args:
-        devices: the device types.
-    """
+    """The autocast flags of some device types, in the calling thread."""
 
     def __init__(self, devices):
         self._of = {device: _functions(device) for device in devices}
@@ -59,12 +51,11 @@ class Flags:
                 self._of[device] = _functions(device)
         self.devices = tuple(device for device in devices if self._of[device] is not None)
         self._chosen = [self._of[device] for device in self.devices]
-        self.is_enabled = self._any_enabled
-        if len(self._chosen) < 2:  # the common case, made fast
-            self.is_enabled = self._chosen[0][0] if self._chosen else _never_disabled
+        # One device is the common case, made fast.
+        self.is_enabled = self._chosen[0][0] if len(self._chosen) == 1 else self._is_any_enabled
 
-    def _any_enabled(self):
-        return any(is_enabled() for is_enabled, _, _, _ in self._chosen)
+    def _is_any_enabled(self):
+        return not self._chosen or any(is_enabled() for is_enabled, _, _, _ in self._chosen)
 
     def read(self):
         """Return all flags of this thread, also of devices that are not chosen, as one value that ``write`` takes."""

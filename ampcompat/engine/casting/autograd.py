@@ -20,12 +20,7 @@ _FUNCTION_TRANSFORMS = "torch._functorch.autograd_function"
 
 
 def pause_backward(backend, patches):
-    """Run every backward pass with the backend's casts off, on any thread, except for custom functions.
-
-    Args:
-        backend: a ``CastBackend`` with ``paused()`` and ``bind_casts()``.
-        patches: the ``PatchStack`` that undoes it.
-    """
+    """Run every backward pass with the backend's casts off, on any thread, except for custom functions."""
     patches.set(
         torch.autograd.Variable, "_execution_engine", _Engine(torch.autograd.Variable._execution_engine, backend)
     )
@@ -92,12 +87,7 @@ def _under_recorded_casts(original, backend):
 
 
 def pause_offloading(backend, patches):
-    """Run the hooks of ``save_on_cpu`` without casts: at O1 and O4, as in Apex, ``Tensor.cpu`` returns float32.
-
-    Args:
-        backend: a ``CastBackend`` with ``paused()``.
-        patches: the ``PatchStack`` that undoes it.
-    """
+    """Run the hooks of ``save_on_cpu`` without casts: at O1 and O4, as in Apex, ``Tensor.cpu`` returns float32."""
     kind = getattr(getattr(torch.autograd, "graph", None), "save_on_cpu", None)
     if kind is None:  # torch before 1.10
         return
@@ -119,10 +109,6 @@ def checkpoint_under_same_casts(backend, patches):
     ``checkpoint``, whose warnings name the line that called it. A ``context_fn`` would not do: torch refuses it with
     ``debug=True`` and in the reentrant form, it would replace the caller's own, and under torch.compile it must be a
     dispatch mode.
-
-    Args:
-        backend: a ``CastBackend`` with ``bind_casts()``.
-        patches: the ``PatchStack`` that undoes it.
     """
     reentrant = checkpoint.CheckpointFunction
     patches.set(reentrant, "forward", staticmethod(_bound(reentrant.forward, backend, 1)))

@@ -1,25 +1,22 @@
-"""``CastBackend``, the interface of the cast backends, and ``NoCasts``, for the levels that cast no functions.
+"""``CastBackend``, the interface of the cast backends, and itself the backend of the levels that cast no functions.
 
 ``paused``, ``entered`` and ``region`` act on the calling thread; ``open`` acts on the whole process.
 """
 
 from __future__ import annotations
 
-import abc
 from contextlib import contextmanager
-from typing import Any, Callable, Collection, ContextManager, Iterable, Iterator, Optional, TypeVar
+from typing import Any, Callable, Collection, ContextManager, Iterable, Iterator, Optional
 
 from ...support.patching import PatchStack
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def do_nothing() -> None:
     """Do nothing."""
 
 
-class CastBackend(abc.ABC):
-    """Makes the functions of torch run in the dtype that the op table gives them.
+class CastBackend:
+    """Makes the functions of torch run in the dtype that the op table gives them; this class casts nothing.
 
     One backend serves one session. Between ``open`` and the undoing of the patch stack that ``open`` was given, a
     function in the table casts its floating tensor arguments by the rule of its row, in every thread of the process,
@@ -27,38 +24,44 @@ class CastBackend(abc.ABC):
     """
 
     #: The name by which users select it.
-    name: str = "abstract"
+    name: str = "none"
 
-    @abc.abstractmethod
-    def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing) -> None:
+    def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing, is_regional: bool = False) -> None:
         """Turn the casts on for the whole process.
 
         Args:
             patches: the ``PatchStack`` that undoes it.
             on_move: called without arguments whenever ``param.data`` is set to something on another device.
+            is_regional: cast only in threads that are in a ``region``.
         """
 
-    @abc.abstractmethod
     def active(self) -> bool:
         """Return whether a function called now, in this thread, would be cast."""
+        return False
 
-    @abc.abstractmethod
-    def paused(self) -> ContextManager[None]:
+    @contextmanager
+    def paused(self) -> Iterator[None]:
         """Return a context manager with casts off in this thread: nestable, restored when the body raises."""
+        yield
 
-    @abc.abstractmethod
-    def entered(self) -> Optional[ContextManager[None]]:
+    def uncast_forward(self) -> ContextManager[None]:
+        """Return a context manager for the ``forward`` of a model at a level that casts no functions: casts off."""
+        return self.paused()
+
+    def region(self) -> ContextManager[None]:
+        """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
+        return self.paused()
+
+    def entered(self, dtypes: Any = None) -> Optional[ContextManager[None]]:
         """Return a context manager with casts on in this thread, or None if they are on already or paused.
 
         Initialized models enter it in ``forward``, so that every thread computes as the main thread does. Within an
         ``uncast_forward`` it is a ``region``.
+
+        Args:
+            dtypes: the ``DtypePair`` of the model's level, if models at several levels cast functions.
         """
 
-    @abc.abstractmethod
-    def uncast_forward(self) -> ContextManager[None]:
-        """Return a context manager for the ``forward`` of a model at a level that casts no functions: casts off."""
-
-    @abc.abstractmethod
     def set_devices(self, types: Optional[Collection[str]]) -> None:
         """Cast only tensors on these device types, whether open or not. Without this call all are cast.
 
@@ -66,74 +69,25 @@ class CastBackend(abc.ABC):
             types: a collection of device types ("cpu", "cuda", …), or None for all.
         """
 
-    @abc.abstractmethod
-    def limit_to_regions(self) -> None:
-        """Limit the casts to threads that are in a ``region``. Call it before ``open``."""
-
-    @abc.abstractmethod
     def stop(self) -> None:
         """Turn the casts off for good in this process, a worker of a ``DataLoader``."""
 
-    @abc.abstractmethod
-    def region(self) -> ContextManager[None]:
-        """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
-
-    @abc.abstractmethod
-    def bind_casts(self, function: Function) -> Function:
+    def bind_casts(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
+        return function
 
-    @abc.abstractmethod
     def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
-        """Drop the cached casts that this thread has made, and those of some weights, whichever thread made them.
+        """Drop the copies of weights that this thread has cached, and those of some weights that any thread has cached.
 
         Args:
-            weights: () -> these weights; it is called only if other threads have cached casts.
+            weights: () -> these weights; it is called only if other threads have cached copies.
         """
 
-    @abc.abstractmethod
-    def wrap(self, function: Function, rule: str) -> Function:
+    def wrap(self, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
         """Return ``function``, made to cast its arguments by ``rule`` (``op_table.expansion``) while casts are active.
 
         Args:
             function: any callable; tensors may be nested in its arguments and keywords.
             rule: "half", "float", "promote", "sequence" or "banned".
         """
-
-
-class NoCasts(CastBackend):
-    """The backend of O0, O2, O3 and O5, which casts nothing. With it, callers need no special case."""
-
-    name = "none"
-
-    def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing) -> None:
-        pass
-
-    def active(self) -> bool:
-        return False
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        yield
-
-    region = uncast_forward = paused
-
-    def entered(self) -> None:
-        return None
-
-    def set_devices(self, types: Optional[Collection[str]]) -> None:
-        pass
-
-    def limit_to_regions(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def bind_casts(self, function: Function) -> Function:
-        return function
-
-    def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
-        pass
-
-    def wrap(self, function: Function, rule: str) -> Function:
         return function

@@ -76,7 +76,6 @@ def patch_compile(patches, wrappers=()):
     """Correct the function names that the compiler has collected, at every call of ``torch.compile``.
 
     Args:
-        patches: the ``PatchStack`` that undoes it.
         wrappers: functions that are traced within compiled code, but not compiled where Python calls them.
     """
     if not hasattr(torch, "compile"):

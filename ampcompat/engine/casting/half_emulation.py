@@ -13,6 +13,7 @@ from ...errors import AmpError, AmpValueError
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ...support.tensor_lists import is_shard
 from ...support.torch_compat import cpu, fake_tensors, features, thread_context
+from .weight_cache import is_weight
 
 #: "on": whatever the low dtype is; "off": never; "auto": decided by ``torch_compat.cpu``.
 VARIABLE = "AMPCOMPAT_HALF_MATH"
@@ -68,17 +69,13 @@ def difference(low, emulates):
 
 
 def is_for(args):
-    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own.
-
-    Args:
-        args: the arguments; tensors may stand in tuples and lists.
-    """
+    """Return whether a call is emulated: the first tensor is on the CPU, and none has arithmetic of its own."""
     first = None
     for arg in args:
         for tensor in arg if isinstance(arg, (tuple, list)) else (arg,):
             if isinstance(tensor, torch.Tensor):
                 first = tensor if first is None else first
-                if not is_plain(type(tensor)) and _has_own_arithmetic(tensor):
+                if type(tensor) not in _PLAIN and _has_own_arithmetic(tensor):
                     return False
     return first is not None and first.device.type == "cpu"
 
@@ -91,12 +88,16 @@ def is_plain(kind):
 def _has_own_arithmetic(tensor):
     """Return whether a tensor's class handles functions or operations itself. A DTensor's parts are plain tensors."""
     kind = type(tensor)
+    if is_plain(kind) or is_shard(tensor):
+        return False
     handlers = [getattr(getattr(kind, name, None), "__func__", getattr(kind, name, None)) for name in _HANDLERS]
-    return any(handler not in _DEFAULT_HANDLERS for handler in handlers) and not is_shard(tensor)
+    return any(handler not in _DEFAULT_HANDLERS for handler in handlers)
 
 
 def rounded(tensor, low, high):
     """Return a tensor with the values of ``low`` in the dtype ``high``; its gradient is rounded on the way back too."""
+    if tensor.layout is torch.strided:  # without the calls of ``_cast``, once for each weight in each iteration
+        return METHODS[high](METHODS[low](tensor))
     return _cast(_cast(tensor, low), high)
 
 
@@ -137,19 +138,22 @@ class EmulatedCall:
     which is exact and takes half the memory.
 
     Args:
-        low, high: the dtypes.
+        rounded_weight: what ``rounded`` calls for a weight, or None.
     """
 
-    __slots__ = ("low", "high", "_keeps", "_sources")
+    __slots__ = ("low", "high", "_rounded_weight", "_keeps", "_sources")
 
-    def __init__(self, low, high):
+    def __init__(self, low, high, rounded_weight=None):
         self.low = low
         self.high = high
+        self._rounded_weight = rounded_weight
         self._keeps = _may_keep_low()
         self._sources = {}
 
     def rounded(self, tensor):
         """Return a tensor rounded to the low dtype, in the high one."""
+        if self._rounded_weight is not None and is_weight(tensor):
+            return self._rounded_weight(tensor)
         return self.widened(_cast(tensor, self.low))
 
     def widened(self, narrow):
@@ -161,19 +165,14 @@ class EmulatedCall:
         return self._recorded(narrow, _AnyLayoutCast.apply(narrow, self.high))
 
     def _recorded(self, narrow, wide):
-        is_plain = wide.layout is torch.strided and not is_shard(wide)
+        is_nested = getattr(wide, "is_nested", False)  # its parts have strides of their own
+        is_plain = wide.layout is torch.strided and not is_nested and not is_shard(wide)
         if self._keeps and is_plain and wide.numel() and wide.stride() == narrow.stride():
-            self._sources[fake_tensors.address(wide)] = narrow.detach()
+            self._sources[_address(wide)] = narrow.detach()
         return wide
 
     def computed(self, function, args, kwargs, widen):
-        """Return ``function(*args, **kwargs)`` computed in the high dtype and rounded to the low one.
-
-        Args:
-            function: the function.
-            args, kwargs: tensors may stand in tuples, lists and dicts.
-            widen: floating tensor -> tensor of the high dtype.
-        """
+        """Return ``function(*args, **kwargs)`` on the tensors that ``widen`` returns, rounded to the low dtype."""
 
         def widened(value):
             if isinstance(value, torch.Tensor):
@@ -194,6 +193,10 @@ class EmulatedCall:
             saved.sources = {}  # autograd keeps the hooks alive; they must not keep inputs alive that it did not save
             self._sources = {}
         return round_results(result, self.low)
+
+
+def _address(tensor):
+    return tensor.data_ptr() if type(tensor) in _PLAIN else fake_tensors.address(tensor)
 
 
 def _may_keep_low():
@@ -224,7 +227,7 @@ class _SavedInputs:
     def pack(self, tensor):
         """Return what to save: the form to restore (None: the tensor as it is) and the tensor that is saved."""
         has_memory = tensor.dtype is self.high and tensor.layout is torch.strided and tensor.numel()
-        source = self.sources.get(fake_tensors.address(tensor)) if has_memory else None
+        source = self.sources.get(_address(tensor)) if has_memory else None
         if source is None:
             return None, tensor if self.outer is None else self.outer[0](tensor)
         form = (tensor.size(), tensor.stride(), source._version)

@@ -7,15 +7,18 @@ import types
 
 import torch
 
+from ...opt_levels import DtypePair
 from ...support.nested import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
 from ..op_table import expansion, rows
-from . import compile, half_emulation, norms, patch_targets
+from . import compile, half_emulation, other_patches, patch_targets
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
 _WITHOUT_KERNEL = ("avg_pool3d", "local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
+#: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
+_TORCHVISION = "ops.torchvision"
 #: Python functions of torch that call products, or write into a weight before. A function mode is off within the
 #: function that it handles, so these run as copies that do not check for modes, with the mode entered again.
 _WALKED_NAMES = ("multi_head_attention_forward", "embedding", "embedding_bag")
@@ -26,15 +29,7 @@ _MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_fun
 
 
 def choose(dtypes, models):
-    """Return a ``HalfMode`` for the ``forward`` of models, or None where they do not need one.
-
-    Args:
-        dtypes: the ``DtypePair``.
-        models: whose weights were cast to the low dtype.
-
-    Returns:
-        None where the dtype is not emulated, or no weight is on the CPU, or this torch has no function modes.
-    """
+    """Return a ``HalfMode`` for the ``forward`` of half models; None as ``mode_for``, or if no weight is on the CPU."""
     is_on_cpu = any(param.device.type == "cpu" for model in models for param in model.parameters())
     return mode_for(dtypes) if is_on_cpu else None
 
@@ -90,9 +85,6 @@ class HalfMode(thread_context.FunctionMode):
 
     So are functions that torch cannot compute in half there. Where only the gradient is a sum, the function is computed
     in the high dtype if it is recorded for a gradient.
-
-    Args:
-        dtypes: the ``DtypePair``.
     """
 
     def __init__(self, dtypes):
@@ -100,7 +92,10 @@ class HalfMode(thread_context.FunctionMode):
         self.low, self.high = dtypes
         self._emulated = _emulated_functions()
         has_mixed_kernel = features.has_mixed_batch_norm("cpu", *dtypes)
-        self._norms = () if has_mixed_kernel else [getattr(torch.nn.functional, name) for name in norms.NAMES]
+        self._norms = () if has_mixed_kernel else [getattr(torch.nn.functional, name) for name in other_patches.NORMS]
+
+    def __reduce__(self):  # half is emulated, or not, as on the machine that loads the pickle
+        return mode_for, (DtypePair(self.low, self.high),)
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, in the high dtype if it is a product, or has no kernel for the low one."""
@@ -108,6 +103,8 @@ class HalfMode(thread_context.FunctionMode):
         if compile.is_compiling():  # checked first: a compiler traces this method too, but cannot trace the rest
             return function(*args, **kwargs)
         wanted = self._emulated.get(compile.original(function))
+        if wanted is None and (getattr(function, "__module__", None) or "").endswith(_TORCHVISION):
+            wanted = _always
         if wanted is not None and wanted(args, kwargs) and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
         if function in self._norms and self._is_mixed_norm(*args, **kwargs):
@@ -128,7 +125,7 @@ class HalfMode(thread_context.FunctionMode):
         )
 
     def _is_mixed_norm(self, input=None, *args, **kwargs):
-        return isinstance(input, torch.Tensor) and norms.is_mixed(self.low, input, args, kwargs)
+        return isinstance(input, torch.Tensor) and other_patches.is_mixed_norm(self.low, input, args, kwargs)
 
     def _computed(self, function, args, kwargs):
         call = half_emulation.EmulatedCall(self.low, self.high)

@@ -4,14 +4,15 @@ One owner may be named by a string in one row and be a module object in another 
 compared by the object that they name.
 """
 
+import functools
 import importlib
 import inspect
-from collections import OrderedDict
 
 import torch
 from torch.nn.modules import rnn
 
 
+@functools.lru_cache(maxsize=None)
 def _find_owner(name):
     """Return the module or class of this name, or None where this torch has none."""
     if name == "torch.Tensor":
@@ -26,27 +27,16 @@ def _find_owner(name):
 
 def place(rows):
     """Return [(owner object, row)] for the names that exist; the last of several rows for one function."""
-    placed = OrderedDict()
-    named = {name: _find_owner(name) for name in OrderedDict.fromkeys(_names_of_owners(rows))}
+    placed = {}
     for row in rows:
-        owner = named[row.owner] if isinstance(row.owner, str) else row.owner
+        owner = _find_owner(row.owner) if isinstance(row.owner, str) else row.owner
         if owner is not None and hasattr(owner, row.name):
             placed[(id(owner), row.name)] = (owner, row)
     return list(placed.values())
 
 
-def _names_of_owners(rows):
-    return [row.owner for row in rows if isinstance(row.owner, str)]
-
-
 def replace(patches, owner, name, wrap):
     """Set ``owner.name`` to ``wrap`` of the function there, keeping its form (static method, class method or plain).
-
-    Args:
-        patches: the ``PatchStack`` that undoes it.
-        owner: a module, a class or any object with attributes.
-        name: the attribute.
-        wrap: function -> function.
 
     Returns:
         (owner, name, what was there), with which the original can be set again.

@@ -1,4 +1,4 @@
-"""``SeveralCasts``: the backends of O1 and O4 in one process.
+"""``SeveralLevelsBackend``: the backends of O1 and O4 in one process.
 
 The newest casts everywhere, the others only in the ``forward`` of models at their level, in whose thread it pauses.
 """
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from .cast_backend import CastBackend, do_nothing
 
 
-class SeveralCasts(CastBackend):
+class SeveralLevelsBackend(CastBackend):
     """Backends with different dtypes, as one.
 
     Args:
@@ -20,22 +20,20 @@ class SeveralCasts(CastBackend):
 
     def __init__(self, backends):
         self._backends = backends
-        self.dtypes = backends[-1].dtypes
+        self._newest = backends[-1]
+        self.dtypes = self._newest.dtypes
 
-    def open(self, patches, on_move=do_nothing):
-        for backend in self._backends[:-1]:
-            backend.limit_to_regions()
+    def open(self, patches, on_move=do_nothing, is_regional=False):
         for backend in self._backends:
-            backend.open(patches, on_move)
+            backend.open(patches, on_move, is_regional or backend is not self._newest)
 
-    def of(self, dtypes):
-        """Return the context of ``forward`` of a model whose level has these dtypes; None where it needs none."""
-        newest = self._backends[-1]
-        if newest.is_paused():
+    def entered(self, dtypes=None):
+        if self._newest.is_paused():
             return None
-        if newest.dtypes == dtypes and not any([backend.active() for backend in self._backends[:-1]]):
-            return newest.entered()
-        return self._alone([backend for backend in self._backends if backend.dtypes == dtypes][0])
+        backend = self._newest if dtypes is None else [each for each in self._backends if each.dtypes == dtypes][0]
+        if backend is self._newest and not any([each.active() for each in self._backends[:-1]]):
+            return backend.entered()
+        return self._alone(backend)
 
     @contextmanager
     def _alone(self, backend):
@@ -47,37 +45,30 @@ class SeveralCasts(CastBackend):
             yield
 
     def _active(self):
-        return next((backend for backend in self._backends if backend.active()), self._backends[-1])
+        return next((backend for backend in self._backends if backend.active()), self._newest)
 
     def active(self):
-        return any(backend.active() for backend in self._backends)
+        return self._active().active()
 
     @contextmanager
-    def _entered_all(self, name):
+    def _in_all(self, name):
         with ExitStack() as contexts:
             for backend in self._backends:
                 contexts.enter_context(getattr(backend, name)())
             yield
 
     def paused(self):
-        return self._entered_all("paused")
+        return self._in_all("paused")
 
     def uncast_forward(self):
-        return self._entered_all("uncast_forward")
-
-    def entered(self):
-        return self.of(self.dtypes)
+        return self._in_all("uncast_forward")
 
     def region(self):
-        return self._backends[-1].region()
+        return self._newest.region()
 
     def set_devices(self, types):
         for backend in self._backends:
             backend.set_devices(types)
-
-    def limit_to_regions(self):
-        for backend in self._backends:
-            backend.limit_to_regions()
 
     def stop(self):
         for backend in self._backends:

@@ -50,7 +50,7 @@ class Switch:
         #   uncast: whether it is in the ``forward`` of a model at a level that casts no functions
         #   entered: the ``CastDevices`` for which its flags are set, or None
         #   before: in the main thread, its flags before that
-        #   token: the thread for which casts are made; an identifier of threads may be used again by a later one
+        #   token: the thread that makes copies of weights; an identifier of threads may be used again by a later one
         at_first = {"off": True, "depth": 0, "inside": False, "uncast": False, "entered": None, "before": None}
         self._process_state = type("Record", (threading.local,), dict(at_first, __init__=_begin_thread))
         self.local = self._process_state()
@@ -118,21 +118,16 @@ class Switch:
             mine["off"] = True
             self._pausing.append(None)
         elif before and not after:
-            _restore_state(mine)
+            if mine.get("inside"):
+                mine["off"] = False
+            else:
+                mine.pop("off", None)
             self._pausing.pop()
 
-    def mark_inside(self, inside):
-        """Put this thread, which must not pause, in or out of a region; return whether it was in one."""
-        mine = vars(self.local)
-        was = mine.get("inside", False)
-        if inside is not was:
-            mine["inside"] = inside
-            _restore_state(mine)
-            if inside:
-                self._inside.append(None)
-            else:
-                self._inside.pop()
-        return was
+    def enter_region(self):
+        """Put this thread in a region, without pauses; return what ``exchange`` takes to leave it."""
+        own, flags = self.record()
+        return self.exchange((dict(own, off=False, inside=True, depth=0, pauses=[]), flags))
 
     def record(self):
         """Return a copy of this thread's record and its flags, for ``exchange``."""
@@ -153,14 +148,6 @@ class Switch:
         for threads, counts in ((self._pausing, mine.get("depth")), (self._inside, mine.get("inside"))):
             if counts:
                 change(threads)
-
-
-def _restore_state(mine):
-    """Make ``off`` what the region of a thread says, or outside a region that of the process."""
-    if mine.get("inside"):
-        mine["off"] = False
-    else:
-        mine.pop("off", None)
 
 
 class Paused:
@@ -194,22 +181,6 @@ class Paused:
             switch.update_flags()
 
 
-class Unpaused:
-    """Context manager: this thread's pauses suspended."""
-
-    __slots__ = ("_switch", "_depth")
-
-    def __init__(self, switch):
-        self._switch = switch
-
-    def __enter__(self):
-        self._depth = self._switch.local.depth
-        self._switch.change_pauses(-self._depth)
-
-    def __exit__(self, *exc_info):
-        self._switch.change_pauses(self._depth)
-
-
 class WithFlags:
     """Context manager: autocast's flags set in this thread, if the switch has any."""
 
@@ -234,18 +205,15 @@ class WithFlags:
             switch.local.entered = self._entered
 
 
-class InRegion(Unpaused):
+class InRegion(WithFlags):
     """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
 
-    __slots__ = ("_was", "_with_flags")
+    __slots__ = ("_own",)
 
     def __enter__(self):
+        self._own = self._switch.enter_region()
         super().__enter__()
-        self._was = self._switch.mark_inside(True)
-        self._with_flags = WithFlags(self._switch)
-        self._with_flags.__enter__()
 
     def __exit__(self, *exc_info):
-        self._with_flags.__exit__(*exc_info)
-        self._switch.mark_inside(self._was)
         super().__exit__(*exc_info)
+        self._switch.exchange(self._own)

@@ -1,6 +1,6 @@
-"""A cache of the casts of weights, which are made once per iteration.
+"""A cache of the low-precision copies of weights that functions use at O1 and O4, each made once per iteration.
 
-A cast is valid for one version of a weight. While something may write to the weight's memory without moving the version
+A copy is valid for one version of a weight. While something may write to the weight's memory without moving the version
 (``written_memory``), the weight is cast again at each use.
 """
 
@@ -25,7 +25,7 @@ def _mode_without_grad():
 
 
 def is_weight(tensor):
-    """Return whether the casts of a tensor are cached: it is a plain parameter, or a leaf that requires a gradient."""
+    """Return whether copies of a tensor are cached: it is a plain parameter, or a leaf that requires a gradient."""
     kind = type(tensor)
     return kind is Parameter or (_is_plain(kind) and tensor.requires_grad and tensor.is_leaf)
 
@@ -40,7 +40,7 @@ def _is_cacheable(weight):
 
 
 def _belongs_to_its_user(weight):
-    """Return whether a cast made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
+    """Return whether a copy made now belongs to a function transform, a trace or a CUDA graph, which replays it."""
     if functorch_level() is not None or jit_tracing_state() is not None:
         return True
     return weight.is_cuda and not is_fake_type(type(weight)) and is_capturing_cuda_graph()
@@ -49,7 +49,7 @@ def _belongs_to_its_user(weight):
 class _Entry:
     """What is known of one weight.
 
-    ``cached`` is None or (cast, (version, address, requires_grad) of the weight, grad mode, casting thread). It is only
+    ``cached`` is None or (copy, (version, address, requires_grad) of the weight, grad mode, casting thread). It is only
     replaced as a whole, because other threads read it.
     """
 
@@ -60,12 +60,11 @@ class _Entry:
 
 
 class WeightCache:
-    """Casts of weights by ``make``, one per weight, for all threads.
+    """Copies of weights by ``make``, one per weight, for all threads.
 
     Args:
-        make: weight -> its cast.
-        written: a ``WrittenMemory`` for its weights.
-        thread: a thread-local object whose ``token`` identifies the thread for which casts are made.
+        make: weight -> its copy.
+        thread: a thread-local object whose ``token`` identifies the thread for which copies are made.
     """
 
     def __init__(self, make, written, thread):
@@ -74,12 +73,12 @@ class WeightCache:
         entries = self._entries = {}  # id of a weight that ``written`` watches -> its entry
         written.forgotten = lambda key: entries.pop(key, None)
         self._thread = thread
-        self.is_empty = True  # no weight has a cast here
+        self.is_empty = True  # no weight has a copy here
 
     def cast(self, weight):
         """Return ``make(weight)``, or the result of an earlier call if it is still valid.
 
-        A cast made without gradients is never returned when they are enabled, nor one of inference mode outside it.
+        A copy made without gradients is never returned when they are enabled, nor one of inference mode outside it.
         """
         if _belongs_to_its_user(weight):
             return self._make(weight)
@@ -90,7 +89,7 @@ class WeightCache:
             self.written.watch([weight])
             entry = self._entries.setdefault(id(weight), _Entry())
         mode = True if _grad_is_enabled() else _mode_without_grad()
-        # Read before the cast is made: another thread may change the weight meanwhile.
+        # Read before the copy is made: another thread may change the weight meanwhile.
         where = weight.data_ptr() if type(weight) is Parameter else address(weight)
         state = (weight._version, where, weight.requires_grad)
         cached = entry.cached
@@ -107,35 +106,37 @@ class WeightCache:
         if id(weight) in written.noted:
             written.clear([weight])
         count = written.count
-        cast = self._make(weight)
+        copy = self._make(weight)
         entry.cached = None
-        if _is_plain(type(cast)) and id(weight) not in written.noted:
-            entry.cached = (cast, state, mode, self._thread.token)
+        # In a FakeTensorMode the copy of a real weight is fake: for that mode alone.
+        is_kept = _is_plain(type(copy)) and is_fake_type(type(copy)) is is_fake_type(type(weight))
+        if is_kept and id(weight) not in written.noted:
+            entry.cached = (copy, state, mode, self._thread.token)
             self.is_empty = False
-            if written.count != count:  # another thread may have written it while the cast was made
+            if written.count != count:  # another thread may have written it while the copy was made
                 entry.cached = None
-        return cast
+        return copy
 
     def forget_weight(self, weight):
-        """Drop the casts of one weight."""
+        """Drop the copies of one weight."""
         entry = self._entries.get(id(weight))
         if entry is not None:
             entry.cached = None
 
     def forget_all(self):
-        """Drop every cast, whichever thread made it. What may have been written is still known."""
+        """Drop every copy, whichever thread made it. What may have been written is still known."""
         self.is_empty = True
         for entry in self._entries.copy().values():
             entry.cached = None
 
     def clear(self, weights=list):
-        """Drop the casts that this thread has made, and those of some weights, whichever thread made them.
+        """Drop the copies that this thread has made, and those of some weights, whichever thread made them.
 
         Another thread may be in the middle of its forward pass. A weight that it uses twice must be cast once, or its
         gradient is rounded differently.
 
         Args:
-            weights: () -> the weights; called only if other threads have casts here.
+            weights: () -> the weights; called only if other threads have copies here.
         """
         is_left, mine = False, self._thread.token
         self.is_empty = True

@@ -12,7 +12,7 @@ from ...errors import AmpNotImplementedError
 from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import expansion
 from . import half_emulation
-from .argument_casts import caster, widest
+from .argument_casts import cast_to, widest
 from .compile import MARK, is_compiling, is_tracing
 
 #: Functions (row, wrapper) -> function that are put around each wrapper that is made while they are here: observers.
@@ -22,8 +22,9 @@ _Tensor = torch.Tensor
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 
-def _casting(function, is_exempt, cast):
+def _casting(function, caster, cast):
     """Cast every floating tensor by ``cast``."""
+    is_exempt = caster.is_exempt
 
     @functools.wraps(function)
     def with_casts(*args, **kwargs):
@@ -37,36 +38,24 @@ def _casting(function, is_exempt, cast):
     return with_casts
 
 
-def half(function, casts):
-    """Cast every floating tensor to the low dtype."""
-    return _casting(function, casts.is_exempt, casts.to_low)
-
-
-def in_float(function, casts):
-    """Cast every floating tensor that is narrower than the high dtype to the high dtype."""
-    return _casting(function, casts.is_exempt, casts.to_high)
-
-
-def half_emulated(function, casts, always=True):
-    """As ``half``, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
+def half_emulated(function, caster, always=True):
+    """Cast to the low dtype, but on a CPU compute in the high dtype, with inputs and results rounded to the low one.
 
     Args:
-        function: a product.
-        casts: the backend's ``Casts``.
         always: False means only if an argument is sparse, as torch lacks most half kernels for sparse tensors.
     """
-    is_exempt, paused = casts.is_exempt, casts.paused
+    is_exempt, paused = caster.is_exempt, caster.paused
 
     @functools.wraps(function)
     def in_half(*args, **kwargs):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
-            args, kwargs = map_arguments(casts.to_low, args, kwargs)
+            args, kwargs = map_arguments(caster.to_low, args, kwargs)
             return function(*args, **kwargs)
-        call = half_emulation.EmulatedCall(casts.low, casts.high)
+        call = half_emulation.EmulatedCall(caster.low, caster.high, caster.rounded_weight)
         with paused():
-            return call.computed(function, args, kwargs, lambda tensor: casts.rounded(tensor, call))
+            return call.computed(function, args, kwargs, call.rounded)
 
     return in_half
 
@@ -98,9 +87,9 @@ def _may_hold_tensors(values):
     return any(isinstance(value, _MAY_HOLD_TENSORS) for value in values)
 
 
-def promoted(function, casts):
+def promoted(function, caster):
     """Cast every floating tensor to the widest dtype among them."""
-    is_exempt = casts.is_exempt
+    is_exempt = caster.is_exempt
 
     @functools.wraps(function)
     def in_widest(*args, **kwargs):
@@ -120,12 +109,12 @@ def _promote(args, kwargs):
     dtype = widest([tensor.dtype for tensor in found])
     if all(tensor.dtype is dtype for tensor in found):
         return args, kwargs
-    return map_arguments(caster(dtype), args, kwargs)
+    return map_arguments(cast_to(dtype), args, kwargs)
 
 
-def float_in_place(function, casts):
+def float_in_place(function, caster):
     """In-place form of a float function: for a low ``self`` compute in the high dtype and copy the result back."""
-    is_exempt, to_high, narrow = casts.is_exempt, casts.to_high, casts.narrow
+    is_exempt, to_high, narrow = caster.is_exempt, caster.to_high, caster.narrow
 
     @functools.wraps(function)
     def written_back(self, *args, **kwargs):
@@ -135,18 +124,18 @@ def float_in_place(function, casts):
         if not isinstance(self, _Tensor) or self.dtype not in narrow:
             return function(self, *args, **kwargs)
         # The in-place form runs on a copy, so that the function needs no out-of-place form.
-        wide = self.to(casts.high)
-        with casts.paused():
+        wide = self.to(caster.high)
+        with caster.paused():
             result = function(wide, *args, **kwargs)
             return result if result is NotImplemented else self.copy_(result)
 
     return written_back
 
 
-def follow_self(function, casts):
+def follow_self(function, caster):
     """In-place form of a half or promoted function: cast the other arguments to the dtype of ``self``."""
-    is_exempt, thread = casts.is_exempt, casts.thread
-    casters = {dtype: caster(dtype) for dtype in BYTES}
+    is_exempt, thread = caster.is_exempt, caster.thread
+    by_dtype = {dtype: cast_to(dtype) for dtype in BYTES}
 
     @functools.wraps(function)
     def following(*args, **kwargs):
@@ -156,15 +145,15 @@ def follow_self(function, casts):
             return function(*args, **kwargs)
         if not args or not isinstance(args[0], _Tensor) or args[0].dtype not in BYTES:
             return function(*args, **kwargs)
-        args, kwargs = map_arguments(casters[args[0].dtype], args, kwargs)
+        args, kwargs = map_arguments(by_dtype[args[0].dtype], args, kwargs)
         return function(*args, **kwargs)
 
     return following
 
 
-def banned(function, casts, message=None):
+def banned(function, caster, message=None):
     """Raise an error if a floating tensor is narrower than the high dtype; otherwise call the function as it is."""
-    is_exempt, narrow = casts.is_exempt, casts.narrow
+    is_exempt, narrow = caster.is_exempt, caster.narrow
 
     @functools.wraps(function)
     def refused(*args, **kwargs):
@@ -177,9 +166,9 @@ def banned(function, casts, message=None):
     return refused
 
 
-def no_nested_casts(function, casts):
+def no_nested_casts(function, caster):
     """Run the function with casts off inside."""
-    is_exempt, paused = casts.is_exempt, casts.paused
+    is_exempt, paused = caster.is_exempt, caster.paused
 
     @functools.wraps(function)
     def alone(*args, **kwargs):
@@ -191,15 +180,15 @@ def no_nested_casts(function, casts):
     return alone
 
 
-def float32_inside(function, casts):
+def float32_inside(function, caster):
     """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
-    is_exempt, low = casts.is_exempt, casts.low
+    is_exempt, low = caster.is_exempt, caster.low
 
     @functools.wraps(function)
     def in_own_dtype(*args, **kwargs):
         if is_exempt(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
             return function(*args, **kwargs)
-        args, kwargs = map_arguments(casts.to_high, args, kwargs)
+        args, kwargs = map_arguments(caster.to_high, args, kwargs)
         return half_emulation.round_results(function(*args, **kwargs), low)
 
     return in_own_dtype
@@ -207,8 +196,8 @@ def float32_inside(function, casts):
 
 _WRAPPERS = {
     expansion.FLOAT32_INSIDE: float32_inside,
-    expansion.HALF: half,
-    expansion.FLOAT: in_float,
+    expansion.HALF: lambda function, caster: _casting(function, caster, caster.to_low),
+    expansion.FLOAT: lambda function, caster: _casting(function, caster, caster.to_high),
     expansion.PROMOTE: promoted,
     expansion.SEQUENCE: promoted,
     expansion.FLOAT_IN_PLACE: float_in_place,
@@ -216,27 +205,24 @@ _WRAPPERS = {
 }
 
 
-def wrapped(function, rule, casts, has_no_nested_casts=False, message=None, emulate=False, takes_sparse=False):
+def wrapped(function, rule, caster, has_no_nested_casts=False, message=None, emulate=False, takes_sparse=False):
     """Return ``function`` in the wrapper of ``rule``.
 
     Args:
-        function: any callable.
-        rule: one of ``op_table.expansion.RULES``.
-        casts: the backend's ``Casts``.
         has_no_nested_casts: what the function calls inside runs without casts.
         message: the error message of a banned function.
         emulate: it is a function of torch that is emulated on this CPU; a user's own function gets real half tensors.
         takes_sparse: it is a function of torch that multiplies sparse tensors too.
     """
     if has_no_nested_casts or rule == expansion.PASSTHROUGH:
-        function = _marked(no_nested_casts(function, casts))
+        function = _marked(no_nested_casts(function, caster))
     if rule == expansion.PASSTHROUGH:
         return function
     if rule == expansion.BANNED:
-        return _marked(banned(function, casts, message))
+        return _marked(banned(function, caster, message))
     if rule == expansion.HALF and (emulate or takes_sparse):
-        return _marked(half_emulated(function, casts, always=emulate))
-    return _marked(_WRAPPERS[rule](function, casts))
+        return _marked(half_emulated(function, caster, always=emulate))
+    return _marked(_WRAPPERS[rule](function, caster))
 
 
 def _marked(wrapper):

@@ -55,8 +55,6 @@ class ApexNames:
 
         Args:
             model_grads, master_grads: tensors of equal shapes, pairwise.
-            unused_scale: ignored, as it was in Apex.
-            models_are_masters: the two lists are the same tensors.
             scale_override: the number to divide by instead of the scale.
         """
         scale = self._loss_scale if scale_override is None else scale_override

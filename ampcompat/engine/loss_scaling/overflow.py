@@ -14,6 +14,7 @@ import functools
 import torch
 
 from ...support.patching import run_all
+from ...support.torch_compat import fake_tensors
 
 #: After so many unread checks the host reads them all. This bounds memory, at one synchronization per 100 steps.
 MAX_UNREAD_CHECKS = 100
@@ -39,9 +40,13 @@ class OverflowCheck:
         return check
 
     def overflowed(self):
-        """Return whether there was an overflow, as a bool. The first call synchronizes with the device."""
+        """Return whether there was an overflow, as a bool. The first call synchronizes with the device.
+
+        Fake flags, of a step in a ``FakeTensorMode``, have no values: nothing overflows there.
+        """
         if self.result is None:
-            self.result = any([flag.item() != 0.0 for flag in self.flags])
+            real = [flag for flag in self.flags if not fake_tensors.is_fake_type(type(flag))]
+            self.result = any([flag.item() != 0.0 for flag in real])
         return self.result
 
     def has_one_flag(self):
@@ -62,13 +67,8 @@ def check_overflow(scaler, loss_id, records, groups=()):
     """Check what one or several backward passes of a loss left, and skip the next steps of the optimizers accordingly.
 
     Args:
-        scaler: the ``LossScaler`` of the loss.
-        loss_id: its number.
         records: of the optimizers whose params the last pass reached. Records of deferred checks are added.
         groups: process groups whose ranks skip the same steps, besides those over which params are split.
-
-    Returns:
-        The ``OverflowCheck``.
     """
     records = _with_deferred(scaler, records)
     on_device = all([record.skips.takes_found_inf() for record in records])
@@ -108,7 +108,6 @@ class StepSkips:
     """The overflow checks of the gradients that an optimizer steps on next.
 
     Args:
-        optimizer: the optimizer.
         on_skip: ``on_skip(loss_id, scaler)`` is called for every step that is skipped.
     """
 

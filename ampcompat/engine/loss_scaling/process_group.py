@@ -54,29 +54,28 @@ def _max_over_ranks(flags, group):
     flag = torch.zeros((), dtype=torch.float32, device=device)
     for each in flags:
         flag = torch.max(flag, each.to(device))
-    operation = torch.distributed.ReduceOp.MAX
-    if group is True:
-        torch.distributed.all_reduce(flag, op=operation)
-    else:
-        torch.distributed.all_reduce(flag, op=operation, group=group)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX, **group_option(group))
     return flag
+
+
+def group_option(group):
+    """Return the keyword ``group`` of functions of torch.distributed as a dict; empty for True, all ranks."""
+    return {} if group is True else {"group": group}
 
 
 def compared(number, group=True):
     """All-gather one integer per rank; return them as a list, by rank within the group.
 
     Args:
-        number: the integer of this rank.
         group: a process group that reduces on the CPU, or True for all ranks.
     """
     mine = torch.tensor([number], dtype=torch.int64, device="cpu")
-    options = {} if group is True else {"group": group}
-    theirs = [torch.zeros_like(mine) for _ in range(torch.distributed.get_world_size(**options))]
-    torch.distributed.all_gather(theirs, mine, **options)
+    theirs = [torch.zeros_like(mine) for _ in range(torch.distributed.get_world_size(**group_option(group)))]
+    torch.distributed.all_gather(theirs, mine, **group_option(group))
     return [int(each) for each in theirs]
 
 
 def _home(group):
     """Return a device on which the backend of ``group`` can reduce."""
-    named = torch.distributed.get_backend() if group is True else torch.distributed.get_backend(group)
+    named = torch.distributed.get_backend(**group_option(group))
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in str(named) else torch.device("cpu")

@@ -199,6 +199,10 @@ class LossScaler(ApexNames):
         """Return whether the scale is a static 1 and overflows are not looked for: gradients need no treatment."""
         return not self.checks_overflow and self._scale == 1.0
 
+    def leaves_gradients_alone(self, scale):
+        """Return whether ``unscale_`` would neither change nor look at gradients of this scale."""
+        return not (self.checks_overflow or self.is_replaced("unscale")) and is_one(scale)
+
     def is_at_floor(self):
         """Return whether a dynamic scale is at its lower bound."""
         return self.dynamic and self._scale <= self._floor()

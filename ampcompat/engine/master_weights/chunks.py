@@ -40,6 +40,10 @@ class MasterChunk:
         self.models, self.masters = map(list, zip(*pairs))
         self.is_new = True  # no step yet
         self._pool = pool
+        self.note_versions()
+
+    def note_versions(self):
+        """Consider neither the half params nor the masters written until their version counters move."""
         self._set_versions(_versions(self.models))
         self._of_masters = _versions(self.masters)
 
@@ -98,12 +102,13 @@ class MasterChunk:
             self._of_masters = _versions(self.masters)
             writes.clear(self.masters)
 
-    def move_gradients(self, unscale_):
+    def move_gradients(self, unscale_, may_stay=False):
         """Add the half params' gradients to those of their masters, in the masters' dtype, and set them to None.
 
         Args:
             unscale_: called with the wide gradients, in lists as ``tensor_lists.grouped`` returns them, before they
                 are added.
+            may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk``.
         """
         models, masters, pool = self.models, self.masters, self._pool
         grads = list(map(tensor_lists.stored_gradient, models))
@@ -128,8 +133,8 @@ class MasterChunk:
             for master, copied in zip(masters, copies):
                 master.grad = copied
 
-    def drop_gradients(self):
-        """Set the gradients of the masters to None; return them."""
+    def drop_gradients(self, with_half=True):
+        """Set the gradients of the masters to None; return them. For ``with_half`` see ``RemainderChunk``."""
         gradients = list(map(_GRAD, self.masters))
         for master in self.masters:
             master.grad = None
@@ -144,15 +149,21 @@ class MasterChunk:
             else:
                 tensor_lists.set_stored_gradient(model, None)
 
-    def memory(self):
+    def gradient_memory(self):
         """Return the pool's tensor, which stays allocated between steps, or None. Memory measurement uses it."""
         return None if self._pool is None else self._pool.flat
 
+    def stored_memory(self):
+        """Return the tensors that masters without values are stored in: none. Memory measurement uses it."""
+        return []
+
     def __deepcopy__(self, memo):
-        pairs = copy.deepcopy(list(zip(self.models, self.masters)), memo)
-        twin = MasterChunk(pairs, self._pool and GradientPool([master for _, master in pairs]))
+        twin = self._for_pairs(copy.deepcopy(list(zip(self.models, self.masters)), memo), memo)
         twin.is_new = self.is_new
         return twin
+
+    def _for_pairs(self, pairs, memo):
+        return MasterChunk(pairs, self._pool and GradientPool([master for _, master in pairs]))
 
 
 def _versions(params):

@@ -35,7 +35,7 @@ class GradientsOnRead:
     def _holder(self, param):
         """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
         entry = self._entries.get(id(param))
-        if entry is None or entry.model() is not param:
+        if entry is None or entry.model() is not param or not entry.shows_gradients:
             return None, None
         return entry.gradients(), entry.master
 

@@ -10,14 +10,17 @@ to its even neighbours. An even weight has both bounds too: 2**16 + 1 values, on
 So no code of 16 bits is exact. Here -2**15 is stored for both bounds, and the elements whose remainder is +2**15 are
 listed (``Ties``): one in 2**17 of random values, all of a tensor of such constants. NaN stays NaN.
 
-Only additions and multiplications of integers are used, which every torch has. Tensors are 1-D, dense and alike in
-size; they are treated in pieces, so that temporaries are small.
+Tensors are 1-D, dense and alike in size. They are treated in pieces, so that temporaries are small, and in place: the
+remainders take the first half of the memory of the values.
 """
 
 import torch
 
-#: Elements whose int32 temporaries exist at the same time.
-PIECE = 1 << 17
+from ...support.torch_compat import fake_tensors
+
+#: Elements whose int32 temporaries exist at the same time: on a CPU they fit into its cache.
+PIECE = 1 << 16
+DEVICE_PIECE = 1 << 21
 
 _SHIFT = 1 << 16
 _TIE = 1 << 15
@@ -43,6 +46,8 @@ class Ties:
 
     def add(self, start, marks):
         """Add the elements from ``start``, a multiple of 8, that are True in ``marks``, a bool tensor of shape (n,)."""
+        if fake_tensors.is_fake_type(type(marks)):  # no values
+            return
         if self._bits is None:
             found = marks.nonzero().view(-1)
             if not found.numel():
@@ -82,37 +87,52 @@ class Ties:
         return torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=self._bits.device)
 
 
-def split(values, remainder):
-    """Replace weights by what the float32 values have beyond them.
+def split(values, weights):
+    """Leave in the memory of float32 values what they have beyond their bfloat16 weights.
 
     Args:
-        values: float32.
-        remainder: int16: the bit patterns of the bfloat16 weights, which are ``values`` rounded; overwritten by the
-            remainders.
+        values: float32. Afterwards the first half of their memory holds the remainders, as ``stored_in`` shows them;
+            the second half is free.
+        weights: int16: the bit patterns of the bfloat16 weights, which are ``values`` rounded.
 
     Returns:
         The ``Ties``.
     """
-    patterns = values.view(torch.int32)
+    patterns, stored = values.view(torch.int32), stored_in(values)
     ties = Ties(values.numel(), values.device)
-    for start in range(0, values.numel(), PIECE):
-        stored = remainder[start : start + PIECE]
-        difference = stored.to(torch.int32).mul_(_SHIFT)
-        torch.sub(patterns[start : start + PIECE], difference, out=difference)
+    for start, end in _pieces(values):  # ascending: a piece of remainders lies before the values not read yet
+        difference = weights[start:end].to(torch.int32).mul_(_SHIFT)
+        torch.sub(patterns[start:end], difference, out=difference)
         ties.add(start, difference == _TIE)
-        stored.copy_(difference)  # +2**15 becomes -2**15
+        stored[start:end].copy_(difference)  # +2**15 becomes -2**15
     return ties
 
 
-def join(values, remainder, ties):
-    """Restore float32 values in place.
+def join(values, weights, ties, first=0):
+    """Restore float32 values in the memory whose first half holds the remainders.
 
     Args:
-        values: float32 memory that holds, as int32, the bit patterns of the weights.
-        remainder, ties: what ``split`` has left.
+        values, weights: see ``split``.
+        ties: what it has returned.
+        first: the index in ``ties`` of the first value, a multiple of 8.
     """
-    patterns = values.view(torch.int32)
-    for start in range(0, values.numel(), PIECE):
-        piece = patterns[start : start + PIECE]
-        piece.mul_(_SHIFT).add_(remainder[start : start + PIECE])
-        ties.add_to(piece, start)
+    patterns, stored = values.view(torch.int32), stored_in(values)
+    for start, end in reversed(list(_pieces(values))):  # descending: a value lies behind the remainders not read yet
+        piece = weights[start:end].to(torch.int32).mul_(_SHIFT).add_(stored[start:end])
+        ties.add_to(piece, first + start)
+        patterns[start:end].copy_(piece)
+
+
+def stored_in(values):
+    """Return the first half of the memory of 1-D float32 values, as int16 of the same number of elements."""
+    return values.view(torch.int16)[: values.numel()]
+
+
+def spare_memory(values):
+    """Return the second half of it, as bfloat16: free once ``split`` was called, and until ``join``."""
+    return values.view(torch.bfloat16)[values.numel() :]
+
+
+def _pieces(values):
+    size = PIECE if values.device.type == "cpu" else DEVICE_PIECE
+    return [(start, min(start + size, values.numel())) for start in range(0, values.numel(), size)]

@@ -17,10 +17,12 @@ from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
 from ...support.swapped_tensors import holders
 from ...support.tensor_lists import set_stored_gradient
-from ...support.written_memory import WrittenMemory
+from ...support.torch_compat.fake_tensors import is_fake_type
+from ...support.written_memory import WrittenMemory, watch_methods_in_place
 from . import pickled_optimizers, zero_redundancy
 from .chunks import chunks_of
 from .half_gradients import GradientsOnRead
+from .stored_masters import RemainderChunk, remainder_chunks_of, restore, value_of
 from .values import Snapshot, kept_where_equal, make_master, recast
 
 
@@ -32,7 +34,7 @@ class Pair(NamedTuple):
 
 
 class MasterEntry(NamedTuple):
-    """A half param, its master, and its ``HeldGradients`` (``_none`` where ``.grad`` does not show them).
+    """A half param, its master, its ``HeldGradients``, and whether ``.grad`` of the half param shows them.
 
     The half param and its gradients are weak references.
     """
@@ -40,10 +42,7 @@ class MasterEntry(NamedTuple):
     model: Any
     master: torch.Tensor
     gradients: Any
-
-
-def _none():
-    return None
+    shows_gradients: bool
 
 
 class MasterStore:
@@ -56,10 +55,12 @@ class MasterStore:
     """
 
     def __init__(self, are_weights_shared_by_hand=bool):
-        self.writes = WrittenMemory()
+        self.writes = WrittenMemory(may_be_written=self._restore)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> ``MasterEntry``
         self._gradients = GradientsOnRead(self._entries)
+        self._in_several = set()  # ids of half params that are in several optimizers
+        self._watches_methods = False
         holders.add(self)
 
     def add(self, pairs, gradients, patches, shows_gradients=True):
@@ -74,14 +75,42 @@ class MasterStore:
         if not pairs:
             return
         for model, master in pairs:
-            self._set_entry(model, master, weakref.ref(gradients) if shows_gradients else _none)
+            known = self._entries.get(id(model))
+            if known is not None and known.master is not master and known.gradients() is not None:
+                self._in_several.add(id(model))
+                restore(known.master)
+            self._set_entry(model, master, weakref.ref(gradients), shows_gradients)
         self.writes.open(patches)
         if shows_gradients:
             self._gradients.open(patches)
 
-    def _set_entry(self, model, master, gradients):
-        forget = functools.partial(self._entries.pop, id(model))  # ``pop`` gets the reference as default
-        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, gradients)
+    def _set_entry(self, model, master, *gradients):
+        forget = functools.partial(self._forget, id(model))
+        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, *gradients)
+
+    def _forget(self, key, reference):
+        self._entries.pop(key, None)
+        self._in_several.discard(key)
+
+    def may_store(self, models):
+        """Return whether masters of these half params may be stored: nothing can write to them unseen.
+
+        Another optimizer's step could, or an alias that a script has kept.
+        """
+        return not any([model in self.writes or id(model) in self._in_several for model in models])
+
+    def restore_before_writes(self, patches):
+        """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
+        if not self._watches_methods:
+            self._watches_methods = True
+            patches.defer(setattr, self, "_watches_methods", False)
+            watch_methods_in_place(torch.nn.Parameter, lambda param: self._restore(id(param)), patches)
+
+    def _restore(self, key):
+        """Give a stored master its value, before its half param is written, whose id is ``key``."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.model() is not None:
+            restore(entry.master)
 
     def find(self, param):
         """Return the master of ``param``, or None."""
@@ -90,10 +119,12 @@ class MasterStore:
 
     def release(self, param):
         """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
-        entry = self._entries.pop(id(param), None)
+        entry = self._entries.get(id(param))
         if entry is None:
             return None
-        return functools.partial(self._set_entry, param, entry.master, entry.gradients)
+        restore(entry.master)
+        del self._entries[id(param)]
+        return functools.partial(self._set_entry, param, *entry[1:])
 
     def widened(self, param, value):
         """Return ``value``, that of a half param, as its master has it.
@@ -103,7 +134,7 @@ class MasterStore:
         master = self.find(param)
         if master is None:
             return None
-        return kept_where_equal(master.detach().to(value.device), value)
+        return kept_where_equal(value_of(master).to(value.device), value)
 
     def load(self, param, value):
         """Give the master of ``param``, if it has one of this shape, the value that is loaded into the half param."""
@@ -125,12 +156,17 @@ class OptimizerMasters:
 
     Args:
         optimizer: the optimizer.
-        policy: the ``opt_levels.Policy`` of its configuration.
+        configuration: its ``Configuration``.
         store: the session's ``MasterStore``.
     """
 
-    def __init__(self, optimizer, policy, store):
+    def __init__(self, optimizer, configuration, store):
+        policy = configuration.policy
         self.dtype = policy.dtypes.high
+        self.are_stored = configuration.stores_remainders  # between steps, by ``stored_masters``
+        self._keeps_gradients = configuration.shows_half_gradients  # until the next pass
+        #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
+        self.show_gradients = None
         self._optimizer = optimizer
         self._makes_masters = bool(policy.master_weights)
         self._store = store
@@ -218,17 +254,26 @@ class OptimizerMasters:
 
     def _add(self, pairs):
         self._pairs.update((id(pair.master), pair) for pair in pairs)
-        self.chunks += chunks_of(pairs)
-        self._store.writes.watch([param for pair in pairs for param in pair])
+        self.chunks += self._chunks_of(pairs)
+        self.watch([param for pair in pairs for param in pair])
+
+    def _chunks_of(self, pairs):
+        stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
+        return chunks_of(rest) + stored
+
+    def watch(self, params):
+        """Note what scripts write to these half params or masters from now on."""
+        self._store.writes.watch(params)
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
         present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
         removed = [key for key in self._pairs if key not in present]
         if removed:
+            self.restore_values()
             for key in removed:
                 del self._pairs[key]
-            self.chunks = chunks_of(self.pairs())
+            self.chunks = self._chunks_of(self.pairs())
 
     def commit(self):
         """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
@@ -246,6 +291,7 @@ class OptimizerMasters:
     def release(self):
         """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32."""
         self.refresh()
+        self.restore_values()
         state = self._optimizer.state
         for group in self._optimizer.param_groups:
             for index, param in enumerate(group["params"]):
@@ -290,7 +336,8 @@ class OptimizerMasters:
                 master.data = master.data.to(model.device)
                 master.grad = None if grad is None else grad.to(model.device)
         is_new = any([chunk.is_new for chunk in self.chunks])
-        self.chunks = chunks_of(self.pairs())
+        self.restore_values()
+        self.chunks = self._chunks_of(self.pairs())
         for chunk in self.chunks:
             chunk.is_new = is_new
 
@@ -298,6 +345,30 @@ class OptimizerMasters:
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
         if not self._has_begun:
             self.refresh()
+        for chunk in self._remainder_chunks():
+            if chunk.is_new and self._store.may_store(chunk.models):
+                chunk.store_if_rounded()
+
+    def _remainder_chunks(self):
+        return [chunk for chunk in self.chunks if isinstance(chunk, RemainderChunk)] if self.are_stored else []
+
+    def stored_chunks(self):
+        """Return the chunks whose masters are stored now."""
+        return [chunk for chunk in self._remainder_chunks() if chunk.is_stored()]
+
+    def end_step_of(self, chunk):
+        """Round the masters of one chunk into the model, and store them again."""
+        chunk.end_step(self._store.writes, self._keeps_gradients)
+
+    def are_on_cuda(self):
+        """Return whether the first master is on a CUDA device."""
+        masters = [pair.master for pair in list(self._pairs.values())[:1]]
+        return any(master.is_cuda and not is_fake_type(type(master)) for master in masters)
+
+    def restore_values(self):
+        """Give stored masters their values, until the next step has ended."""
+        for chunk in self.stored_chunks():
+            chunk.restore()
 
     def round_into_models(self):
         """Copy the masters to the model's half params, rounded."""
@@ -311,6 +382,9 @@ class OptimizerMasters:
         for chunk in self.chunks:
             chunk.is_new = False
         self.round_into_models()
+        for chunk in self._remainder_chunks():
+            if not chunk.is_stored() and self._store.may_store(chunk.models):
+                chunk.store()
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
@@ -321,19 +395,24 @@ class OptimizerMasters:
                 return True
         return False
 
-    def move_gradients(self, scaler, scale):
+    def move_gradients(self, scaler, scale, may_stay=False):
         """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved.
 
         Args:
             scaler: the ``LossScaler`` that divides and checks; None to move them as they are.
             scale: a float, or a tensor of shape ().
+            may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk.move_gradients``.
         """
         for chunk in self.chunks:
-            chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale))
+            chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
 
-    def drop_gradients(self):
-        """Set the masters' gradients to None; return ``(half params, what they were)`` of each chunk."""
-        return [(chunk.models, chunk.drop_gradients()) for chunk in self.chunks]
+    def drop_gradients(self, with_half=True):
+        """Set the masters' gradients to None; return ``(half params, what they were)`` of each chunk.
+
+        Args:
+            with_half: whether gradients that stayed half until the step are dropped too.
+        """
+        return [(chunk.models, chunk.drop_gradients(with_half)) for chunk in self.chunks]
 
     def clear_half_gradients(self, set_to_none):
         """Set gradients of the half params to None, or to 0."""
@@ -344,10 +423,11 @@ class OptimizerMasters:
         """Return the masters of ``optimizer``, the deep copy that ``memo`` belongs to."""
         twin = OptimizerMasters.__new__(OptimizerMasters)
         vars(twin).update(vars(self), _optimizer=optimizer, _before=None)
+        memo[id(self)] = twin
         pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
         twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
         twin.chunks = copy.deepcopy(self.chunks, memo)
         for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
             master.grad = None
-        self._store.writes.watch([param for pair in pairs for param in pair])
+        self.watch([param for pair in pairs for param in pair])
         return twin

@@ -6,6 +6,7 @@
 import torch
 
 from ...support import tensor_lists
+from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ...support.torch_compat import features
 
 
@@ -100,7 +101,7 @@ def make_master(param, originals, dtype):
     vars(master).update(vars(param))  # attributes that optimizers read, such as "no weight decay"
     if grad is not None:
         master.grad = grad.to(dtype)
-        tensor_lists.set_stored_gradient(param, None)
+        set_stored_gradient(param, None)
     return master
 
 
@@ -117,11 +118,11 @@ def add_gradients(masters, grads):
     """Add gradients to those of the masters; a master without one gets the given tensor itself."""
     sums, terms = [], []
     for master, grad in zip(masters, grads):
-        held = master.grad
+        held = stored_gradient(master)
         if held is None:
-            master.grad = grad
-        elif held.is_sparse or grad.is_sparse:
-            master.grad = grad + held if held.is_sparse else held + grad  # torch wants a dense one first
+            set_stored_gradient(master, grad)
+        elif held.is_sparse or grad.is_sparse:  # torch wants a dense one first
+            set_stored_gradient(master, grad + held if held.is_sparse else held + grad)
         else:
             sums.append(held)
             terms.append(grad)

@@ -7,7 +7,8 @@ from ...errors import AmpError
 from .values import recast
 
 
-def _is_partitioned(optimizer):
+def is_partitioned(optimizer):
+    """Return whether an optimizer is a ``ZeroRedundancyOptimizer``."""
     return "ZeroRedundancyOptimizer" in [base.__name__ for base in type(optimizer).__mro__]
 
 
@@ -17,7 +18,7 @@ def check(optimizer):
     Raises:
         AmpError: a ``ZeroRedundancyOptimizer`` that broadcasts buckets of weights instead of params.
     """
-    if not _is_partitioned(optimizer):
+    if not is_partitioned(optimizer):
         return
     for option, is_set in (
         ("parameters_as_bucket_view", optimizer.parameters_as_bucket_view),
@@ -37,7 +38,7 @@ def replace_params(optimizer, replacements):
         optimizer: any optimizer; others are left alone.
         replacements: ``{param: the param in its place}``, with shapes alike, so that every rank keeps its part.
     """
-    if not _is_partitioned(optimizer):
+    if not is_partitioned(optimizer):
         return
     local = optimizer.optim
     for params in [group["params"] for group in local.param_groups] + [optimizer._all_params]:

@@ -60,7 +60,6 @@ class DDPWrappers:
 
         Args:
             policy: the ``Policy``; where it casts weights, masters are broadcast.
-            patches: the ``PatchStack`` that undoes it.
         """
         self._casts_weights = self._casts_weights or policy.casts_model
         self._low = policy.dtypes.low if policy.casts_model or policy.patch_torch_functions else None
@@ -134,7 +133,6 @@ class DDPWrappers:
         """Record and return whether the pass that ends now has left gradients that were not reduced.
 
         Args:
-            records: of the pass.
             stay: whether they stay in ``.grad``, so that the next reduced pass includes them.
         """
         unreduced = self._of(records, NONE, self._is_local)
@@ -186,10 +184,9 @@ def _average(params, group):
         has = [param.grad is not None for param in alike]
         parts = [(param.grad if there else torch.zeros_like(param)).reshape(-1) for param, there in zip(alike, has)]
         flat = torch.cat(parts + [torch.tensor(has, dtype=parts[0].dtype, device=parts[0].device)])
-        options = {} if group is True else {"group": group}
-        torch.distributed.all_reduce(flat, **options)
+        torch.distributed.all_reduce(flat, **process_group.group_option(group))
         marks = has if all(has) else flat[-len(alike) :].tolist()
-        flat.div_(torch.distributed.get_world_size(**options))
+        flat.div_(torch.distributed.get_world_size(**process_group.group_option(group)))
         start = 0
         for param, mark in zip(alike, marks):
             mean = flat[start : start + param.numel()].view(param.shape)

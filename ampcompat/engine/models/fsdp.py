@@ -16,7 +16,6 @@ def policy_of(policy, reduce_dtype=None):
     """Return the ``MixedPrecisionPolicy`` with which ``fully_shard`` computes as a level's ``Policy`` says.
 
     Args:
-        policy: the ``opt_levels.Policy``.
         reduce_dtype: the dtype in which gradients are reduced; None is the level's high dtype.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -60,10 +59,8 @@ def gather_in(policy, model, kept, patches):
     What the user passed to ``fully_shard`` beyond the dtype of the weights stays.
 
     Args:
-        policy: the ``opt_levels.Policy``.
         model: its modules that went through ``fully_shard`` are changed; others are not.
         kept: modules whose own params are gathered in float32.
-        patches: the ``PatchStack`` that restores the dtypes.
 
     Raises:
         AmpError: this torch gathers a group of params in one dtype, and one of them is of a kept module.
@@ -115,13 +112,26 @@ class ShardedModels:
     """
 
     def __init__(self):
+        self.unchecked = weakref.WeakKeyDictionary()  # model -> its ``Configuration``: for ``check_new``
         self._modules = WeakList()
         self._kept_for = WeakList()  # records of the optimizers of passes that were not reduced
 
-    def add(self, model):
-        """Add the modules of a model that went through ``fully_shard``."""
-        for _, module, _ in _sharded(model):
-            self._modules.add(module)
+    def add(self, model, configuration):
+        """Add a model of ``initialize`` and its ``Configuration``."""
+        self.unchecked[model] = configuration
+
+    def check_new(self, records):
+        """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``.
+
+        Raises:
+            AmpError: ``fully_shard`` has sharded half weights.
+        """
+        for model, configuration in list(self.unchecked.items()):
+            _check_shards(model, configuration.policy)
+            for _, module, _ in _sharded(model):
+                self._modules.add(module)
+            _check_optimizers(model, [record.optimizer for record in records], configuration.notices)
+        self.unchecked.clear()
 
     def keep_gradients(self, records):
         """Return whether torch keeps gradients of the pass of these records that ends now."""
@@ -141,12 +151,8 @@ class ShardedModels:
         return [record.gradients.state.scale for record in kept_for if record in records]
 
 
-def check_shards(model, policy):
-    """Raise if ``fully_shard`` was called after ``initialize``, so that it has sharded half weights.
-
-    Raises:
-        AmpError: a shard is narrower than the high dtype.
-    """
+def _check_shards(model, policy):
+    """Raise if ``fully_shard`` was called after ``initialize``, so that it has sharded half weights."""
     for name, _, state in _sharded(model) if policy.casts_model else ():
         if any(is_narrower(param.sharded_param, policy.dtypes.high) for param in _params(state)):
             raise AmpError(
@@ -156,7 +162,7 @@ def check_shards(model, policy):
             )
 
 
-def check_optimizers(model, optimizers, notices):
+def _check_optimizers(model, optimizers, notices):
     """Print a notice if a model is sharded and no optimizer has shards, as when it was made before ``fully_shard``."""
     owned = [param for each in optimizers for group in each.param_groups for param in group["params"]]
     trainable = [param for param in model.parameters() if param.requires_grad]

@@ -16,12 +16,7 @@ from ..master_weights.store import MasterStore
 
 
 class O2StateDictHook:
-    """Casts floating entries of a module's state dict to ``dtype``. torch's ONNX exporter looks for this class name.
-
-    Args:
-        dtype: the dtype of floating entries.
-        masters: the session's ``MasterStore``.
-    """
+    """Casts floating entries of a module's state dict to ``dtype``. torch's ONNX exporter looks for this class name."""
 
     def __init__(self, dtype, masters):
         self.dtype = dtype
@@ -69,7 +64,6 @@ class RefreshMasters:
 
     Args:
         module: whose params; None in copies of a model, whose params have no masters.
-        masters: the session's ``MasterStore``.
     """
 
     def __init__(self, module, masters):

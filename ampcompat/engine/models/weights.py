@@ -13,6 +13,7 @@ from ...errors import AmpError, AmpTypeError
 from ...support import tensor_lists
 from ...support.patching import run_all
 from ...support.torch_compat import features
+from ..casting import half_emulation
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
@@ -44,7 +45,8 @@ def check_model(model, allow_half):
             if tensor_lists.is_narrower(tensor, torch.float32):
                 raise AmpError(
                     f"Found {kind} {name} with dtype {tensor.dtype}, expected float32: you don't need to call .half() "
-                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level."
+                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level. For a model that is "
+                    "loaded in half, give allow_half_model=True."
                 )
 
 
@@ -64,29 +66,30 @@ class ModelCast:
         self._seen = set()
 
     def cast(self, modules, kept):
-        """Cast the floating params and buffers of ``modules``, except those that a module in ``kept`` (a list) owns.
+        """Cast the floating params and buffers of ``modules``; widen those that a module in ``kept`` (a list) owns.
 
-        DTensors stay as they are (see ``models.fsdp``).
+        DTensors stay as they are (see ``models.fsdp``), unless they are widened.
+
+        Raises:
+            AmpError: a tensor consists of other tensors, which only its class can cast.
         """
         protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
         for module in modules:
-            own = [each for each in _own_tensors(module) if not tensor_lists.is_shard(each[2])]
-            for is_param, name, tensor in own:
-                dtype = self.high if id(tensor) in protected else self.dtype
-                if id(tensor) not in protected or tensor_lists.is_narrower(tensor, self.high):
-                    if tensor.is_floating_point() and id(tensor) not in self._seen:
-                        self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
-                        self._cast_tensor(tensor, dtype)
-            if own and isinstance(module, torch.nn.RNNBase):
-                module.flatten_parameters()
-
-    def widen(self, modules):
-        """Cast the half params and buffers of ``modules`` to ``high``, which the level leaves alone otherwise."""
-        for module in modules:
             for is_param, name, tensor in _own_tensors(module):
-                if tensor_lists.is_narrower(tensor, self.high) and id(tensor) not in self._seen:
+                if id(tensor) in self._seen or not tensor.is_floating_point():
+                    continue
+                is_shard = tensor_lists.is_shard(tensor)
+                if id(tensor) in protected:
+                    dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
+                else:
+                    dtype = None if is_shard else self.dtype
+                if dtype is not None:
+                    if tensor.dtype is not dtype:
+                        _check_castable(name, tensor, module, dtype)
                     self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
-                    self._cast_tensor(tensor, self.high)
+                    self._cast_tensor(tensor, dtype)
+            if module in self._before and isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()
 
     def _cast_tensor(self, tensor, dtype):
         self._seen.add(id(tensor))
@@ -113,6 +116,24 @@ class ModelCast:
                 for module, tensors in self._before.items()
             ]
         )
+
+
+def _check_castable(name, tensor, module, dtype):
+    """Raise if a tensor has no memory of its own: quantized weights consist of integers and scales, for one."""
+    is_plain = half_emulation.is_plain(type(tensor)) or tensor_lists.is_shard(tensor)
+    if not is_plain and tensor.numel() and not _has_memory(tensor):
+        raise AmpError(
+            f"{name} of a {type(module).__name__} is of the class {type(tensor).__name__}, which keeps its values in "
+            f"other tensors, so it cannot be cast to {dtype}. Use O1 or O4, which leave weights as they are, or name "
+            "its layer in keep_fp32."
+        )
+
+
+def _has_memory(tensor):
+    try:
+        return tensor.data_ptr() != 0
+    except RuntimeError:  # torch 2.13: a tensor without memory
+        return False
 
 
 def _restore_dtypes(reference, tensors, originals):

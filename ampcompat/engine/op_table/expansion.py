@@ -5,8 +5,7 @@ names that its torch does not have. Owners are dotted names, so this module does
 """
 
 import functools
-from collections import OrderedDict
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from .rows import (
     BANNED,
@@ -17,14 +16,12 @@ from .rows import (
     FOLLOW_SELF,
     FUNCTIONAL,
     HALF,
-    NATIVE,
     NO_HALF_KERNEL,
     NO_NESTED_CASTS,
     NO_NESTED_CASTS_OWNERS,
     PASSTHROUGH,
     PROMOTE,
     SEQUENCE,
-    SPARSE,
     TENSOR,
     TORCH,
     WRITTEN,
@@ -37,15 +34,14 @@ RULES = USER_RULES + (FLOAT_IN_PLACE, FOLLOW_SELF, PASSTHROUGH, FLOAT32_INSIDE)
 class OpRow(NamedTuple):
     """One function and its rule.
 
-    ``owner`` is a dotted name, or the object itself where a user registered it. ``native`` are the device types on
-    which torch's own autocast does the same as ``rule``. ``no_nested_casts``: what the function calls inside runs
-    without casts, because they would undo the rule. ``source`` is the written row that this one comes from.
+    ``owner`` is a dotted name, or the object itself where a user registered it. ``no_nested_casts``: what the
+    function calls inside runs without casts, because they would undo the rule. ``source`` is the written row that this
+    one comes from.
     """
 
     owner: Any
     name: str
     rule: str
-    native: Tuple[str, ...] = ()
     reason: str = "apex"
     no_nested_casts: bool = False
     source: Any = None
@@ -60,31 +56,22 @@ def _in_place_rule(rule):
     return {FLOAT: FLOAT_IN_PLACE, HALF: FOLLOW_SELF, PROMOTE: FOLLOW_SELF}.get(rule)
 
 
-def _is_operator(name):
-    return name.startswith("__")
-
-
-def _is_in_place_operator(name):
-    return _is_operator(name) and name.startswith("__i") and name != "__invert__"
-
-
 def expand(row):
     """Return the row, rows for its name in ``torch``, ``torch.nn.functional`` and ``torch.Tensor``, and in-place forms.
 
     A function of the same name in another of these computes the same thing, or does not exist.
     """
     row = row._replace(source=row.key)
-    if _is_operator(row.name):
-        rule = _in_place_rule(row.rule) if _is_in_place_operator(row.name) else row.rule
-        return [row._replace(rule=rule)]
-    if row.owner not in (TORCH, FUNCTIONAL, TENSOR) or row.name == "cpu":
+    if row.name.startswith("__i") and row.name != "__invert__":
+        return [row._replace(rule=_in_place_rule(row.rule))]
+    if row.owner not in (TORCH, FUNCTIONAL, TENSOR) or row.name.startswith("__") or row.name == "cpu":
         return [row]
     owners = [row.owner] + [owner for owner in (TORCH, FUNCTIONAL, TENSOR) if owner != row.owner]
     expanded = [row._replace(owner=owner) for owner in owners]
     in_place = _in_place_rule(row.rule)
     if in_place:
         for owner in (TENSOR, TORCH, FUNCTIONAL):
-            expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place, native=()))
+            expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place))
     return expanded
 
 
@@ -105,7 +92,6 @@ def written_rows():
             owner,
             name,
             rule,
-            native=tuple(device for device in sorted(NATIVE) if owner != SPARSE and name in NATIVE[device]),
             reason=reason,
             no_nested_casts=_has_no_nested_casts(owner, name, rule, reason),
         )
@@ -118,27 +104,33 @@ def written_rows():
 def rows():
     """Return the whole table: each function once, a written row before an expanded one."""
     written = written_rows()
-    table = OrderedDict((row.key, expand(row)[0]) for row in written)
+    table = {row.key: expand(row)[0] for row in written}
     for row in written:
         for expanded in expand(row):
             table.setdefault(expanded.key, expanded)
     return tuple(table.values())
 
 
-_LISTS = OrderedDict([("functional_overrides", FUNCTIONAL), ("torch_overrides", TORCH), ("tensor_overrides", TENSOR)])
-_LIST_RULES = OrderedDict(
-    [("FP16_FUNCS", HALF), ("FP32_FUNCS", FLOAT), ("CASTS", PROMOTE), ("SEQUENCE_CASTS", SEQUENCE)]
-)
+_LISTS = {"functional_overrides": FUNCTIONAL, "torch_overrides": TORCH, "tensor_overrides": TENSOR}
+_BANNED_LIST = "BANNED_FUNCS"  # of names with their messages
+_LIST_RULES = {
+    "FP16_FUNCS": HALF,
+    "FP32_FUNCS": FLOAT,
+    "CASTS": PROMOTE,
+    "SEQUENCE_CASTS": SEQUENCE,
+    _BANNED_LIST: BANNED,
+}
 
 
 def default_lists():
     """Return the written rows as Apex's three modules of lists: plain data for ``amp.lists``, new at each call."""
-    written = written_rows()
-    lists = {}
-    for module, owner in _LISTS.items():
-        mine = [row for row in written if row.owner == owner]
-        lists[module] = {listed: [row.name for row in mine if row.rule == rule] for listed, rule in _LIST_RULES.items()}
-        lists[module]["BANNED_FUNCS"] = [(row.name, BANNED_MESSAGE) for row in mine if row.rule == BANNED]
+    lists = {module: {listed: [] for listed in _LIST_RULES} for module in _LISTS}
+    modules = {owner: module for module, owner in _LISTS.items()}
+    names = {rule: listed for listed, rule in _LIST_RULES.items()}
+    for row in written_rows():
+        if row.owner in modules and row.rule in names:
+            entry = (row.name, BANNED_MESSAGE) if row.rule == BANNED else row.name
+            lists[modules[row.owner]][names[row.rule]].append(entry)
     return lists
 
 
@@ -152,7 +144,7 @@ def _edits(lists):
     default = default_lists()
     removed, added = [], []
     for module, owner in _LISTS.items():
-        for listed, rule in list(_LIST_RULES.items()) + [("BANNED_FUNCS", BANNED)]:
+        for listed, rule in _LIST_RULES.items():
             before, after = _listed_names(default, module, listed), _listed_names(lists, module, listed)
             removed += [(owner, name, rule) for name in before if name not in after]
             added += [(owner, name, rule) for name in after if name not in before]
@@ -163,7 +155,7 @@ def banned_messages(lists=None):
     """Return {name: message} of the banned functions, the user's own among them."""
     messages = {"binary_cross_entropy": BANNED_MESSAGE}
     for module in _LISTS:
-        for entry in (lists or {}).get(module, {}).get("BANNED_FUNCS", ()):
+        for entry in (lists or {}).get(module, {}).get(_BANNED_LIST, ()):
             if not isinstance(entry, str):
                 messages[entry[0]] = entry[1]
     return messages
@@ -173,19 +165,16 @@ def merge(table, lists=None, registrations=()):
     """Return the table with the user's edits of ``amp.lists`` and registrations; later rows win.
 
     Args:
-        table: what ``rows()`` returned.
         lists: data in the shape of ``default_lists()``, as the user left it; None means unedited.
         registrations: (owner object, name, rule) in the order in which they were made.
     """
     removed, added = _edits(lists) if lists is not None else ([], [])
     if not (removed or added or registrations):
         return table
-    merged = OrderedDict((row.key, row) for row in table)
+    merged = {row.key: row for row in table}
     for owner, name, rule in removed:
         for row in expand(OpRow(owner, name, rule)):
-            merged[row.key] = row._replace(
-                rule=PASSTHROUGH, no_nested_casts=True, native=(), reason="removed from amp.lists"
-            )
+            merged[row.key] = row._replace(rule=PASSTHROUGH, no_nested_casts=True, reason="removed from amp.lists")
     for owner, name, rule in added:
         for row in expand(OpRow(owner, name, rule, reason="added to amp.lists", no_nested_casts=True)):
             merged[row.key] = row

@@ -29,6 +29,7 @@ BANNED_MESSAGE = (
     "does not prevent that. Compute the loss from the logits instead: drop the sigmoid and use "
     "torch.nn.functional.binary_cross_entropy_with_logits (torch.nn.BCEWithLogitsLoss). If the sigmoid must stay, call "
     "amp.register_float_function(torch, 'sigmoid') before amp.initialize; the loss then gets float32 inputs. "
+    "At O2 and O5 it gets them anyway, where the model returns the probabilities. "
     "allow_banned=True casts the inputs and runs the function as it is."
 )
 
@@ -107,6 +108,7 @@ WRITTEN = (
     ),
     (TORCH, PROMOTE, "vdot tensordot index_put scatter_add", _AUTOCAST),
     (TORCH, PROMOTE, "inner index_copy", "a sibling of tensordot and of index_put"),
+    (TORCH, PROMOTE, "lerp", "a sibling of addcmul, which refuses other dtypes than that of its start"),
     (LINALG, PROMOTE, "cross", _ALIAS),
     (FUNCTIONAL, PROMOTE, "bilinear", "apex"),
     (TORCH, SEQUENCE, "cat stack", "apex"),
@@ -145,28 +147,3 @@ NO_NESTED_CASTS = frozenset(
     "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split()
 )
 NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])
-
-#: Functions that torch's autocast already casts as the table does (torch 2.13; a test checks the CPU). The CUDA names
-#: are those in torch's documentation, without the ones that it documents differently from the table.
-NATIVE = {
-    "cpu": frozenset(
-        (
-            _CONVOLUTIONS
-            + " linear addmm matmul mm addbmm baddbmm bmm __matmul__ __rmatmul__ scaled_dot_product_attention "
-            "vecdot binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss grid_sample "
-            "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
-            "multilabel_margin_loss nll_loss poisson_nll_loss prod quantile nanquantile smooth_l1_loss "
-            "soft_margin_loss stft triplet_margin_loss polar view_as_complex inverse pinverse cholesky "
-            "cholesky_inverse cholesky_solve svd qr ormqr orgqr geqrf triangular_solve"
-        ).split()
-    ),
-    "cuda": frozenset(
-        (
-            _CONVOLUTIONS + " linear addmm addmv addr matmul mm mv addbmm baddbmm bmm prelu chain_matmul __matmul__ "
-            "__rmatmul__ softplus softmin log_softmax softmax layer_norm group_norm cosine_similarity poisson_nll_loss "
-            "cosine_embedding_loss hinge_embedding_loss l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
-            "soft_margin_loss multi_margin_loss triplet_margin_loss acos asin cosh erfinv exp expm1 log log10 log2 "
-            "log1p reciprocal rsqrt sinh tan pow cumprod cumsum prod sum logsumexp"
-        ).split()
-    ),
-}

@@ -72,9 +72,11 @@ class HeldGradients:
     def __init__(self, record):
         self._record = record
         self._masters = record.masters
+        self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
         self._read = {}  # id(half param) -> _ReadGradient: gradients that the script may have changed
+        self._shown = {}  # id(half param) -> (half param, master) whose half gradient was read before it moves
         self._stepped = ()  # (half params, float32 gradients) of the last step, until the next pass
         self._thread = get_ident()  # the thread that trains the params
 
@@ -93,14 +95,14 @@ class HeldGradients:
         self._thread = get_ident()
         self._masters.begin()
         self.take_changes()
-        self._stepped = ()
+        self._stepped, self._shown = (), {}
 
     def has_gradients_to_rescale(self):
         """Return whether ``enter`` has anything to do: earlier passes left gradients."""
         if self.are_scaled():
             return True
         for group in self._record.optimizer.param_groups:
-            if tensor_lists.have_gradients(group["params"]):
+            if tensor_lists.have_stored_gradients(group["params"]):
                 return True
         return self._masters.have_half_gradients()
 
@@ -157,7 +159,7 @@ class HeldGradients:
 
     def leave(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
-        self._masters.move_gradients(scaler, scale)
+        self._masters.move_gradients(scaler, scale, may_stay=scaler.leaves_gradients_alone(scale))
         params, grads = self._own_with_gradient(seen)
         for index, grad in enumerate(grads):
             if grad.is_sparse and not grad.is_coalesced():
@@ -240,7 +242,7 @@ class HeldGradients:
                     "optimizer.step() was called inside of a with amp.scale_loss(...) block, where gradients are still "
                     "scaled. Call it after the block."
                 )
-            self._move_plain_gradients()
+            self._move_plain_gradients(may_stay=True)
 
     def prepare_clipping(self):
         """Make the gradients of the masters what a step would use; within a block they are left alone."""
@@ -249,17 +251,34 @@ class HeldGradients:
         if not (self.are_delayed() or self._is_in_scaled_block()) and self._masters.have_half_gradients():
             self._move_plain_gradients()
 
+    def widen(self):
+        """Make gradients that stayed half those of their masters. What the script has read in ``.grad`` stays there."""
+        if self.are_delayed() or self._is_in_scaled_block():
+            return
+        read = [(each.model, stored_gradient(each.model)) for each in self._read.values()]
+        for model, _ in read:
+            set_stored_gradient(model, None)
+        if self._masters.have_half_gradients():
+            self._move_plain_gradients()
+        for model, gradient in read:
+            set_stored_gradient(model, gradient)
+
     def _is_in_scaled_block(self):
         return any([not is_one(block.scale) for block in self._record.open_passes()])
 
-    def _move_plain_gradients(self):
+    def _move_plain_gradients(self, may_stay=False):
         """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
         self._forget_others(are_replaced)
         if isinstance(self.state, ScaledByOther):
             return
+        shown, self._shown = [(pair, stored_gradient(pair[0])) for pair in self._shown.values()], {}
         with torch.no_grad():
-            self._masters.move_gradients(None, 1.0)
-        if isinstance(self.state, Unscaled):
+            self._masters.move_gradients(None, 1.0, may_stay)
+        for (model, master), gradient in shown if not may_stay else ():  # the script may change what it has read
+            if gradient is not None:
+                set_stored_gradient(model, gradient)
+                self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
+        if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
 
@@ -272,14 +291,16 @@ class HeldGradients:
         is_other = isinstance(self.state, ScaledByOther) and stored is not None
         if self._are_in_pass() or is_other or id(model) in self._read:
             return stored
-        if master.grad is None:
-            if stored is None and self._stepped:
+        if stored_gradient(master) is None:
+            if stored is not None:
+                self._shown[id(model)] = model, master
+            elif self._stepped:
                 set_stored_gradient(model, _rounded(self._gradients_of_step().get(id(model)), model))
             return stored_gradient(model)
         if stored is not None:  # of a plain pass since
             with torch.no_grad():
                 add_gradients([master], [_widened(stored, master)])
-        set_stored_gradient(model, _rounded(master.grad, model))
+        set_stored_gradient(model, _rounded(stored_gradient(master), model))
         self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
 
@@ -296,7 +317,7 @@ class HeldGradients:
         """Note that the script has assigned to ``.grad`` of a half param."""
         if self._stepped:
             self._gradients_of_step().pop(id(model), None)
-        if master.grad is not None and not self._are_in_pass() and id(model) not in self._read:
+        if stored_gradient(master) is not None and not self._are_in_pass() and id(model) not in self._read:
             self._read[id(model)] = _ReadGradient(model, master, is_shown=False)
 
     def take_changes(self):
@@ -329,15 +350,19 @@ class HeldGradients:
             if not self._masters.have_half_gradients():  # half gradients stay in the model's params, still scaled
                 self.state = Unscaled()
 
+    def are_half_stepped_on(self):
+        """Return whether gradients that stayed half are true ones, which a step uses."""
+        return not isinstance(self.state, ScaledByOther)
+
     def finish_step(self):
         """Drop the masters' gradients. Until the next pass ``.grad`` of the half params shows what they were."""
-        gradients = self._masters.drop_gradients()
+        gradients = self._masters.drop_gradients(self.are_half_stepped_on())
         self._stepped = gradients if self._record.configuration.shows_half_gradients else ()
 
     def clear(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
-        self._set_aside, self._read, self._stepped = [], {}, ()
+        self._set_aside, self._read, self._shown, self._stepped = [], {}, {}, ()
         self.state = Unscaled()
 
     def copied_to(self, record, memo):
@@ -356,30 +381,32 @@ class _ReadGradient:
         is_shown: whether ``.grad`` of the half param was made of the master's; otherwise the script has assigned it.
     """
 
-    __slots__ = ("_model", "_master", "_marks")
+    __slots__ = ("model", "_master", "_marks")
 
     def __init__(self, model, master, is_shown):
-        self._model, self._master = model, master
-        self._marks = (_mark(stored_gradient(model)), _mark(master.grad)) if is_shown else None
+        self.model, self._master = model, master
+        self._marks = (_mark(stored_gradient(model)), _mark(stored_gradient(master))) if is_shown else None
 
     def take(self):
         """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
-        master, now = self._master, stored_gradient(self._model)
-        set_stored_gradient(self._model, None)
-        if now is None or master.grad is None or self._marks is None:
-            master.grad = None if now is None else _widened(now, master)
-        elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(master.grad))):
-            self._take_changed(now, _rounded(master.grad, now))
+        master, now = self._master, stored_gradient(self.model)
+        exact = stored_gradient(master)
+        set_stored_gradient(self.model, None)
+        if now is None or exact is None or self._marks is None:
+            set_stored_gradient(master, None if now is None else _widened(now, master))
+        elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(exact))):
+            self._take_changed(now, _rounded(exact, now))
 
     def _take_changed(self, now, shown):
         master = self._master
         if now.is_sparse or shown.is_sparse:
             if not torch.equal(now.to_dense(), shown.to_dense()):
-                master.grad = _widened(now, master)
+                set_stored_gradient(master, _widened(now, master))
         else:
             wide = _widened(now, master)
             is_changed = wide != shown.to(master.dtype)  # old torch compares no halves on a CPU
-            master.grad.copy_(torch.where(is_changed, wide, master.grad))
+            exact = stored_gradient(master)
+            exact.copy_(torch.where(is_changed, wide, exact))
 
 
 def _widened(gradient, master):

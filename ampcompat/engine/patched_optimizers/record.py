@@ -46,7 +46,7 @@ class OptimizerRecord:
         self.open_blocks = []  # a block that is abandoned within a generator dies with it: weak references
         self.methods = None  # ``step.ReplacedMethods``
         self.skips = StepSkips(optimizer, self.step_skipped)
-        self.masters = OptimizerMasters(optimizer, configuration.policy, session.masters)
+        self.masters = OptimizerMasters(optimizer, configuration, session.masters)
         self.gradients = HeldGradients(self)
         self.masters.make_new(originals)
         self.find_process_groups()

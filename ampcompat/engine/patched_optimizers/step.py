@@ -14,7 +14,7 @@ import torch
 from ...errors import AmpError, GradientOverflowError
 from ...support.patching import PatchStack
 from ..master_weights import pickled_optimizers
-from . import apex_checkpoints
+from . import apex_checkpoints, chunked_step
 from .amp_stash import STASH, AmpStash
 from .record import record_of
 
@@ -100,7 +100,7 @@ def _step(self, *args, **kwargs):
         return None
     args, kwargs = _watch_closure(record, args, kwargs)
     try:
-        step = record.methods["step"]
+        step = chunked_step.in_chunks(record, record.methods["step"])
         if flag is not None:
             step = functools.partial(_step_with, self, flag, step)
         with session.masters.writes.paused():
@@ -165,7 +165,7 @@ def _watched(record, closure):
     """
     params = [param for group in record.optimizer.param_groups for param in group["params"]]
     versions = [param._version for param in params]
-    closure = record.session.casts.bind_casts(closure)
+    closure = record.session.cast_backend.bind_casts(closure)
     has_run = False
 
     def watched():
@@ -196,14 +196,15 @@ def _zero_grad(self, *args, **kwargs):
     record = self._amp_stash.record
     zero_grad, default = record.methods["zero_grad"], record.methods.sets_to_none
     if default is not None:
-        result = zero_grad(*args, **kwargs)
         stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else default
     else:  # torch before 1.7, and wrappers: no such argument, so it is implemented here
         stated = kwargs.pop("set_to_none", args[0] if args else False)
-        result = zero_grad(**kwargs)
-        for param in [param for group in self.param_groups for param in group["params"]] if stated else ():
+        args = ()
+    record.gradients.clear(stated)  # first: half gradients that it leaves would be widened to be cleared
+    result = zero_grad(*args, **kwargs)
+    if default is None and stated:
+        for param in [param for group in self.param_groups for param in group["params"]]:
             param.grad = None
-    record.gradients.clear(stated)
     return result
 
 
@@ -221,6 +222,8 @@ def _add_param_group(self, *args, **kwargs):
     record = self._amp_stash.record
     result = record.methods["add_param_group"](*args, **kwargs)
     try:
+        if record.masters.are_stored:
+            chunked_step.check(self)
         pairs = record.masters.make_of_groups(self.param_groups[before:])
     except AmpError:
         del self.param_groups[before:]
@@ -243,6 +246,7 @@ def _deepcopy(self, memo):
     record = self._amp_stash.record
     record.masters.refresh()
     record.gradients.take_changes()
+    record.masters.restore_values()
     with PatchStack() as patches:
         patches.set(self, "__deepcopy__", record.methods["__deepcopy__"])
         patches.set(self, "__getstate__", lambda: _own_state(record))
@@ -254,6 +258,7 @@ def _deepcopy(self, memo):
 
 def _getstate(self):
     record = self._amp_stash.record
+    record.masters.restore_values()
     return pickled_optimizers.state_of(record, _own_state(record))
 
 

@@ -28,55 +28,43 @@ class BackwardPass:
     both. Gradients that ``fully_shard`` did not reduce stay scaled until then.
 
     Args:
-        session: the ``Session``.
         configuration: the ``Configuration`` of the first optimizer: the policy of this pass.
-        loss: a tensor.
-        loss_id: its number.
-        scaler: the ``LossScaler`` of this loss.
         records: of the optimizers whose params the pass reaches.
+        adopted: those among them that ``initialize`` did not get, and no earlier pass.
         delay_unscale: see ``amp.scale_loss``; or ``WHERE_EQUAL``.
-        delay_overflow_check: see ``amp.scale_loss``.
     """
 
     def __init__(
-        self, session, configuration, loss, loss_id, scaler, records, delay_unscale=False, delay_overflow_check=False
+        self, session, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
     ):
+        self.configuration = configuration
         self.loss = loss
         self.loss_id = loss_id
         self.scaler = scaler
         self.records = records
-        self.configuration = configuration
-        self.observers = session.observers
         self.delay_unscale = delay_unscale
         self.delay_overflow_check = delay_overflow_check
         self.high = configuration.policy.dtypes.high
+        self.scale = None
+        self.overflow_check = None
         self._session = session
-        self._casts = session.process_casts
+        self._process_casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
-        self._sharded_models = session.sharded_models
-        self.adopted = ()  # records of optimizers that ``initialize`` did not get, and no earlier pass
+        self._adopted = adopted
         self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
         if delay_unscale == WHERE_EQUAL:
             self.delay_unscale = not _leaves_half_gradients(records, self.high)
             self.delay_overflow_check = True
-        self.scale = None
-        self.overflow_check = None
 
     def __enter__(self):
-        # Forward is over. Autograd holds the casts of weights that it needs, and frees them one by one during backward,
-        # unless the cache holds them too.
-        self._casts.backend.clear_cache()
+        # Forward is over. Autograd holds the copies of weights that it needs, and frees them one by one during
+        # backward, unless the cache holds them too.
+        self._process_casts.backend.clear_cache()
         around = [block for record in self.records for block in record.open_passes()]
         self.scale = self._scale_within(around)
-        for observer in self.observers:
+        for observer in self._session.observers:
             observer.before_backward(self)
-        outermost = [record for record in self.records if not record.open_passes()] if around else self.records
-        for record in outermost:
-            record.gradients.begin()
-        by_client = [client_method(record, "_prepare_amp_backward") for record in outermost]
-        if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in outermost]):
-            with self._casts.paused(), torch.no_grad():
-                self._bring_to_scale(outermost, by_client)
+        self._begin([record for record in self.records if not record.open_passes()] if around else self.records)
         if not is_one(self.scale):
             self._marks_of_others = self._marked_others()
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
@@ -85,43 +73,6 @@ class BackwardPass:
         if self._yields_loss():
             return loss
         return loss * (self.scale.to(loss.device) if isinstance(self.scale, torch.Tensor) else self.scale)
-
-    def _marked_others(self):
-        """Return (record, marks) of the optimizers that are not given: the pass may leave scaled gradients there."""
-        others = [each for each in self._session.records if each not in self.records]
-        marked = [(record, record.gradients.marks()) for record in others]
-        return [(record, marks) for record, marks in marked if marks is not None]
-
-    def _bring_to_scale(self, records, by_client):
-        """Bring gradients of earlier passes to the scale of this one.
-
-        Args:
-            records: of the optimizers without a block around this one.
-            by_client: for each of them what a client calls instead, or None.
-        """
-        are_local = self._ddp_wrappers.have_unreduced_gradients(records)
-        seen, unscaled, delayed = set(), set(), {}
-        for record, prepare in zip(records, by_client):
-            loss = (
-                record.gradients.unscale_delayed(self.scaler, self.scale, seen, unscaled) if prepare is None else None
-            )
-            if loss is not None:
-                self._ddp_wrappers.move_to_masters([record])
-                delayed.setdefault(loss, []).append(record)
-        for loss, of_loss in delayed.items():
-            if loss.scaler is not self.scaler:
-                (defer_check if are_local else check_overflow)(loss.scaler, loss.loss_id, of_loss)
-        for record, prepare in zip(records, by_client):
-            if prepare is None:
-                record.gradients.enter(self.scaler, self.scale, seen, are_local)
-            elif not (self.delay_unscale or record.gradients.are_delayed()):
-                prepare()
-
-    def _yields_loss(self):
-        """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
-        if self.scaler.dynamic or not is_one(self.scale):
-            return False
-        return not any([record.configuration.policy.master_weights for record in self.records])
 
     def _scale_within(self, around):
         """Return the scale of this pass, that of the blocks around it if there are any.
@@ -138,8 +89,47 @@ class BackwardPass:
                     "would add up. Close the first block before, or use one block for the sum of the losses."
                 )
         scales = [block.scale for block in around if block.scaler is self.scaler]
-        scales += self._sharded_models.scales(self.records)
+        scales += self._session.sharded_models.scales(self.records)
         return scales[0] if scales else scale
+
+    def _begin(self, records):
+        """Bring gradients of earlier passes to the scale of this one; ``records`` have no block around it."""
+        for record in records:
+            record.gradients.begin()
+        by_client = [client_method(record, "_prepare_amp_backward") for record in records]
+        if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in records]):
+            with self._process_casts.paused(), torch.no_grad():
+                self._rescale(records, by_client)
+
+    def _rescale(self, records, by_client):
+        are_local = self._ddp_wrappers.have_unreduced_gradients(records)
+        own = [record for record, prepare in zip(records, by_client) if prepare is None]
+        seen, unscaled, delayed = set(), set(), {}
+        for record in own:
+            loss = record.gradients.unscale_delayed(self.scaler, self.scale, seen, unscaled)
+            if loss is not None:
+                self._ddp_wrappers.move_to_masters([record])
+                delayed.setdefault(loss, []).append(record)
+        for loss, of_loss in delayed.items():
+            if loss.scaler is not self.scaler:
+                (defer_check if are_local else check_overflow)(loss.scaler, loss.loss_id, of_loss)
+        for record, prepare in zip(records, by_client):
+            if prepare is None:
+                record.gradients.enter(self.scaler, self.scale, seen, are_local)
+            elif not (self.delay_unscale or record.gradients.are_delayed()):
+                prepare()
+
+    def _marked_others(self):
+        """Return (record, marks) of the optimizers that are not given: the pass may leave scaled gradients there."""
+        others = [each for each in self._session.records if each not in self.records]
+        marked = [(record, record.gradients.marks()) for record in others]
+        return [(record, marks) for record, marks in marked if marks is not None]
+
+    def _yields_loss(self):
+        """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
+        if self.scaler.dynamic or not is_one(self.scale):
+            return False
+        return not any([record.configuration.policy.master_weights for record in self.records])
 
     def __exit__(self, kind, error, trace):
         for record in self.records:
@@ -147,34 +137,41 @@ class BackwardPass:
         # Their gradients stay scaled: other blocks with this scaler are still open.
         nested = [each for each in self.records if any([b.scaler is self.scaler for b in each.open_passes()])]
         records = [record for record in self.records if record not in nested] if nested else self.records
-        self._casts.backend.clear_cache()
-        if self.adopted and kind is None and not _have_gradients(self.records):
-            _warn_of_unrelated(self.adopted[0].optimizer)
+        self._process_casts.backend.clear_cache()
+        if self._adopted and kind is None and not _have_gradients(self.records):
+            _warn_of_unrelated(self._adopted[0].optimizer)
         for record, marks in self._marks_of_others:
             record.gradients.end_pass_of_others(marks, self.scale)
-        is_unreduced = self._sharded_models.keep_gradients(records)
+        is_unreduced = self._session.sharded_models.keep_gradients(records)
         if kind is not None:
-            earlier = self.scaler.overflow_state()
-            has_delayed = any([record.gradients.are_delayed() for record in records])
-            self._unscale(records)
-            if has_delayed:  # gradients of passes that did end are among them
-                defer_check(self.scaler, self.loss_id, self.records)
-            else:
-                self.scaler.clear_overflow_state(earlier)
-        elif self.delay_unscale or is_unreduced:
-            loss = NumberedLoss(self.scaler, self.loss_id)
-            for record in records:
-                record.gradients.leave_scaled(self.scale, None if is_unreduced else loss)
-            self._ddp_wrappers.record_unreduced(self.records, stay=True)
+            self._unscale_unchecked(records)
+            return
+        if self.delay_unscale or is_unreduced:
+            self._leave_scaled(records, is_unreduced)
         else:
             self._unscale(records)
             self._check_overflow(records, nested)
-        if kind is None:
-            for observer in self.observers:
-                observer.after_backward(self)
+        for observer in self._session.observers:
+            observer.after_backward(self)
+
+    def _unscale_unchecked(self, records):
+        """Unscale after an error, without a check of what the pass has left."""
+        earlier = self.scaler.overflow_state()
+        has_delayed = any([record.gradients.are_delayed() for record in records])
+        self._unscale(records)
+        if has_delayed:  # gradients of passes that did end are among them
+            defer_check(self.scaler, self.loss_id, self.records)
+        else:
+            self.scaler.clear_overflow_state(earlier)
+
+    def _leave_scaled(self, records, is_unreduced):
+        loss = None if is_unreduced else NumberedLoss(self.scaler, self.loss_id)
+        for record in records:
+            record.gradients.leave_scaled(self.scale, loss)
+        self._ddp_wrappers.record_unreduced(self.records, stay=True)
 
     def _unscale(self, records):
-        with self._casts.backend.paused(), torch.no_grad():
+        with self._process_casts.backend.paused(), torch.no_grad():
             seen = set()
             for record in records:
                 post_backward = client_method(record, "_post_amp_backward")
@@ -194,7 +191,7 @@ class BackwardPass:
         if self._ddp_wrappers.exist():
             self._ddp_wrappers.record_unreduced(nested, stay=True)
             is_local = self._ddp_wrappers.record_unreduced(records, stay=False)
-            with self._casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), torch.no_grad():
                 groups = self._ddp_wrappers.average(records)
         if self.delay_overflow_check:
             return

@@ -1,5 +1,6 @@
 """``Configuration``: what one call of ``amp.initialize`` decided for its models and optimizers."""
 
+from ...errors import AmpError
 from ...support.notices import Notices
 from ...support.weak_list import WeakList
 
@@ -8,10 +9,6 @@ class Configuration:
     """The policy, the loss scalers and the printed notices of one call of ``amp.initialize``.
 
     Models and optimizers of other calls have their own, whatever is initialized later.
-
-    Args:
-        request: the ``Request`` of the call.
-        verbosity: 0 prints no notices.
     """
 
     def __init__(self, request, verbosity):
@@ -20,7 +17,24 @@ class Configuration:
         self.notices = Notices(verbosity)
         self.options = request.fixed_options()
         self.shows_half_gradients = not request.free_half_grads
+        self.stores_remainders = request.store_param_remainders
         self.records = WeakList()  # the ``OptimizerRecord`` of each of its optimizers
+
+    def scaler_of(self, loss_id):
+        """Return the ``LossScaler`` of a loss, counted within this call.
+
+        Raises:
+            AmpError: there is none.
+        """
+        try:
+            return self.scalers[loss_id]
+        except (IndexError, TypeError):
+            count = len(self.scalers)
+            there = "there is 1 loss scaler" if count == 1 else f"there are {count} loss scalers"
+            needed = f"num_losses={loss_id + 1}" if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
+            raise AmpError(
+                f"amp.scale_loss got loss_id={loss_id!r}, and {there}: pass {needed} to amp.initialize."
+            ) from None
 
     def add_losses(self, request):
         """Make loss scalers for the losses that a later call for the same models and optimizers has added."""
@@ -28,11 +42,7 @@ class Configuration:
 
 
 class JoinedScalers(list):
-    """The loss scalers of several calls of ``initialize``; assigning to an element replaces a scaler.
-
-    Args:
-        configurations: the ``Configuration`` of each call.
-    """
+    """The loss scalers of several calls of ``initialize``; assigning to an element replaces a scaler."""
 
     def __init__(self, configurations):
         self._places = [(each.scalers, index) for each in configurations for index in range(len(each.scalers))]

@@ -1,13 +1,9 @@
-"""``DisabledSession``, the session of ``initialize(enabled=False)``: scripts run as without amp.
+"""``DisabledSession``, the session of ``initialize(enabled=False)``: scripts run as without amp."""
 
-It has the methods of ``Session`` that ``amp`` calls, ``state_dict`` too, where Apex raised.
-"""
+from contextlib import nullcontext
 
-from contextlib import contextmanager
-
-from ...support.weak_list import WeakList
-from ..casting.cast_backend import NoCasts
 from . import process_state
+from .session import Session
 
 
 def disable(verbosity, models=(), optimizers=()):
@@ -20,47 +16,28 @@ def disable(verbosity, models=(), optimizers=()):
         session.notices.say(
             "ampcompat: initialize(enabled=False) leaves its models alone; what was initialized before stays enabled."
         )
-    session.disable(models, optimizers)
+    session.disable([*models, *optimizers])
 
 
-class DisabledSession:
-    """A session that does nothing; ``enabled`` is False."""
+class DisabledSession(Session):
+    """A session that does nothing; ``enabled`` is False. ``state_dict`` is empty, where Apex raised."""
 
     enabled = False
-    policy = None
-    choice = None
-    scalers = ()
 
     def __init__(self, verbosity=1):
-        self.verbosity = verbosity
-        self.casts = NoCasts()
-        self._models, self._optimizers = WeakList(), WeakList()
+        super().__init__(verbosity=verbosity)
 
-    def disable(self, models, optimizers):
+    def disable(self, disabled):
         """Remember models and optimizers for the session of a later ``initialize`` that is enabled."""
-        for known, new in ((self._models, models), (self._optimizers, optimizers)):
-            for each in new:
-                known.add(each)
+        self._disabled.update(disabled)
 
     def hand_over(self, session):
         """Disable in a ``Session`` what is disabled here."""
-        session.disable(list(self._models), list(self._optimizers))
+        session.disable(list(self._disabled))
 
-    def configuration_of(self, optimizers):
-        """Return None: nothing is configured."""
-
-    @contextmanager
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
-        """Yield the loss itself."""
-        yield loss
-
-    def state_dict(self):
-        """Return an empty dict."""
-        return {}
+        """Return a context manager that yields the loss itself."""
+        return nullcontext(loss)
 
     def load_state_dict(self, state_dict):
         """Ignore the state: a checkpoint of an enabled run loads into a disabled one."""
-
-    def close(self):
-        """Remove the session from the list of open ones."""
-        process_state.leave(self)

@@ -11,8 +11,8 @@ import torch
 from ...errors import AmpError, AmpValueError
 from ...support.patching import PatchStack
 from ..master_weights import zero_redundancy
-from ..models import forward, fsdp, state_dict, weights
-from ..patched_optimizers import step
+from ..models import averages, forward, fsdp, state_dict, weights
+from ..patched_optimizers import chunked_step, step
 from ..patched_optimizers.amp_stash import STASH
 from ..patched_optimizers.record import OptimizerRecord, record_of
 from . import process_state
@@ -52,6 +52,8 @@ def make_plan(request, session):
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
     _check_models(models, session, policy, request.allow_half_model or process_state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizers, policy)
+    for optimizer in optimizers if request.store_param_remainders else ():
+        chunked_step.check(optimizer)
     return Plan(models, grown, optimizers)
 
 
@@ -109,11 +111,7 @@ def _check_optimizers(optimizers, policy):
 
 
 class Preparation:
-    """A context manager that prepares models and optimizers for a session, and undoes it unless ``commit`` is called.
-
-    Args:
-        session: the ``Session``.
-    """
+    """A context manager that prepares models and optimizers for a session, and undoes it without ``commit``."""
 
     def __init__(self, session):
         self._session = session
@@ -134,7 +132,7 @@ class Preparation:
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
         if policy.patch_torch_functions:
-            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models, plan.optimizers))
+            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
         self._cast = weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
         self._rollback.callback(self._cast.release)
         contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)
@@ -147,32 +145,39 @@ class Preparation:
         for optimizer in plan.optimizers:
             self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
+        if policy.casts_model:
+            averages.patch(self._patches)
 
-    def _prepare_model(self, model, request, paused, entered):
+    def _prepare_model(self, model, request, paused, entered, mode):
         policy, masters = request.policy, self._session.masters
         low, high = policy.cast_model_type, policy.dtypes.high
         modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
         kept = weights.matching(model, request.keep_fp32)
         if policy.weights_dtype is not None:
-            inner = [child for module in kept for child in module.modules()]
-            norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
-            norms = [norm for norm in norms if norm not in inner]
-            self._cast.cast(modules, inner + norms)
-            if policy.casts_model:
-                fsdp.gather_in(policy, model, inner + norms, self._patches)
-            kept += [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+            kept += self._cast_weights(policy, model, modules, kept)
         elif request.allow_half_model:
-            self._cast.widen(modules)
-        if policy.casts_model:
-            state_dict.hook(modules, high, masters, self._patches)
+            self._cast.cast(modules, modules)
         for module in [module for module in kept if module in modules]:
             self._mark(module, high, request.output_dtype if module is model else low, paused)
         if model not in kept and (model in modules or not forward.is_marked(model)):
-            self._mark(model, low, request.output_dtype, entered)
+            self._mark(model, low, request.output_dtype, entered, mode)
 
-    def _mark(self, module, input_dtype, output_dtype, context):
-        casts = forward.ForwardCasts(type(module), input_dtype, output_dtype, context, self._session.forward_token)
-        forward.mark(module, casts, self._patches)
+    def _cast_weights(self, policy, model, modules, kept):
+        """Cast the weights of modules; return the batch norms that stay float32 and do not take half inputs."""
+        inner = [child for module in kept for child in module.modules()]
+        norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+        norms = [norm for norm in norms if norm not in inner]
+        self._cast.cast(modules, inner + norms)
+        low, high = policy.cast_model_type, policy.dtypes.high
+        if policy.casts_model:
+            fsdp.gather_in(policy, model, inner + norms, self._patches)
+            state_dict.hook(modules, high, self._session.masters, self._patches)
+        return [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+
+    def _mark(self, module, input_dtype, output_dtype, context, mode=None):
+        token = self._session.forward_token
+        conversion = forward.ForwardConversion(type(module), input_dtype, output_dtype, mode, context, token)
+        forward.mark(module, conversion, self._patches)
 
     def add_optimizer(self, optimizer, configuration, originals):
         """Give an optimizer masters and its replaced methods; return its record.
@@ -200,7 +205,6 @@ class Preparation:
             record.masters.commit()
             session.add_masters(record, record.pairs())
         for record in self._records:
-            session.records.add(record)
             record.configuration.records.add(record)
             self._patches.defer_weakly(record.masters.release)
         session.patches.absorb(self._patches)

@@ -8,6 +8,7 @@ from ... import opt_levels
 from ...errors import AmpTypeError, AmpValueError
 from ..loss_scaling.process_group import checked_group
 from ..loss_scaling.scaler import LossScaler
+from ..master_weights.stored_masters import check_policy as check_remainders
 from . import process_state
 
 
@@ -25,6 +26,7 @@ class Request(NamedTuple):
     skip_limit: tuple
     diagnose: bool
     free_half_grads: bool
+    store_param_remainders: bool
     allow_half_model: bool
 
     def make_scalers(self):
@@ -39,7 +41,7 @@ class Request(NamedTuple):
         options = {_KEYWORDS.get(name, name): value for name, value in self.scaler_options.items()}
         layers = [layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32]
         kept = dict(keep_fp32=layers, cast_model_outputs=self.cast_model_outputs, free_half_grads=self.free_half_grads)
-        return dict(options, **kept)
+        return dict(options, store_param_remainders=self.store_param_remainders, **kept)
 
     @property
     def output_dtype(self):
@@ -55,13 +57,12 @@ def make_request(stated, command_line, dtypes=None):
     Args:
         stated: all arguments of ``amp.initialize`` by name.
         command_line: overrides of the level and its options, from ``python -m ampcompat run`` or a ``session``.
-        dtypes: a ``DtypePair`` instead of the level's.
 
     Raises:
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.
     """
     forced = process_state.initialize_options
-    layers = listed_layers(stated["keep_fp32"]) + listed_layers(forced.get("keep_fp32"))
+    layers = listed(stated["keep_fp32"]) + listed(forced.get("keep_fp32"))
     stated = dict(stated, **dict(forced, keep_fp32=layers))
     models, optimizers = stated["models"], stated["optimizers"]
     model_list = checked_list(models, "amp.initialize", "models", "a torch.nn.Module or a list of them", is_module)
@@ -71,20 +72,22 @@ def make_request(stated, command_line, dtypes=None):
         optimizer_list = checked_list(optimizers, "amp.initialize", "optimizers", expected, is_optimizer)
     options = {name: stated[name] for name in opt_levels.LEVEL_OPTIONS}
     command_line = dict({name: forced[name] for name in opt_levels.LEVEL_OPTIONS if name in forced}, **command_line)
+    is_storing_forced = forced.get("store_param_remainders") or command_line.pop("store_param_remainders", False)
     defaults, policy = opt_levels.resolve(stated["opt_level"], options, command_line, dtypes)
     return Request(
         models=model_list,
         optimizers=optimizer_list,
         defaults=defaults,
         policy=policy,
-        cast_model_outputs=_output_dtype(stated["cast_model_outputs"]),
+        cast_model_outputs=_checked(stated, "cast_model_outputs", (torch.dtype, type(None)), "a torch.dtype or None"),
         keep_fp32=stated["keep_fp32"],
         scaler_options=_scaler_options(stated),
         num_losses=checked_count("num_losses must be", stated["num_losses"], least=1 if optimizer_list else 0),
         skip_limit=(checked_count("max_skips must be", stated["max_skips"]), stated["raise_on_max_skips"]),
         diagnose=bool(stated["diagnose"]),
-        free_half_grads=_checked_switch("free_half_grads", stated["free_half_grads"]),
-        allow_half_model=_checked_switch("allow_half_model", stated["allow_half_model"]),
+        free_half_grads=_checked(stated, "free_half_grads", bool, "True or False"),
+        store_param_remainders=_stores_remainders(stated, is_storing_forced, policy),
+        allow_half_model=_checked(stated, "allow_half_model", bool, "True or False"),
     )
 
 
@@ -102,10 +105,10 @@ def is_module(candidate):
 
 
 def listed(given):
-    """Return an argument that is one object, a list of them or None, as a list."""
+    """Return an argument that is one object, a collection of them or None, as a list."""
     if given is None:
         return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+    return list(given) if isinstance(given, (list, tuple, set)) else [given]
 
 
 def checked_list(given, caller, name, expected, accepts):
@@ -123,23 +126,19 @@ def checked_list(given, caller, name, expected, accepts):
     return items
 
 
-def _checked_switch(name, value):
-    if not isinstance(value, bool):
-        raise AmpTypeError(f"{name} must be True or False, not {value!r}.")
-    return value
+def _checked(stated, name, kinds, expected):
+    if not isinstance(stated[name], kinds):
+        raise AmpTypeError(f"{name} must be {expected}, not {stated[name]!r}.")
+    return stated[name]
 
 
-def _output_dtype(dtype):
-    if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise AmpTypeError(f"cast_model_outputs must be a torch.dtype or None, not {dtype!r}.")
-    return dtype
-
-
-def listed_layers(keep_fp32):
-    """Return the argument ``keep_fp32``, which may be one entry or None, as a list."""
-    if keep_fp32 is None:
-        return []
-    return list(keep_fp32) if isinstance(keep_fp32, (list, tuple, set)) else [keep_fp32]
+def _stores_remainders(stated, is_forced, policy):
+    # What a script asks for holds at the level that it asks for, as its other options do.
+    is_asked = _checked(stated, "store_param_remainders", bool, "True or False")
+    if not (is_forced or (is_asked and policy.opt_level == stated["opt_level"])):
+        return False
+    check_remainders(policy)
+    return True
 
 
 def checked_count(subject, number, least=1):

@@ -38,4 +38,5 @@ if TYPE_CHECKING:
         process_group: Any
         diagnose: bool
         free_half_grads: bool
+        store_param_remainders: bool
         allow_half_model: bool

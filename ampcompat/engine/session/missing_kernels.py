@@ -13,7 +13,7 @@ _MISSING_KERNEL = re.compile("not (implemented|supported) .*(Half|BFloat16)")
 
 
 def explained(context, low):
-    """Return the context of ``forward`` (see ``ForwardCasts``), made to explain what torch lacks for a dtype.
+    """Return the context of ``forward`` (see ``ForwardConversion``), made to explain what torch lacks for a dtype.
 
     Args:
         context: a function that returns a context manager or None.

@@ -5,29 +5,32 @@ backend.
 """
 
 import functools
-from contextlib import contextmanager, nullcontext
+import weakref
+
+import torch
 
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from .. import casting
 from ..casting import autograd, half_emulation_mode
-from ..casting.cast_backend import NoCasts
-from ..casting.several_levels import SeveralCasts
+from ..casting.cast_backend import CastBackend
+from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
 from . import missing_kernels, process_state
-from .model_devices import ModelDevices, watch_moves
+
+#: Methods that move a module. All of them call ``Module._apply``, but that is called for each submodule too.
+_MOVES = ("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty")
 
 
 class ProcessCasts:
-    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralCasts`` of O1 and O4.
+    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralLevelsBackend`` of O1 and O4.
 
     Args:
-        wanted: "auto", "native" or "patched".
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
     """
 
     def __init__(self, wanted, allow_banned):
-        self.backend = NoCasts()
+        self.backend = CastBackend()
         self.choice = None
         self.is_regional = False  # whether functions are cast only within a ``region``, per thread
         self.allow_banned = self._allow_banned = allow_banned
@@ -36,18 +39,16 @@ class ProcessCasts:
         self._half_mode = None
         self._patches_checkpoint = False
         self._opened_as = None  # the arguments that the active backend was made with
-        self._devices = ModelDevices()
+        self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
         self._may_have_moved = False
 
-    def open(self, dtypes, models=(), optimizers=()):
+    def open(self, dtypes, users=()):
         """Cast functions to these dtypes, by the op table with the users' registrations and edits.
 
         An active backend that was made with the same arguments is kept: other threads may be using it.
 
         Args:
-            dtypes: a ``DtypePair``.
-            models: more models; functions are cast on the devices of all initialized models.
-            optimizers: more optimizers; their params count where no model has any.
+            users: more models, on whose devices functions are cast, and optimizers: see ``_device_types``.
 
         Returns:
             A function that restores the backend and devices from before.
@@ -59,17 +60,17 @@ class ProcessCasts:
         messages = expansion.banned_messages(lists)
         names = [choice.name for choice in choices]
         wanted = (names, pairs, rows, messages, self.allow_banned, self.is_regional)
-        before = (self.backend, self.choice, self._opened_as, self._devices)
-        self._devices = self._devices.joined_by(models, optimizers)
+        before = (self.backend, self.choice, self._opened_as, self._users)
+        self._users = [each for each in self._users if each() is not None] + list(map(weakref.ref, users))
         try:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
             else:
-                backends = [
-                    choice.backend_class(each, rows, self.allow_banned, messages)
-                    for choice, each in zip(choices, pairs)
-                ]
-                self._replace(backends[0] if len(backends) == 1 else SeveralCasts(backends), choices[-1], wanted)
+                classes = [casting.BACKENDS[name] for name in names]
+                backends = [kind(each, rows, self.allow_banned, messages) for kind, each in zip(classes, pairs)]
+                self._replace(
+                    backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends), choices[-1], wanted
+                )
         except BaseException:
             self._restore(*before)
             raise
@@ -80,8 +81,8 @@ class ProcessCasts:
         """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
         return () if self._opened_as is None else self._opened_as[1]
 
-    def _restore(self, backend, choice, opened_as, devices):
-        self._devices = devices
+    def _restore(self, backend, choice, opened_as, users):
+        self._users = users
         if self.backend is backend:
             self._cast_where_models_are()
         else:
@@ -95,23 +96,21 @@ class ProcessCasts:
     def stop(self):
         """Stop casting functions, until ``open``."""
         self.allow_banned = self._allow_banned
-        self._replace(NoCasts(), None)
+        self._replace(CastBackend(), None)
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._half_mode, self._patches_checkpoint, self._devices = None, False, ModelDevices()
+        self._half_mode, self._patches_checkpoint, self._users = None, False, []
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
-        self.backend, self.choice, self._opened_as = NoCasts(), None, None
+        self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
-            if self.is_regional:
-                backend.limit_to_regions()
-            backend.set_devices(self._devices.types())
-            backend.open(patches, self._note_move)
+            backend.set_devices(self._device_types())
+            backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
-                watch_moves(self._cast_where_models_are, patches)
+                _watch_moves(self._cast_where_models_are, patches)
             if self._patches_checkpoint:
                 autograd.checkpoint_under_same_casts(half_emulation_mode, patches)
             self._patches.absorb(patches)
@@ -123,7 +122,21 @@ class ProcessCasts:
 
     def _cast_where_models_are(self):
         self._may_have_moved = False
-        self.backend.set_devices(self._devices.types())
+        self.backend.set_devices(self._device_types())
+
+    def _device_types(self):
+        """Return the device types of the models' params, else of buffers, else of the optimizers' params, or None."""
+        users = [each for each in [reference() for reference in self._users] if each is not None]
+        models = [each for each in users if isinstance(each, torch.nn.Module)]
+        groups = [group for each in users if not isinstance(each, torch.nn.Module) for group in each.param_groups]
+        for tensors in (
+            [param for model in models for param in model.parameters()],
+            [buffer for model in models for buffer in model.buffers()],
+            [param for group in groups for param in group["params"]],
+        ):
+            if tensors:
+                return {tensor.device.type for tensor in tensors}
+        return None
 
     def paused(self):
         """Return a context manager with casts off in this thread."""
@@ -138,32 +151,27 @@ class ProcessCasts:
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if self._may_have_moved:
             self._cast_where_models_are()
-        return self.backend.of(dtypes) if isinstance(self.backend, SeveralCasts) else self.backend.entered()
+        return self.backend.entered(dtypes)
 
     def contexts_of_forward(self, policy, models):
-        """Return two functions (or None) that return contexts: of modules kept in float32, and of whole models."""
+        """Return what ``forward`` runs in at a level.
+
+        Returns:
+            Two functions (or None) that return contexts, of modules kept in float32 and of whole models; and the
+            ``HalfMode`` of whole models, or None.
+        """
         if policy.patch_torch_functions:
-            kept, whole = self.paused, functools.partial(self.context_of_forward, policy.dtypes)
+            kept, whole, mode = self.paused, functools.partial(self.context_of_forward, policy.dtypes), None
         else:
+            kept, whole = None, self.context_of_uncast_forward
             mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
             self._half_mode = mode or self._half_mode
-            kept, whole = None, functools.partial(self._context_without_casts, mode)
         with self.paused():  # kernels are tried out
-            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low)
+            return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low), mode
 
     def context_of_uncast_forward(self):
-        """Return a function that returns the context of ``forward`` of a model that computes as without amp."""
-        return functools.partial(self._context_without_casts, None)
-
-    def _context_without_casts(self, mode):
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
-        emulated = half_emulation_mode.context_of(mode)
-        return emulated if self.choice is None else self._uncast_forward(emulated or nullcontext())
-
-    @contextmanager
-    def _uncast_forward(self, emulated):
-        with self.backend.uncast_forward(), emulated:
-            yield
+        return None if self.choice is None else self.backend.uncast_forward()
 
     def commit(self):
         """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
@@ -173,15 +181,28 @@ class ProcessCasts:
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step, weights):
-        """Call ``step()``, an optimizer's, with casts off; drop the cached casts of the weights that it changes.
-
-        Args:
-            step: a function without arguments.
-            weights: () -> these weights.
-        """
+        """Call ``step()``, an optimizer's, with casts off; drop the cached copies of the weights that it changes."""
         backend = self.backend
         try:
             with backend.paused():
                 return step()
         finally:  # also because kernels of extensions write weights without changing their version counter
             backend.clear_cache(weights)
+
+
+def _watch_moves(on_move, patches):
+    """Call ``on_move()`` after every call of a method that moves a module."""
+    for name in _MOVES:
+        original = vars(torch.nn.Module).get(name)
+        if original is not None:
+            patches.set(torch.nn.Module, name, _noticed(original, on_move))
+
+
+def _noticed(original, on_move):
+    @functools.wraps(original)
+    def moving(*args, **kwargs):
+        result = original(*args, **kwargs)
+        on_move()
+        return result
+
+    return moving

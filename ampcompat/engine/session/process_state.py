@@ -36,6 +36,7 @@ _VARIABLES = {
     "verbosity": "AMPCOMPAT_VERBOSITY",
     "dtypes": "AMPCOMPAT_DTYPES",  # "float32,float64": low and high, for a torch without half
     "diagnose": "AMPCOMPAT_DIAGNOSE",  # 1
+    "store_param_remainders": "AMPCOMPAT_STORE_PARAM_REMAINDERS",  # 1
 }
 
 #: What ``run`` observes of a script, beside ``diagnose``.
@@ -124,8 +125,9 @@ def command_line():
     found = {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
     if "verbosity" in found:
         found["verbosity"] = int(found["verbosity"])
-    if "diagnose" in found:
-        found["diagnose"] = found["diagnose"] not in ("", "0")
+    for name in ("diagnose", "store_param_remainders"):
+        if name in found:
+            found[name] = found[name] not in ("", "0")
     return found
 
 

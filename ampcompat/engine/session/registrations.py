@@ -25,10 +25,10 @@ def cast_when_active(function, rule):
     @functools.wraps(function)
     def casting_when_active(*args, **kwargs):
         session = process_state.current()
-        if session is None or not session.casts.active():
+        if session is None or not session.cast_backend.active():
             return function(*args, **kwargs)
-        if last[0] is not session.casts:
-            last[:] = session.casts, session.casts.wrap(function, rule)
+        if last[0] is not session.cast_backend:
+            last[:] = session.cast_backend, session.cast_backend.wrap(function, rule)
         return last[1](*args, **kwargs)
 
     return casting_when_active

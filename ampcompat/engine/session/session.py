@@ -8,7 +8,7 @@ import weakref
 from contextlib import nullcontext
 
 from ... import opt_levels
-from ...errors import AmpError, AmpTypeError
+from ...errors import AmpTypeError
 from ...support import swapped_tensors
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_all
@@ -16,12 +16,13 @@ from ...support.weak_list import WeakList
 from ..loss_scaling.scaler import scaler_states
 from ..master_weights.store import MasterStore
 from ..models import ddp, forward, fsdp, weights
+from ..patched_optimizers import chunked_step
 from ..patched_optimizers.record import record_of
 from . import process_state
 from .backward_pass import BackwardPass, UnscaledPass
 from .configuration import Configuration, JoinedScalers
 from .initialize import Preparation, make_plan
-from .initialize_arguments import check_loss, is_optimizer
+from .initialize_arguments import check_loss, is_module, is_optimizer, listed
 from .process_casts import ProcessCasts
 
 
@@ -48,7 +49,6 @@ class Session:
         verbosity: 0 prints nothing, 1 prints notices; None leaves it to ``initialize``.
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
         overrides: options that override the arguments of ``initialize``, ``opt_level`` among them.
-        observers: the ``Observer`` objects whose callbacks are called.
     """
 
     enabled = True
@@ -66,21 +66,15 @@ class Session:
         self.patches = PatchStack()
         self.forward_token = forward.Token()
         # Models, optimizers and what was decided for them are held weakly, so that a loop over folds frees each fold.
-        self.records = WeakList()
-        self.configurations = WeakList()  # of the calls of ``initialize``, oldest first
+        self.configurations = WeakList()  # call after call of ``initialize``
         self._latest = None  # the last of them
         self._configuration_of = weakref.WeakKeyDictionary()  # model -> its ``Configuration``
-        self._models_before_backward = []  # weak references to models without a backward pass yet
         self._disabled = weakref.WeakSet()  # models and optimizers of ``initialize(enabled=False)``
 
     # -- initialize ----------------------------------------------------------------------------------------------------
 
     def initialize(self, request, verbosity=1):
-        """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises.
-
-        Returns:
-            Their ``Configuration``.
-        """
+        """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
         plan = make_plan(request, self)
         verbosity = self.verbosity if self._verbosity_is_given else verbosity
         if plan.is_empty() and request.models:
@@ -92,19 +86,14 @@ class Session:
         return configuration
 
     def _initialize_again(self, request, verbosity):
-        """Leave models and optimizers as they are; print which options are not those that they were initialized with.
-
-        Returns:
-            The ``Configuration`` of the optimizers, else of the models.
-        """
+        """Print which options are not those of the earlier call; return the ``Configuration`` of that."""
         given = {name: value for name, value in request.fixed_options().items() if value}
         known = [self._configuration_of[model] for model in request.models]
         ignored = sorted(name for name in given if any(given[name] != each.options.get(name) for each in known))
         configuration = ([record_of(each).configuration for each in request.optimizers] or known)[0]
         if ignored:
             Notices(verbosity).options_ignored(ignored)
-        has_stopped = self.choice is None  # by ``handle._deactivate()``
-        if request.policy.patch_torch_functions and has_stopped:
+        if request.policy.patch_torch_functions and self.choice is None:  # stopped by ``handle._deactivate()``
             self.process_casts.open(request.policy.dtypes)
         configuration.add_losses(request)
         return configuration
@@ -125,21 +114,22 @@ class Session:
         self._latest = configuration
         for model in plan.models:
             self._configuration_of[model] = configuration
-            self._models_before_backward.append(weakref.ref(model))
+            self.sharded_models.add(model, configuration)
 
-    def disable(self, models, optimizers):
+    def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
-        self._disabled.update([*models, *optimizers])
-        context = self.process_casts.context_of_uncast_forward()
-        for model in models:
+        self._disabled.update(disabled)
+        context = self.process_casts.context_of_uncast_forward
+        for model in filter(is_module, disabled):
             if not forward.is_marked(model):
-                forward.mark(
-                    model, forward.ForwardCasts(type(model), context=context, token=self.forward_token), self.patches
-                )
+                conversion = forward.ForwardConversion(type(model), context=context, token=self.forward_token)
+                forward.mark(model, conversion, self.patches)
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
         self.masters.add(pairs, record.gradients, self.patches, record.configuration.shows_half_gradients)
+        if record.masters.are_stored:
+            self.masters.restore_before_writes(self.patches)
 
     def add_copy(self, record):
         """Add the record of a deep copy of an optimizer."""
@@ -155,8 +145,7 @@ class Session:
     def close(self):
         """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights.
 
-        If something raises (an observer, an overflow that is read only now), the rest is still restored. The
-        first error is raised at the end, with the others in its chain of contexts.
+        If something raises (an observer, an overflow that is read only now), the rest is still restored (``run_all``).
         """
         calls = [(scaler.sync, ()) for each in self.configurations for scaler in each.scalers]
         calls += [(observer.closed, (self,)) for observer in self.observers]
@@ -167,10 +156,14 @@ class Session:
     # -- what is initialized -------------------------------------------------------------------------------------------
 
     @property
+    def records(self):
+        """The ``OptimizerRecord`` of every optimizer, call of ``initialize`` after call, as a list."""
+        return [record for each in self.configurations for record in each.records]
+
+    @property
     def policy(self):
         """The ``Policy`` of the newest call of ``initialize`` that got an optimizer, else of the newest; or None."""
-        newest = self._newest()
-        return None if newest is None else newest.policy
+        return getattr(self._newest(), "policy", None)
 
     def is_initialized(self):
         """Return whether ``initialize`` was called."""
@@ -181,13 +174,11 @@ class Session:
 
     def policy_of(self, model):
         """Return the ``Policy`` of a model; None if it is not initialized."""
-        configuration = self._configuration_of.get(model)
-        return None if configuration is None else configuration.policy
+        return getattr(self._configuration_of.get(model), "policy", None)
 
     def configuration_of(self, optimizers):
         """Return the ``Configuration`` of one optimizer, or of the first of a list; the newest if it has none yet."""
-        listed = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
-        records = [record_of(each) for each in listed]
+        records = [record_of(each) for each in listed(optimizers)]
         return next((each.configuration for each in records if each is not None), self._newest())
 
     @property
@@ -196,15 +187,15 @@ class Session:
 
         Before any optimizer is known, those of the first call. Scripts replace elements of this list, or all of it.
         """
-        listed = self._with_optimizers()
-        return listed[0].scalers if len(listed) == 1 else JoinedScalers(listed)
+        configurations = self._with_optimizers()
+        return configurations[0].scalers if len(configurations) == 1 else JoinedScalers(configurations)
 
     @scalers.setter
     def scalers(self, scalers):
-        scalers, listed = list(scalers), self._with_optimizers()
-        for each in listed[:-1]:
+        scalers, configurations = list(scalers), self._with_optimizers()
+        for each in configurations[:-1]:
             each.scalers, scalers = scalers[: len(each.scalers)], scalers[len(each.scalers) :]
-        listed[-1].scalers = scalers
+        configurations[-1].scalers = scalers
 
     def _with_optimizers(self):
         configurations = list(self.configurations)
@@ -231,8 +222,8 @@ class Session:
         return list(self._configuration_of)
 
     @property
-    def casts(self):
-        """The active cast backend: a ``NoCasts`` at levels that cast no functions."""
+    def cast_backend(self):
+        """The active cast backend: a plain ``CastBackend`` at levels that cast no functions."""
         return self.process_casts.backend
 
     @property
@@ -245,40 +236,25 @@ class Session:
     def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
         """Return the context manager of one backward pass. See ``amp.scale_loss``."""
         check_loss(loss)
-        listed = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
-        if self._disabled:
-            enabled = [each for each in listed if each not in self._disabled]
-            if listed and not enabled:
-                return nullcontext(loss)
-            listed = enabled
-        adopted = [self._adopt(each) for each in listed if record_of(each) is None]
-        records = [record_of(each) for each in listed]
+        given = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+        enabled = [each for each in given if each not in self._disabled] if self._disabled else given
+        if given and not enabled:
+            return nullcontext(loss)
+        adopted = [self._adopt(each) for each in enabled if record_of(each) is None]
+        records = [record_of(each) for each in enabled]
         configuration = records[0].configuration if records else self._newest()
         if configuration is None:
             raise process_state.not_initialized("amp.scale_loss")
-        scaler = _scaler(configuration, loss_id)
-        if self._models_before_backward:
-            self._check_shards()
+        scaler = configuration.scaler_of(loss_id)
+        if self.sharded_models.unchecked:
+            self.sharded_models.check_new(self.records)
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
         if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):
             return UnscaledPass(self, configuration, loss)
-        backward = BackwardPass(
-            self, configuration, loss, loss_id, scaler, records, delay_unscale, delay_overflow_check
+        return BackwardPass(
+            self, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
         )
-        backward.adopted = adopted
-        return backward
-
-    def _check_shards(self):
-        """Check the models that have had no backward pass yet: ``fully_shard`` may come after ``initialize``."""
-        for reference in self._models_before_backward:
-            model = reference()
-            if model is not None:
-                configuration = self._configuration_of[model]
-                fsdp.check_shards(model, configuration.policy)
-                self.sharded_models.add(model)
-                fsdp.check_optimizers(model, [record.optimizer for record in self.records], configuration.notices)
-        self._models_before_backward = []
 
     def _adopt(self, optimizer):
         """Return the record of an optimizer that ``initialize`` did not get: its params decide whose it is."""
@@ -290,6 +266,8 @@ class Session:
         configuration = self._configuration_by_params(optimizer)
         if configuration is None:
             raise process_state.not_initialized("amp.scale_loss")
+        if configuration.stores_remainders:
+            chunked_step.check(optimizer)
         configuration.notices.optimizer_added(optimizer)
         with Preparation(self) as preparation:
             record = preparation.add_optimizer(optimizer, configuration, {})
@@ -323,19 +301,6 @@ class Session:
 
     def _scalers_in_use(self):
         """Return ``scalers`` without those of optimizers that a script has dropped, such as those of earlier folds."""
-        if len([each for each in self.configurations if each.records]) > 1:
+        if len(self._with_optimizers()) > 1:
             gc.collect()  # an optimizer with replaced methods refers to itself
         return self.scalers
-
-
-def _scaler(configuration, loss_id):
-    """Return the ``LossScaler`` of a loss, counted within one call of ``initialize``."""
-    scalers = configuration.scalers
-    try:
-        return scalers[loss_id]
-    except (IndexError, TypeError):
-        there = "there is 1 loss scaler" if len(scalers) == 1 else f"there are {len(scalers)} loss scalers"
-        needed = f"num_losses={loss_id + 1}" if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
-        raise AmpError(
-            f"amp.scale_loss got loss_id={loss_id!r}, and {there}: pass {needed} to amp.initialize."
-        ) from None

@@ -41,13 +41,15 @@ def _rows(owner, names, purpose, without, since=None, until=None, cuda=False):
 
 
 _TENSORS = (
-    _rows("torch.Tensor", "_version", "a cast of a weight is made anew when the weight was written to", BROKEN)
+    _rows("torch.Tensor", "_version", "a cached copy of a weight is renewed when the weight was written to", BROKEN)
     + _rows("torch.Tensor", "_base _is_view", "what shares the memory of a weight or gradient", BROKEN)
     + _rows("torch.Tensor", "_values _indices", "sparse gradients: their values and their bytes", BROKEN)
     + _rows("torch", "_sparse_sum", "torch.sparse.sum adds up in float32 where half is emulated", "it adds up in half")
     + _rows("torch.UntypedStorage", "_cdata", "each memory is counted once", "no memory report", "2.13.0")
     + _rows("torch._C", "_storage_Use_Count", "memory of gradients is used again", "it is allocated anew", "2.13.0")
-    + _rows("torch.ops.aten", "_to_copy", "the memory report knows casts", "no list of allocations", "1.12.1")
+    + _rows(
+        "torch.ops.aten", "_to_copy", "the memory report knows copies of weights", "no list of allocations", "1.12.1"
+    )
     + _rows("torch.ops.aten", "_local_scalar_dense", "the self-test counts host reads", "it counts none", "1.12.1")
 )
 _LISTS = (
@@ -89,12 +91,12 @@ _AUTOGRAD = (
         "half products save float32 copies of their inputs; no report of saved memory",
         "2.13.0",
     )
-    + _rows("torch._C._functorch", "peek_interpreter_stack", "no cached casts in transforms", NO_TRANSFORM, "2.13.0")
+    + _rows("torch._C._functorch", "peek_interpreter_stack", "no cached copies in transforms", NO_TRANSFORM, "2.13.0")
     + _rows("torch._C", "_current_graph_task_id", "tells passes within passes", "no level for plain scripts", "2.13.0")
     + _rows("torch._C", "_current_autograd_node", "which forward operation a gradient is of", NO_DIFFERENCE, "2.13.0")
     + _rows("torch.autograd", "_get_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
     + _rows("a node of the graph", "_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
-    + _rows("torch._C", "_get_tracing_state", "no cached casts in torch.jit.trace", "a traced cast may be a constant")
+    + _rows("torch._C", "_get_tracing_state", "no cached copies in torch.jit.trace", "a traced copy may be a constant")
 )
 _SCALERS = _rows("a GradScaler", "_per_optimizer_states", "trainers read found_inf there", "they fail", "2.13.0")
 _MODES = (

@@ -78,10 +78,19 @@ def _taken_function_modes(ends):
 
 def recording_gradients():
     """Return a context manager in which operations are recorded for gradients, whatever mode this thread is in."""
+    return _outside_of_inference_mode(torch.enable_grad())
+
+
+def without_gradients():
+    """Return a context manager in which nothing is recorded, and whose results autograd accepts later."""
+    return _outside_of_inference_mode(torch.no_grad())
+
+
+def _outside_of_inference_mode(context):
     stack = contextlib.ExitStack()
     if hasattr(torch, "inference_mode"):
         stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.enable_grad())
+    stack.enter_context(context)
     return stack
 
 

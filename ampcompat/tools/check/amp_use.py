@@ -3,7 +3,7 @@
 import ast
 import os
 
-from . import files
+from . import code_files
 from .bindings import Bindings
 from .source import Source
 from .uses import uses
@@ -28,10 +28,10 @@ def uses_amp(path):
             continue
         seen.add(file)
         try:
-            data = files.read(file)
-        except files.Unreadable:
+            data = code_files.read(file)
+        except code_files.Unreadable:
             return True
-        source = Source(file, data, files.PYTHON)
+        source = Source(file, data, code_files.PYTHON)
         if source.broken or (any(hint in data for hint in _HINTS) and _has_amp(source)):
             return True
         waiting += _imported_files(source, folder)

@@ -2,7 +2,7 @@
 
 import ast
 
-from . import files
+from . import code_files
 from .bindings import Bindings, dotted
 from .levels import initialize_calls
 from .rule_table import finding
@@ -36,8 +36,8 @@ def conditional_calls(source, bindings):
 def conditional_calls_in(path):
     """Return what ``conditional_calls`` yields of a Python file; nothing of one that cannot be read or parsed."""
     try:
-        source = Source(path, files.read(path), files.PYTHON)
-    except files.Unreadable:
+        source = Source(path, code_files.read(path), code_files.PYTHON)
+    except code_files.Unreadable:
         return []
     return list(conditional_calls(source, Bindings(source.nodes)))
 

@@ -3,12 +3,21 @@
 import os
 import re
 
-from . import backward_rules, conditions, files, initialize_rules, launch_rules, notebooks, tensor_rules
+from . import (
+    backward_rules,
+    code_files,
+    conditions,
+    forced_scripts,
+    initialize_rules,
+    launch_rules,
+    notebooks,
+    tensor_rules,
+)
 from .alias_names import EXTENSIONS
 from .bindings import Bindings
+from .check_report import CheckReport
 from .imports import ProjectImports
 from .levels import UNKNOWN, RequestedLevel, asked_levels, default_levels, initialize_calls
-from .report import CheckReport
 from .report_records import ERROR, NOTE, REFUSED, WARNING, Broken, SourcePlace
 from .rule_table import RULES, finding
 from .scripts import find_scripts
@@ -36,7 +45,7 @@ def check(paths, progress=None):
         paths: files and folders.
         progress: called with (files read, files in all).
     """
-    project = _Project(list(files.walk(paths)))
+    project = _Project(list(code_files.walk(paths)))
     for number, (path, kind) in enumerate(project.files, 1):
         project.read(path, kind)
         if progress is not None:
@@ -51,6 +60,8 @@ class _Project:
     Attributes:
         sources: path -> ``Source`` of files that may use Apex.
         mains: Python files with ``if __name__ == "__main__"`` that do not.
+        training: Python files that may train.
+        imports_ampcompat: whether one imports ampcompat by its own name.
         launched: files that a shell script starts with a launcher.
         uses_cuda: whether a Python file uses CUDA.
         report: what was found.
@@ -58,8 +69,8 @@ class _Project:
 
     def __init__(self, found):
         self.files = found
-        self.sources, self.mains, self.launched = {}, [], set()
-        self.uses_cuda = False
+        self.sources, self.mains, self.training, self.launched = {}, [], [], set()
+        self.uses_cuda = self.imports_ampcompat = False
         self.report = CheckReport(len(found))
         self.copies = {os.path.dirname(path) for path, _ in found if _is_apex_package(path)}
 
@@ -68,26 +79,31 @@ class _Project:
         if any(path.startswith(folder + os.sep) for folder in self.copies):
             return
         try:
-            data = files.read(path)
-        except files.Unreadable as error:
+            data = code_files.read(path)
+        except code_files.Unreadable as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
-        self.uses_cuda = self.uses_cuda or (kind == files.PYTHON and launch_rules.uses_cuda(data))
-        if kind in (files.SHELL, files.REQUIREMENTS):
+        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launch_rules.uses_cuda(data))
+        if kind == code_files.PYTHON:
+            self.training += [path] if forced_scripts.HINTS.search(data) else []
+            self.imports_ampcompat = self.imports_ampcompat or bool(forced_scripts.AMPCOMPAT.search(data))
+        if kind in (code_files.SHELL, code_files.REQUIREMENTS):
             if b"apex" in data.lower() or b"torch" in data:
-                lines = files.decode(data).split("\n")
-                self._text([(SourcePlace(path, at), line) for at, line in enumerate(lines, 1)], kind == files.SHELL)
+                lines = code_files.decode(data).split("\n")
+                self._text(
+                    [(SourcePlace(path, at), line) for at, line in enumerate(lines, 1)], kind == code_files.SHELL
+                )
         elif _HINTS.search(data):
             self._python(Source(path, data, kind))
-        elif kind == files.NOTEBOOK:
+        elif kind == code_files.NOTEBOOK:
             self._look_for_damage(path, data)
-        elif b"__main__" in data and kind == files.PYTHON:
+        elif b"__main__" in data and kind == code_files.PYTHON:
             self.mains.append(path)
 
     def _look_for_damage(self, path, data):
         """Report a notebook that cannot be read, even where no word of Apex is in what is left of it."""
         try:
-            notebooks.code_cells(files.decode(data))
+            notebooks.code_cells(code_files.decode(data))
         except notebooks.NotANotebook as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
 
@@ -110,7 +126,7 @@ class _Project:
 
     def analyse(self):
         """Find uses, levels and what is wrong, and complete the report."""
-        imports = ProjectImports(path for path, kind in self.files if kind == files.PYTHON)
+        imports = ProjectImports(path for path, kind in self.files if kind == code_files.PYTHON)
         bindings = {path: Bindings(source.nodes) for path, source in self.sources.items()}
         for _ in range(2):  # a name may be re-exported once more by a package
             inherited = {path: imports.inherited(self.sources[path], bindings) for path in bindings}
@@ -132,6 +148,8 @@ class _Project:
         self._binary_cross_entropy(imports, bindings, asked)
         self.report.scripts = find_scripts(self, imports)
         self._copies_of_apex()
+        self.report.forced, limits = forced_scripts.find_forced_scripts(self, imports)
+        self.report.findings += limits
         self.report.finish()
 
     def _analyse_file(self, source, bindings, levels):
@@ -166,8 +184,8 @@ class _Project:
         """Return the ``Source`` of a Python file, read now if it was not needed before; None if it is unreadable."""
         if path not in self.sources:
             try:
-                return Source(path, files.read(path), files.PYTHON)
-            except files.Unreadable:
+                return Source(path, code_files.read(path), code_files.PYTHON)
+            except code_files.Unreadable:
                 return None
         return self.sources[path]
 

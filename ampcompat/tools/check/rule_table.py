@@ -93,6 +93,37 @@ RULES = {
         "the requirement `apex`: the package of this name on PyPI is a web toolkit, not NVIDIA's",
         "require ampcompat instead",
     ),
+    "optimizer-of-tensors": Rule(
+        NOTE,
+        "an optimizer of tensors that are no params of a module: no level can be forced on it",
+        "make them params of a torch.nn.Module and call it",
+    ),
+    "functional-gradients": Rule(
+        NOTE,
+        "gradients of torch.func, computed outside of modules: no level can be forced on them",
+        "call the module and loss.backward()",
+    ),
+    "cast-by-hand": Rule(
+        NOTE,
+        "a model is cast to half after its optimizer was made: no level can be forced on it",
+        "remove the cast; for a half copy, cast copy.deepcopy(model)",
+    ),
+    "first-fsdp": Rule(
+        NOTE,
+        "FullyShardedDataParallel (FSDP1), on which no level can be forced",
+        "use torch.distributed.fsdp.fully_shard",
+    ),
+    "step-in-backward": Rule(
+        NOTE,
+        "an optimizer steps in a hook of the backward pass: O1 and O2, whose loss is scaled, cannot be forced",
+        "call step() after backward(), or force another level",
+    ),
+    "inner-step": Rule(
+        NOTE,
+        "an inner optimizer steps outside of the outer one's step(): O2 and O5, which have master weights, cannot be "
+        "forced",
+        "call step(closure) of the outer one, or force another level",
+    ),
     "builds-apex": Rule(NOTE, "a line that installs NVIDIA Apex", "leave it out: ampcompat needs no build"),
 }
 

@@ -39,7 +39,7 @@ def _is_started(project, path):
     if path not in project.sources:
         return False
     source = project.sources[path]
-    return source.is_notebook or is_script(source.tree) or _is_launched(path, project.launched)
+    return source.is_notebook or is_script(source.tree) or is_launched(path, project.launched)
 
 
 def _importers(project, imports, users):
@@ -53,18 +53,28 @@ def _importers(project, imports, users):
     return found
 
 
-def _is_launched(path, launched):
+def is_launched(path, launched):
+    """Return whether a file is one of those that launchers start, by the end of its path."""
     return any(os.path.normpath(path).endswith(os.path.normpath(each)) for each in launched)
 
 
 def _script(path, project, imports):
     if path.endswith(".ipynb"):
         return Script(path, f"import ampcompat.as_apex  # in the first cell of {path}", "")
-    launcher = "torchrun --nproc_per_node N -m" if _is_launched(path, project.launched) else "python -m"
+    return Script(path, *commands_of(path, project, imports))
+
+
+def commands_of(path, project, imports, options=""):
+    """Return the command that runs a script, and the one for a machine without a GPU (see ``Script``).
+
+    Args:
+        options: options of ``run``, each followed by a space.
+    """
+    launcher = "torchrun --nproc_per_node N -m" if is_launched(path, project.launched) else "python -m"
     command = launcher + " ampcompat run {}{} ARGS"
-    commands = [command.format(option, shlex.quote(path)) for option in ("", "--device cpu ")]
+    commands = [command.format(options + option, shlex.quote(path)) for option in ("", "--device cpu ")]
     needs_cuda = project.uses_cuda and not _chooses_device(path, project, imports)
-    return Script(path, commands[0], commands[1] if needs_cuda else "")
+    return commands[0], commands[1] if needs_cuda else ""
 
 
 def _chooses_device(path, project, imports):

@@ -6,7 +6,7 @@ import warnings
 
 from . import notebooks
 from .bindings import last_name, string
-from .files import NOTEBOOK, decode
+from .code_files import NOTEBOOK, decode
 from .report_records import Broken, SourcePlace
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)

@@ -1,7 +1,7 @@
 """``python -m ampcompat checkpoint``: what a checkpoint file holds, and the conversion to another layout."""
 
 from .contents import Contents
-from .conversion import LAYOUTS, convert
-from .files import read, write
+from .layout_conversion import LAYOUTS, convert
+from .load_and_save import read, write
 
 __all__ = ["LAYOUTS", "Contents", "convert", "read", "write"]

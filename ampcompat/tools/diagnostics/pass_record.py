@@ -36,12 +36,12 @@ def read_record(record, policy, models, good_passes, skipped):
         good_passes: how many passes of this loss did not overflow before.
         skipped: whether the step was skipped.
     """
-    casts = bool(policy.patch_torch_functions) or policy.casts_model
+    computes_in_half = bool(policy.patch_torch_functions) or policy.casts_model
     low = low_dtype(policy)
     outputs = record.outputs.read()
     output = _first_nonfinite(outputs, record.max_before["outputs"], record.output_dtypes)
     is_input = output is not None and output.name.startswith(INPUT)
-    cast = _overflowing_cast(outputs, record.output_dtypes, low) if casts else None
+    cast = _overflowing_cast(outputs, record.output_dtypes, low) if computes_in_half else None
     output_gradient, last_finite = _first_output_gradient(record, low)
     gradients = _in_backward_order(record.param_gradients.read(), [name for name, _ in outputs])
     param_gradient = _first_nonfinite(gradients, record.max_before["param_gradients"], [low] * len(gradients))
@@ -61,7 +61,7 @@ def read_record(record, policy, models, good_passes, skipped):
         good_passes=good_passes,
         low_dtype=_dtype_name(low),
         low_max=torch.finfo(low).max,
-        casts=casts,
+        computes_in_half=computes_in_half,
         loss=_worst(record.losses),
         input=output if is_input else None,
         output=None if is_input else output,

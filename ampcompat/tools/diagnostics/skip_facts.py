@@ -36,7 +36,7 @@ class OverflowFacts(NamedTuple):
     good_passes: int = 0  # backward passes of this loss without an overflow before it
     low_dtype: str = "float16"  # what the level computes in, and its largest number
     low_max: float = 65504.0
-    casts: bool = True  # whether the level computes anything in half
+    computes_in_half: bool = True  # whether the level computes anything in half
     loss: Optional[str] = None  # "inf" or "nan"
     input: Optional[NonFinite] = None  # of a module, if it was not finite before any output was
     output: Optional[NonFinite] = None

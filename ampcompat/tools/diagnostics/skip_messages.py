@@ -75,7 +75,7 @@ def _advice_on_weights(facts, value):
 
 
 def _advice_on_input(facts, value):
-    if facts.casts and value.kind == "inf" and value.dtype == facts.low_dtype != "bfloat16":
+    if facts.computes_in_half and value.kind == "inf" and value.dtype == facts.low_dtype != "bfloat16":
         return (
             f"the functions that compute this input exceed the largest {value.dtype} ({number(facts.low_max)}): "
             "compute it from x.float(), or use O4 or O5, whose bfloat16 reaches 3e38."
@@ -107,7 +107,7 @@ def _in_loss(facts):
         f"The loss was {facts.loss} {outputs}.",
         "check the loss function for log(0), a division by 0, the mean of an empty tensor, a bad target, or outputs "
         "that grew because of a high learning rate{}.{}".format(
-            "; compute it from output.float()" if facts.casts else "",
+            "; compute it from output.float()" if facts.computes_in_half else "",
             "" if facts.scale == 1.0 else " A lower loss scale does not help.",
         ),
     )
@@ -247,7 +247,7 @@ def _not_found(facts):
 def keep_fp32(facts, name):
     """Return the argument that keeps a module in float32, or "" where none does."""
     module = name.partition(" of ")[0]
-    if not facts.casts or module == LOSS:
+    if not facts.computes_in_half or module == LOSS:
         return ""
     whole = module.startswith(WHOLE)
     return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else f'"{module}"')
@@ -255,7 +255,7 @@ def keep_fp32(facts, name):
 
 def _wider_range(facts, name):
     """Return the options with a wider range than float16, as the beginning of a list."""
-    if not facts.casts or facts.low_dtype == "bfloat16":
+    if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
     keep = keep_fp32(facts, name)
     return "use O4 or O5 (bfloat16 needs no loss scale){}, or ".format("," + keep if keep else "")

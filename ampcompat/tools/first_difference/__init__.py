@@ -1,8 +1,8 @@
 """Which operation of a step at a level is the first to differ from float32 by more than its dtype explains.
 
 ``observed_step`` records one step in each of two processes, with the same weights, random states and loss scale. In the
-second one ``comparison`` goes through its step: ``alignment`` pairs operations by module, call and name, and by where
-their inputs come from. With x the inputs of the float32 run, d the dtypes of the level, and q() rounding to d:
+second one ``compare_steps`` goes through its step: ``alignment`` pairs operations by module, call and name, and by
+where their inputs come from. With x the inputs of the float32 run, d the dtypes of the level, and q() rounding to d:
 
     exact       f(x) in float32, with the level's kernel and arguments
     ideal       f(q(x)) in float32

@@ -3,7 +3,7 @@
 #: What is told of an operation.
 OTHER_KERNEL = "computes something else than in the baseline, in float32 too: its kernel or its arguments differ"
 OVERFLOW, RUNS_IN = "its result is beyond the range of its dtype", "runs in"
-OLD_VALUE = "takes a value from before the step that is not the baseline's, such as a cast of older weights"
+OLD_VALUE = "takes a value from before the step that is not the baseline's, such as a half copy of older weights"
 OTHER_DATA = "{} gets other data than in the baseline"
 
 #: How many names of operations are listed.

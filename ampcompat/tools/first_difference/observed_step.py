@@ -19,7 +19,7 @@ from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, autograd_node
-from . import comparison
+from . import compare_steps
 from .op_recorder import FunctionNames, OpRecorder, StepMode
 from .step_record import StepRecord
 from .tensor_store import TensorStore, load, save
@@ -214,7 +214,7 @@ class ObservedStep(Observer):
         with open(self._path(RECORD), "rb") as file:
             reference, store = pickle.load(file)
         with self._without_casts(), torch.no_grad():
-            found = comparison.compare(reference, store, record, self._store, self._rules(), self._low())
+            found = compare_steps.compare(reference, store, record, self._store, self._rules(), self._low())
         self._events.append({"first_difference": found})
 
     def _without_casts(self):

@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from ...engine.models.forward import ForwardCasts
+from ...engine.models.forward import ForwardConversion
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -67,6 +67,10 @@ class AutocastRegions:
 
         return watched
 
+    def is_float32(self):
+        """Return whether this thread is in a region that computes in float32."""
+        return any(isinstance(each, _Float32) for each in self._stack())
+
     def _stack(self):
         """Return the contexts of the regions that this thread is in, innermost last; None for one of torch's own."""
         return self._local.__dict__.setdefault("stack", [])
@@ -78,8 +82,7 @@ class AutocastRegions:
             return contextlib.nullcontext()
         is_in_forward = _is_in_forward()
         if casts:
-            is_paused = any(isinstance(each, _Float32) for each in self._stack())
-            return session.process_casts.region() if is_paused else contextlib.nullcontext()
+            return session.process_casts.region() if self.is_float32() else contextlib.nullcontext()
         if not (self._has_cast or is_in_forward):
             return contextlib.nullcontext()
         return _Float32(session, is_in_forward and session.policy.casts_model)
@@ -95,7 +98,7 @@ class _Float32:
 
     def __init__(self, session, has_half_weights):
         self._stack = contextlib.ExitStack()
-        self._contexts = [session.casts.paused()] + ([_widening_mode()] if has_half_weights else [])
+        self._contexts = [session.cast_backend.paused()] + ([_widening_mode()] if has_half_weights else [])
 
     def __enter__(self):
         for context in self._contexts:
@@ -108,7 +111,7 @@ class _Float32:
 def _is_in_forward():
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is ForwardCasts.run.__code__:
+        if frame.f_code is ForwardConversion.run.__code__:
             return True
         frame = frame.f_back
     return False

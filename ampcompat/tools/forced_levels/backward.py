@@ -38,6 +38,7 @@ class BackwardPasses:
 
         @functools.wraps(backward)
         def watched(tensors, *args, **kwargs):
+            self._forced.has_passes = True
             if self.is_within() or not self._forced.rules():
                 return backward(tensors, *args, **kwargs)
             listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -52,8 +53,10 @@ class BackwardPasses:
         reached = graph.reached(tensors)
         leaves = reached.leaves if inputs is None else _by_id(inputs)
         waiting = self._forced.owner_that_waits(leaves)
-        if waiting is not None:
-            raise refusals.no_module(waiting, self._forced.made_at[waiting], self._forced.level)
+        while waiting is not None:
+            if not self._forced.prepare_tensors(waiting):
+                raise refusals.no_module(waiting, self._forced.made_at[waiting], self._forced.level)
+            waiting = self._forced.owner_that_waits(leaves)
         records = self._records(leaves, reached.has_hidden and inputs is None)
         if not records:
             backward(tensors, *args)

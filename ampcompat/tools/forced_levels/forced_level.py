@@ -12,12 +12,14 @@ import weakref
 
 import torch
 
+from ...engine.casting.compile import is_compiling
 from ...engine.patched_optimizers.record import record_of
 from ...engine.patched_optimizers.step import is_stepping
 from ...engine.session import process_state
+from ...errors import AmpError
 from ...support.patching import PatchStack, run_after
 from ...support.script_frames import script_line
-from . import models, refusals
+from . import layers, models, refusals
 from .autocast import AutocastRegions
 from .backward import BackwardPasses
 from .first_steps import FirstSteps
@@ -39,6 +41,7 @@ class ForcedLevel:
         self.scaler = None  # the ``LossScaler`` that all optimizers share
         self.made_at = weakref.WeakKeyDictionary()  # optimizer -> "FILE:LINE" where it was made
         self.scalers = ScriptScalers(self)
+        self.regions = AutocastRegions(self)
         self.passes = BackwardPasses(self)
         self._waiting = weakref.WeakSet()  # optimizers whose models are not prepared
         self._unrelated = weakref.WeakSet()  # modules without params of those
@@ -46,6 +49,7 @@ class ForcedLevel:
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
         self._is_preparing = self._has_optimizers = False
+        self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
 
     # -- begin and end -------------------------------------------------------------------------------------------------
@@ -65,22 +69,23 @@ class ForcedLevel:
         optim = sys.modules[torch.optim.Optimizer.__module__]
         self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
         self._patches.redirect(torch.autograd.backward, self.passes.watched)
-        for method in ("half", "bfloat16"):
+        for method in ("half", "bfloat16", "to", "type"):
             self._patches.set(torch.nn.Module, method, self._cast(getattr(torch.nn.Module, method)))
         if torch.distributed.is_available():
             wrapper = torch.nn.parallel.DistributedDataParallel
             self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
+        self._patches.set(torch.jit, "script", self._scripting(torch.jit.script))
         self.scalers.patch(self._patches)
-        AutocastRegions(self).patch(self._patches)
+        self.regions.patch(self._patches)
 
     def end(self):
         """Restore torch, and the models if some are prepared."""
         session, self.session = self.session, None
+        self._calls.undo()
         if session is not None:
             session.close()
         for optimizer in list(self.made_at):
             self._steps.release(optimizer)
-        self._calls.undo()
         self._patches.undo()
 
     def _before_initialize(self):
@@ -88,11 +93,15 @@ class ForcedLevel:
             self.end()
 
     def _tell_if_unused(self):
-        if self._has_optimizers and self.session is None:
+        has_refused = isinstance(getattr(sys, "last_value", None), AmpError)  # which has said more
+        if self.session is not None or has_refused or not (self._has_optimizers or self.has_passes):
+            return
+        reason = "the script makes no torch.optim optimizer"
+        if self._has_optimizers:
             reason = "no module that an optimizer trains was called with gradients enabled"
-            if not is_supported():
-                reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
-            print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
+        if not is_supported():
+            reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
+        print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
 
     def rules(self):
         """Return whether the script has made an optimizer, so that the level decides what is computed in half."""
@@ -111,45 +120,64 @@ class ForcedLevel:
             self._steps.watch(optimizer)
             self._waiting.add(optimizer)
             self._unrelated.clear()
-            self._watch_calls()
+            self._watch_calls(optimizer)
 
         return watched
 
-    def _watch_calls(self):
-        if "__call__" in vars(torch.nn.Module) and not getattr(torch.nn.Module.__call__, "is_watched", False):
-            self._calls.set(torch.nn.Module, "__call__", self._called(torch.nn.Module.__call__))
+    def _watch_calls(self, optimizer):
+        owners = [(torch.nn.Module, "__call__")] if "__call__" in vars(torch.nn.Module) else []
+        owners += [(each, "forward") for each in models.classes_with_params_of(optimizer)]  # scripts call it directly
+        for owner, name in owners:
+            if not getattr(getattr(owner, name), "is_watched", False):
+                self._calls.set(owner, name, self._called(getattr(owner, name)))
 
     def _called(self, call):
         @functools.wraps(call)
         def watched(module, *args, **kwargs):
-            if self._waiting and module not in self._unrelated:
-                self._before_call(module)
+            if not is_compiling() and self._waiting and module not in self._unrelated:
+                if self._before_call(module) and call.__name__ == "forward":
+                    return module.forward(*args, **kwargs)  # which casts now
             return call(module, *args, **kwargs)
 
         watched.is_watched = True
         return watched
 
+    def _scripting(self, script):
+        @functools.wraps(script)
+        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+            self._calls.undo()  # the compiler reads ``forward``
+            try:
+                return script(obj, optimize, _frames_up + 1, *args, **kwargs)
+            finally:
+                for optimizer in list(self._waiting):
+                    self._watch_calls(optimizer)
+
+        return watched
+
     def _before_call(self, module):
+        """Prepare the optimizers that train a module, and return whether there were some."""
         if not torch.is_grad_enabled() or torch.jit.is_tracing() or self._is_preparing:
-            return
+            return False
         params = models.params_in(module)
         optimizers = [each for each in self._waiting if not params.isdisjoint(models.trained_params([each]))]
         if not optimizers:
             self._unrelated.add(module)
-            return
+            return False
         model = models.unwrapped(module)
         parts = [model] + models.holders(optimizers, model)
         self._prepare(parts, sorted(optimizers, key=list(self.made_at).index))
         for wrapper in models.wrappers(module):
             self._wrap_again(wrapper)
         self._steps.prepared()
+        return True
 
     def _cast(self, method):
         @functools.wraps(method)
-        def watched(module):
-            if models.params_in(module) & self._trained():
+        def watched(module, *args, **kwargs):
+            is_half = method.__name__ in ("half", "bfloat16") or models.names_half(args + tuple(kwargs.values()))
+            if is_half and models.params_in(module) & self._trained():
                 raise refusals.half_by_hand(method.__name__, self.level)
-            return method(module)
+            return method(module, *args, **kwargs)
 
         return watched
 
@@ -199,7 +227,12 @@ class ForcedLevel:
         from ... import amp  # once a model trains: a script that imports torch alone pays nothing
 
         for optimizer in optimizers:
+            if models.trains_float64(optimizer):
+                raise refusals.float64(optimizer, self.made_at[optimizer], self.level)
+            if self.level != "O0" and models.has_gradients_per_sample(optimizer):
+                raise refusals.gradients_per_sample(optimizer, self.made_at[optimizer], self.level)
             self._steps.release(optimizer)
+        self._calls.undo()  # ``amp.initialize`` replaces ``forward`` too
         self._is_preparing = True
         try:
             amp.initialize(
@@ -208,6 +241,8 @@ class ForcedLevel:
         finally:
             self._is_preparing = False
         self.session = process_state.current()
+        for part in parts:
+            layers.watch(part, self.session, self.regions.is_float32)
         configuration = self.session.configuration_of(optimizers)
         if self.scaler is None:
             self.scaler = configuration.scalers[0]
@@ -216,8 +251,16 @@ class ForcedLevel:
             configuration.scalers = [self.scaler]
         for optimizer in optimizers:
             self._waiting.discard(optimizer)
-        if not self._waiting:
-            self._calls.undo()
+        for optimizer in list(self._waiting):
+            self._watch_calls(optimizer)
+
+    def prepare_tensors(self, optimizer):
+        """Prepare an optimizer of tensors that are in no module; return whether it is one, beside prepared models."""
+        if self.session is None or models.are_in_modules(optimizer):
+            return False
+        self._prepare([], [optimizer])
+        self._steps.prepared()
+        return True
 
     def prepared(self):
         """Return the records of the optimizers whose models are prepared, in the order in which they were made."""

@@ -29,12 +29,49 @@ def wrappers(module):
 def _inner(module):
     if isinstance(module, _PARALLEL):
         return module.module
-    return vars(module).get("_modules", {}).get("_orig_mod")
+    children = vars(module).get("_modules")  # TorchScript modules have an object of their own there
+    return children.get("_orig_mod") if isinstance(children, dict) else None
+
+
+def names_half(values):
+    """Return whether float16 or bfloat16 is among values, or is the dtype of a tensor among them."""
+    return any(getattr(each, "dtype", each) in (torch.float16, torch.bfloat16) for each in values)
 
 
 def trained_params(optimizers):
     """Return ``{id(param): optimizer}`` of optimizers."""
     return {id(param): each for each in optimizers for group in each.param_groups for param in group["params"]}
+
+
+def trains_float64(optimizer):
+    """Return whether one of the optimizer's params is float64."""
+    return any(param.dtype is torch.float64 for group in optimizer.param_groups for param in group["params"])
+
+
+def are_in_modules(optimizer):
+    """Return whether a module holds one of the optimizer's params."""
+    trained = set(trained_params([optimizer]))
+    return any(not trained.isdisjoint(map(id, each.parameters(recurse=False))) for each in _modules())
+
+
+def has_gradients_per_sample(optimizer):
+    """Return whether the params of an optimizer get gradients per sample, as opacus computes them."""
+    return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])
+
+
+def classes_with_params_of(optimizer):
+    """Return the classes that define ``forward`` of modules that hold params of an optimizer, without torch's own."""
+    trained = set(trained_params([optimizer]))
+    own = [each for each in _modules() if _defines_forward(type(each))]
+    return list({type(each): None for each in own if not trained.isdisjoint(params_in(each))})
+
+
+def _defines_forward(module_class):
+    return "forward" in vars(module_class) and not module_class.__module__.startswith("torch.")
+
+
+def _modules():
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
 
 
 def params_in(module):
@@ -56,8 +93,7 @@ def holders(optimizers, model):
     if not order:
         return []
     missing, inside = set(order), {id(module) for module in model.modules()}
-    alive = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    modules = {id(each): each for each in map(unwrapped, alive) if id(each) not in inside}
+    modules = {id(each): each for each in map(unwrapped, _modules()) if id(each) not in inside}
     found = [each for each in modules.values() if params_in(each) & missing]
     found = [each for each in found if all(module is not model for module in each.modules())]
     within = {id(child) for each in found for child in each.modules() if child is not each}

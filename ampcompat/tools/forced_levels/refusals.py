@@ -13,6 +13,23 @@ def no_module(optimizer, made_at, level):
     )
 
 
+def float64(optimizer, made_at, level):
+    """Return the error that an optimizer trains float64 params, which no level has."""
+    return AmpError(
+        f"{type(optimizer).__name__} of {made_at} trains float64 params, and opt level {level} computes in float32 or "
+        "half. Train the model in float32 (remove .double() and torch.set_default_dtype), or run the script without "
+        "--opt-level."
+    )
+
+
+def gradients_per_sample(optimizer, made_at, level):
+    """Return the error that gradients per sample would be scaled, or half."""
+    return AmpError(
+        f"{type(optimizer).__name__} of {made_at} takes gradients per sample (opacus), which are clipped before opt "
+        f"level {level} could unscale them and make them float32. Train without privacy, or at --opt-level O0."
+    )
+
+
 def half_by_hand(method, level):
     """Return the error that the script casts a model that an optimizer trains."""
     return AmpError(

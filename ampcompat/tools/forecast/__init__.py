@@ -2,9 +2,9 @@
 
 ``op_calls`` records some steps call by call, ``tensor_samples`` the numbers of all values and gradients, and
 ``half_updates`` takes the optimizer's steps in half weights as well. ``level_dtypes`` says which dtype each value has
-at a level: by the op table at O1 and O4, elsewhere by the weights and torch's promotion. From these ``faults``,
-``noise`` and ``prediction`` conclude. Only what the level computes in half can be at fault: a norm in float32 cannot
-at O1.
+at a level: by the op table at O1 and O4, elsewhere by the weights and torch's promotion. From these ``range_faults``,
+``rounding_noise`` and ``prediction`` conclude. Only what the level computes in half can be at fault: a norm in float32
+cannot at O1.
 
 With S the loss scale, x a value, g an unscaled gradient, rms the root mean square:
 

@@ -19,7 +19,7 @@ def make(observed):
     ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
     ``problems`` (optimizers that did not step in half, and why), and by level the ``dtype``, ``error`` (why it would
     raise, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None), and the
-    ``rooms`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
+    ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
 
     Raises:
         AmpError: no step was recorded, or the loss is not finite in float32.
@@ -55,23 +55,23 @@ def _level(prediction):
 
 def _details(prediction, level):
     dtype = None if level.low is None else str(level.low).replace("torch.", "")
-    rooms = {} if dtype is None else prediction.rooms
+    margins = {} if dtype is None else prediction.margins
     return {
         "dtype": dtype,
         "error": prediction.reason,
         "skips": prediction.skips,
         "scale": level.scale,
-        "rooms": [
-            dict(room._asdict(), module=module, margin=_margin(room, dtype, level.scale))
-            for module, room in rooms.items()
+        "margins": [
+            dict(found._asdict(), module=module, margin=_margin(found, dtype, level.scale))
+            for module, found in margins.items()
         ],
     }
 
 
-def _margin(room, dtype, scale):
+def _margin(found, dtype, scale):
     """Return how many powers of two the largest number is beyond the range of the dtype; negative where it is not.
 
-    A dynamic loss scale makes room for gradients, so that they count with a static one only.
+    A dynamic loss scale follows the gradients, so they count with a static one only.
     """
-    largest = room.largest if scale is None else max(room.largest, room.gradient)
+    largest = found.largest if scale is None else max(found.largest, found.gradient)
     return round(math.log2(largest / LARGEST[dtype]), 1) if largest else None

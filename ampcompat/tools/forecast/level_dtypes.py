@@ -11,8 +11,8 @@ import torch
 
 from ...engine.op_table import expansion
 from ...support.nested import BYTES
-from .details import NORMS
-from .op_calls import CASTS
+from .norm_inputs import NORMS
+from .op_calls import DTYPE_METHODS
 
 #: Functions that take the dtype of their first argument whatever the others are.
 _FOLLOWS_FIRST = NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
@@ -61,7 +61,7 @@ class StepDtypes:
         self.seen = []
         self.rounded = set()
         self.error = None
-        self._casts = {}  # (place, number of the module's call) -> the dtype before its first cast
+        self._before_cast = {}  # (place, number of the module's call) -> the dtype before its first cast
         self._values = step.values
         for value in step.values:
             if value.call is None:
@@ -105,7 +105,7 @@ class StepDtypes:
     def _rule(self, call):
         """Return the rule of the op table for a call, or None where it casts nothing."""
         level = self._level
-        if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in CASTS:
+        if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in DTYPE_METHODS:
             return None
         return level.table.get(call.outer) or level.table.get(call.op)
 
@@ -119,7 +119,7 @@ class StepDtypes:
         return self._promoted(call, seen)
 
     def _promoted(self, call, seen):
-        if call.op in CASTS:
+        if call.op in DTYPE_METHODS:
             return self._cast(call, seen)
         if call.target is not None:
             return self._like(call)
@@ -134,15 +134,15 @@ class StepDtypes:
             return seen[1]
         key = call.place, call.module_call
         if call.op != "to" or call.target is not torch.float32:
-            self._casts.setdefault(key, seen[0] if seen else call.target)
+            self._before_cast.setdefault(key, seen[0] if seen else call.target)
             return call.target
         # At O0 ``to(x.dtype)`` looks like ``to(torch.float32)``: it is the way back after an earlier cast in a module,
         # and the dtype of another tensor whose dtype was read.
-        if key in self._casts:
-            return self._casts[key]
+        if key in self._before_cast:
+            return self._before_cast[key]
         if call.like is not None and call.like not in call.inputs:
             return self._like(call)
-        self._casts[key] = seen[0] if seen else call.target
+        self._before_cast[key] = seen[0] if seen else call.target
         return call.target
 
     def _like(self, call):

@@ -16,9 +16,9 @@ from ...engine.casting.half_emulation_mode import without_mode_checks
 from ...support.module_stack import OUTSIDE, ModuleStack, OpPlace
 from ...support.nested import floating_tensors
 from ...support.torch_compat.thread_context import FunctionMode
-from ...support.torch_functions import CASTS, IGNORED, PROPERTIES, VIEWS, WALKED
+from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
 from ...support.uncopied_hook import ModuleHook
-from . import details
+from . import norm_inputs
 
 
 class Value(NamedTuple):
@@ -191,26 +191,28 @@ class OpCalls(FunctionMode):
 
     def _called(self, name, function, args, kwargs):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
-        if name in details.NORMS or name.endswith("_"):  # they write to their arguments, whose values before that count
+        if name in norm_inputs.NORMS or name.endswith(
+            "_"
+        ):  # they write to their arguments, whose values before that count
             for tensor in tensors:
                 self._index(tensor)
-        if name in details.NORMS:
-            self._on_detail(self._index(tensors[0]), details.variance_share(name, tensors[0], args, kwargs))
-        elif name in details.SOFTMAXES and tensors:
-            self._on_detail(self._index(tensors[0]), details.gaps(name, tensors[0], args, kwargs))
+        if name in norm_inputs.NORMS:
+            self._on_detail(self._index(tensors[0]), norm_inputs.variance_share(name, tensors[0], args, kwargs))
+        elif name in norm_inputs.SOFTMAXES and tensors:
+            self._on_detail(self._index(tensors[0]), norm_inputs.gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it asks for the shape, or compares
             return result
         inputs = tuple([self._index(tensor) for tensor in tensors])
-        if name in CASTS and tensors and results[0] is tensors[0]:
+        if name in DTYPE_METHODS and tensors and results[0] is tensors[0]:
             result = results[0] = result.view_as(result)  # at another level it is another tensor
         place, module_call = self._modules.current()
         number = self._counters[place] = self._counters.get(place, -1) + 1
         call = len(self._calls)
         outputs = tuple([self._add(tensor, "result", "", place, call) for tensor in results])
         scalars = tuple([float(value) for value in list(args) + list(kwargs.values()) if type(value) in (int, float)])
-        target = results[0].dtype if name in CASTS or not inputs or kwargs.get("dtype") is not None else None
+        target = results[0].dtype if name in DTYPE_METHODS or not inputs or kwargs.get("dtype") is not None else None
         self._calls.append(
             OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
         )

@@ -9,14 +9,14 @@ from ... import opt_levels
 from ...engine.op_table.rows import HALF
 from ...engine.session import process_state
 from ...support.module_stack import OpPlace
-from .faults import LARGEST, TO_ZERO, Fault, StepFaults, least
 from .level_dtypes import LevelDtypes, table
-from .noise import StepNoise, noisy
+from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin
+from .rounding_noise import StepNoise, noisy
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
 
 #: The share of the progress that may be lost, and by what share of itself the loss may then end higher. With layers in
-#: float32 a quarter of this, and of the noise, may be left: a proposal is to be right.
+#: float32 a quarter of this, and of the noise, may be left: a proposal should be right.
 LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
 
 #: How many times as far as float32 weights half weights may move.
@@ -46,8 +46,8 @@ class Prediction(NamedTuple):
     """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` one line for people.
 
     ``kept``: what to pass as keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
-    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``rooms``: what
-    ``StepFaults.rooms`` returned for the level as it is, without layers in float32, of all recorded steps.
+    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``margins``: what
+    ``StepFaults.margins`` returned for the level as it is, without layers in float32, of all recorded steps.
     """
 
     level: str
@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
     skips: int
     faults: List[Fault]
     reason: str
-    rooms: dict
+    margins: dict
 
 
 class Outcome(NamedTuple):
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
     safe_scale: Optional[float]
     skips: int
     error: Optional[str]
-    rooms: dict
+    margins: dict
 
 
 def predict(observed):
@@ -95,7 +95,7 @@ class _Forecast:
 
     def _made(self, kind, kept, outcome, final, error):
         faults = outcome.faults
-        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error, outcome.rooms)
+        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error, outcome.margins)
 
     # -- one candidate -------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class _Forecast:
         faults += noisy([StepNoise(step).found() for step in steps], self._observed.losses, limit)
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
-        return Outcome(_merged(faults), safe, skips, error, _joined([step.rooms(scale) for step in steps]))
+        return Outcome(_merged(faults), safe, skips, error, _joined([step.margins(scale) for step in steps]))
 
     @staticmethod
     def _errors(steps):
@@ -295,13 +295,13 @@ def _merged(faults):
     return list(found.values())
 
 
-def _joined(rooms):
-    """Return the rooms of several steps as those of one."""
+def _joined(steps):
+    """Return the margins of several steps as those of one."""
     found = {}
-    for step in rooms:
-        for module, room in step.items():
-            found.setdefault(module, []).append(room)
-    return {module: least(each) for module, each in found.items()}
+    for step in steps:
+        for module, margin in step.items():
+            found.setdefault(module, []).append(margin)
+    return {module: largest_margin(each) for module, each in found.items()}
 
 
 def _outermost(names):

@@ -3,14 +3,14 @@
 from ...abtest.judging import curves
 from ...errors import AmpError
 from . import forecast_data
-from .watch import Watch
+from .forecast_observer import ForecastObserver
 
-#: Optimizer steps where the run has no limit.
+#: Optimizer steps of a run without a limit.
 STEPS = 50
 
 
-class ForecastEvents(Watch):
-    """A ``Watch`` whose last event has the key ``forecast``: ``forecast_data.make``, or why there is none as a text.
+class ForecastEvents(ForecastObserver):
+    """A ``ForecastObserver`` whose last event has the key ``forecast``: ``forecast_data.make``, or why there is none.
 
     Args:
         recorder: the ``Recorder`` of the run.

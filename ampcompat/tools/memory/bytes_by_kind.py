@@ -8,9 +8,9 @@ from typing import Optional
 class BytesByKind:
     """Bytes per kind of memory; None means "not measured" and is left out of sums.
 
-    ``casts`` are the casts of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors that
-    were made since the forward pass began and are still alive. ``offloaded`` is in no sum: tensors on another device
-    than the params, such as what ``save_on_cpu`` keeps on the CPU for a model on a GPU.
+    ``casts`` are the copies of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors
+    that were made since the forward pass began and are still alive. ``offloaded`` is in no sum: tensors on another
+    device than the params, such as what ``save_on_cpu`` keeps on the CPU for a model on a GPU.
     """
 
     parameters: Optional[int] = None
@@ -25,7 +25,7 @@ class BytesByKind:
 
     @property
     def buffers(self):
-        """Model buffers, casts of weights and temporaries together: what reports call buffers."""
+        """Model buffers, half copies of weights and temporaries together: what reports call buffers."""
         return _sum([self.model_buffers, self.casts, self.temporaries])
 
     @property

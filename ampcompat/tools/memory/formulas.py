@@ -11,10 +11,11 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting import half_emulation
+from ...engine.master_weights.stored_masters import chunks_of_sizes
 from ...engine.models import weights as model_parts
 from ...engine.patched_optimizers.record import record_of
 from ...support.tensor_lists import is_shard
-from . import report
+from . import memory_table
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes
 from .optimizer_state import StateSizes, same_optimizer_factory
 from .storages import element_size
@@ -22,6 +23,9 @@ from .storages import element_size
 #: Modules whose functions are not cast to half at O1: lookups and normalization.
 _FLOAT32_AT_O1 = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.LayerNorm)
 
+
+#: The bytes of a master that is stored as a remainder; its float32 value has 4.
+REMAINDER = 2
 
 #: What ``Estimate.level`` is without ``amp.initialize``.
 WITHOUT_AMP = "float32 without amp"
@@ -98,7 +102,7 @@ class Estimate:
         title = "Predicted at {} for {:,} params, {}".format(
             self.level, self.num_params, "before activations" if self.usage is None else place
         )
-        lines = [report.table(columns, self.num_params)] + self.explanations
+        lines = [memory_table.table(columns, self.num_params)] + self.explanations
         if self.world_size > 1:
             title += f", on each of {self.world_size:,} ranks"
             lines.append(f"Each rank sends {format_bytes(self.sent)} per step.")
@@ -115,8 +119,9 @@ class _ParamPlan(NamedTuple):
     is_trained: bool
     master: Optional[torch.dtype]  # None without a master
     state: Any  # the StateSizes of its optimizer
-    cast_bytes: int  # of the cast that O1 and O4 cache
+    copy_bytes: int  # of the half copy that O1 and O4 cache
     has_state: bool = True  # on this rank
+    is_stored: bool = False  # its master, as a remainder between steps
 
     @property
     def numel(self):
@@ -124,7 +129,9 @@ class _ParamPlan(NamedTuple):
         return torch.Size(self.shape).numel()
 
 
-def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None, world_size=1):
+def before_initialize(
+    model, make_optimizer, policy, keep_fp32=(), sharding=None, world_size=1, store_param_remainders=False
+):
     """Return the ``Estimate`` of a float32 model after an ``initialize`` with ``policy``.
 
     Args:
@@ -133,9 +140,10 @@ def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None
         sharding: the ``Sharding`` of a model that goes through ``fully_shard``: its shards stay float32; or the
             ``StateSharding`` of one whose optimizer is a ``ZeroRedundancyOptimizer``.
         world_size: the number of ranks. Without ``Sharding`` they all-reduce gradients.
+        store_param_remainders: as in ``initialize``.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
-    casts = _cast_sizes(model, policy)
+    casts = _copy_sizes(model, policy)
     devices = {param.device for param in model.parameters() if param.device.type != "meta"}
     state = StateSizes(make_optimizer, sorted(devices, key=str)[0] if devices else "cpu")
     high = policy.dtypes.high
@@ -152,7 +160,9 @@ def before_initialize(model, make_optimizer, policy, keep_fp32=(), sharding=None
             sent += 2 * (world_size - 1) * param.numel() * element_size(dtype) // world_size
             if sharding is not None:
                 sent += sharding.bytes_sent(param, element_size(master or dtype))
-        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, casts.get(id(param), 0), has_state))
+        is_stored = store_param_remainders and master is not None
+        half_copy = casts.get(id(param), 0)
+        plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, half_copy, has_state, is_stored))
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
     num_params = sum(param.numel() for param in model.parameters())
     return _estimate(policy.opt_level, plans, buffers, num_params, world_size, sent)
@@ -166,7 +176,7 @@ def during_training(models, optimizers, policy=None):
     """
     casts, grouped, plans = {}, {}, []
     for model in models:
-        casts.update(_cast_sizes(model, policy) if policy is not None else {})
+        casts.update(_copy_sizes(model, policy) if policy is not None else {})
     for optimizer in optimizers:
         record = record_of(optimizer)
         model_of = {id(pair.master): pair.model for pair in (record.pairs() if record is not None else ())}
@@ -175,14 +185,16 @@ def during_training(models, optimizers, policy=None):
             state = StateSizes(same_optimizer_factory(optimizer, group), params[0].device) if params else None
             for param in params:
                 weight = model_of.get(id(param), param)
-                grouped[id(weight)] = (weight, param.dtype if weight is not param else None, state)
+                is_stored = weight is not param and record.masters.are_stored
+                grouped[id(weight)] = (weight, param.dtype if weight is not param else None, state, is_stored)
     params = [param for model in models for param in model.parameters()] + [entry[0] for entry in grouped.values()]
     params = _unique(params)
     for param in params:
-        _, master, state = grouped.get(id(param), (None, None, None))
+        _, master, state, is_stored = grouped.get(id(param), (None, None, None, False))
         is_trained = param.requires_grad and state is not None
         shape = tuple((param.to_local() if is_shard(param) else param).shape)
-        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, casts.get(id(param), 0)))
+        half_copy = casts.get(id(param), 0)
+        plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, half_copy, is_stored=is_stored))
     buffers = _unique(buffer for model in models for buffer in model.buffers())
     level = WITHOUT_AMP if policy is None else policy.opt_level
     num_params = sum(param.numel() for param in params)
@@ -195,15 +207,20 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
     kinds = BytesByKind(
         parameters=sum(plan.numel * element_size(plan.dtype) for plan in plans),
         gradients=sum(plan.numel * element_size(plan.dtype) for plan in trained),
-        masters=sum(plan.numel * element_size(plan.master) for plan in with_masters),
+        masters=sum(plan.numel * (REMAINDER if plan.is_stored else element_size(plan.master)) for plan in with_masters),
         optimizer=sum(plan.state.bytes_of(plan.shape, plan.master or plan.dtype) for plan in trained if plan.has_state),
         model_buffers=buffers,
     )
-    wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in trained if plan.master)
-    casts = sum(plan.cast_bytes for plan in plans)
+    widened = [plan for plan in trained if plan.master and not plan.is_stored]
+    wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in widened)
+    stored = [plan.numel for plan in with_masters if plan.is_stored]
+    chunk = max((sum(stored[index] for index in indices) for indices in chunks_of_sizes(stored)), default=0)
+    casts = sum(plan.copy_bytes for plan in plans)
     additions = [
         ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
-        ("casts", casts, "the cast of each weight of a matrix product is cached until scale_loss exits"),
+        ("masters", chunk * (4 - REMAINDER), "in a step the masters of one chunk at a time have float32 values"),
+        ("gradients", chunk * (4 - REMAINDER), "and float32 gradients"),
+        ("casts", casts, "the half copy of each weight of a matrix product is cached until scale_loss exits"),
     ]
     return Estimate(level, num_params, kinds, [each for each in additions if each[1]], world_size, sent)
 
@@ -225,7 +242,7 @@ def _planned_dtypes(model, policy, keep_fp32):
     return dtypes
 
 
-def _cast_sizes(model, policy):
+def _copy_sizes(model, policy):
     """Return ``{id(param): bytes of its cast}`` at levels that cast by function."""
     if not policy.patch_torch_functions:
         return {}

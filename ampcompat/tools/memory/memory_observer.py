@@ -2,7 +2,7 @@
 
 from ...errors import AmpError
 from ...support.observer import Observer
-from . import formulas, report
+from . import formulas, memory_table
 from .bytes_by_kind import MemoryUsage
 from .meter import MemoryMeter
 
@@ -82,7 +82,7 @@ class MemoryObserver(SamplingObserver):
 
     def explanations(self):
         """Return sentences on the differences between what was measured and what was predicted."""
-        return [] if self.usage is None else report.differences(self.usage, self.predicted)
+        return [] if self.usage is None else memory_table.differences(self.usage, self.predicted)
 
     def _predict(self):
         models, optimizers = self._meter.tracked()

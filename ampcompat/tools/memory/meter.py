@@ -1,8 +1,8 @@
 """Measure the bytes that a training step holds, by kind.
 
 Each storage counts once, as the first kind that fits: parameters, masters, gradients, optimizer state, model buffers,
-cached casts of weights, what autograd saved (activations), and the rest of what was made since the forward pass began
-(temporaries). What was made before and is not one of these, such as the batch, is not counted.
+cached half copies of weights, what autograd saved (activations), and the rest of what was made since the forward pass
+began (temporaries). What was made before and is not one of these, such as the batch, is not counted.
 """
 
 import weakref
@@ -43,7 +43,7 @@ class MemoryMeter:
         return self._usage is not None
 
     def track(self, models=(), optimizers=()):
-        """Count these too; they are held by weak references."""
+        """Count these models and optimizers too; they are held by weak references."""
         self._models.update(models)
         for optimizer in optimizers:
             self._optimizers.add(optimizer)
@@ -53,7 +53,7 @@ class MemoryMeter:
         return list(self._models), list(self._optimizers)
 
     def start(self):
-        """Start to measure, before the forward pass of a step."""
+        """Start measuring, before the forward pass of a step."""
         self._forward_has_begun = self._is_in_step = False
         self._usage = MemoryUsage()
         self._temporaries_at_peak = None  # weak references by key
@@ -76,7 +76,7 @@ class MemoryMeter:
             self._contexts = contexts.pop_all()
 
     def stop(self):
-        """Stop to measure, and return the ``MemoryUsage``."""
+        """Stop measuring, and return the ``MemoryUsage``."""
         self._contexts.close()
         self.sample()
         usage = self._usage
@@ -128,7 +128,7 @@ class MemoryMeter:
         if self._is_in_step:
             self._find_static_tensors()
         gradients = sizes_in(
-            [stored_gradient(param) for param in self._params] + [chunk.memory() for chunk in self._chunks]
+            [stored_gradient(param) for param in self._params] + [chunk.gradient_memory() for chunk in self._chunks]
         )
         kinds, temporaries = self._count(gradients)
         usage, total = self._usage, kinds.total
@@ -174,7 +174,7 @@ class MemoryMeter:
         grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
         self._params = list({id(param): param for param in params + masters + grouped}.values())  # may have gradients
         yield "parameters", params
-        yield "masters", masters
+        yield "masters", masters + [chunk.stored_memory() for chunk in self._chunks]
         yield "parameters", grouped  # of models that are not tracked
         # LARC and ZeroRedundancyOptimizer have an optimizer inside, which has the state.
         inner = [getattr(optimizer, "optim", None) for optimizer in optimizers]
@@ -190,7 +190,7 @@ class MemoryMeter:
         made = self._allocations and self._allocations.sizes()
         if made is not None:
             resized = _count_new(counted, self._allocations.resized.sizes())  # gathered weights
-            kinds["casts"] = _count_new(counted, self._allocations.weight_casts.sizes())
+            kinds["casts"] = _count_new(counted, self._allocations.casts.sizes())
         if self._saved is not None:
             saved = self._saved.sizes()
             known = {key: saved[key] for key in saved if (key not in self._inputs if made is None else key in made)}

@@ -4,5 +4,6 @@ Needs LibCST, in the extra ``migrate``.
 """
 
 from .script import Migration, migrate
+from .to_level import write_level
 
-__all__ = ["Migration", "migrate"]
+__all__ = ["Migration", "migrate", "write_level"]

@@ -6,19 +6,19 @@ from libcst.metadata import PositionProvider
 from ..check.backward_rules import SCALE_LOSS
 from ..check.levels import INITIALIZE
 from . import syntax
+from .autocast_regions import Evaluation, ModelCallVisitor, training_regions, turns_gradients_off
 from .branches import MARK, MOVED, Branches
 from .call_rewriting import CallRewriter
-from .regions import Evaluation, ModelCallVisitor, training_regions, turns_gradients_off
 
 UNKNOWN_STEP = "write scaler.step(...) with the optimizer that steps here, and scaler.update() after the last one"
 UNCOVERED = "the forward pass of this loss is elsewhere: put it under torch.autocast"
 
 
 class Rewriter(CallRewriter):
-    """Rewrites a script, given its ``Plan``.
+    """Rewrites a script, given its ``ScriptFacts``.
 
     Args:
-        plan: the ``Plan``.
+        facts: the ``ScriptFacts``.
         shared: whether functions get ``autocast``, a function, in place of its settings.
 
     Attributes:
@@ -28,10 +28,10 @@ class Rewriter(CallRewriter):
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, plan, shared=False):
-        super().__init__(plan, shared)
+    def __init__(self, facts, shared=False):
+        super().__init__(facts, shared)
         self.notes, self.left = [], []
-        self._branches, self._calls = Branches(plan.names, plan.fallback_names), ModelCallVisitor(plan)
+        self._branches, self._calls = Branches(facts.names, facts.fallback_names), ModelCallVisitor(facts)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast
         self._evaluation = []  # for each of them that evaluates: its Evaluation
         self._regions = {}  # a block -> (first, last) of its statements that compute losses
@@ -87,7 +87,7 @@ class Rewriter(CallRewriter):
         items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
         joined = updated_node.with_changes(items=items + list(inner.items), body=inner.body)
         head = syntax.text(joined.with_changes(leading_lines=())).split("\n")[0]
-        is_short = len(head) + 4 * (len(self._around) - 1) <= self.plan.width
+        is_short = len(head) + 4 * (len(self._around) - 1) <= self.facts.width
         return joined if is_short else updated_node
 
     def leave_IndentedBlock(self, original_node, updated_node):
@@ -134,13 +134,13 @@ class Rewriter(CallRewriter):
     def _statement(self, original, updated):
         """Return the statements in place of one."""
         line = self.get_metadata(PositionProvider, original).start.line
-        if line in self.plan.untouched:
+        if line in self.facts.untouched:
             is_simple = isinstance(original, cst.SimpleStatementLine)
-            return [self._marked(original if is_simple else updated, line, self.plan.untouched[line])]
+            return [self._marked(original if is_simple else updated, line, self.facts.untouched[line])]
         if isinstance(original, cst.With) and self._own_scale(original) is not None:
             return self._scaled_backward(original, updated)
-        if line in self.plan.unscale and self._precision.has_scaler:
-            before = f"{self.names.scaler}.unscale_({self.plan.unscale[line]})\n"
+        if line in self.facts.unscale and self._precision.has_scaler:
+            before = f"{self.names.scaler}.unscale_({self.facts.unscale[line]})\n"
             return syntax.in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
         if isinstance(original, cst.If):
             return self._if(original, updated)
@@ -254,7 +254,7 @@ class Rewriter(CallRewriter):
         call = statement.body[0].value
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
             return None
-        return call if self.plan.is_optimizer(syntax.name_of(call.func.value)) else None
+        return call if self.facts.is_optimizer(syntax.name_of(call.func.value)) else None
 
     def _step(self, original, updated, line):
         """Return the statements in place of a simple one that may be the step of an optimizer."""
@@ -274,7 +274,7 @@ class Rewriter(CallRewriter):
         """Return whether a call is the step of an optimizer that is not known, or one whose result is used."""
         is_step = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
         owner = syntax.text(call.func.value).lower() if is_step else ""
-        return is_step and "sched" not in owner and ("opt" in owner or self.plan.is_optimizer(owner))
+        return is_step and "sched" not in owner and ("opt" in owner or self.facts.is_optimizer(owner))
 
     def _steps_again(self, statements):
         """Return whether another optimizer steps after this one, before the next backward pass."""

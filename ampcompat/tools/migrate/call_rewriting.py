@@ -4,26 +4,26 @@ import libcst as cst
 
 from ..check.levels import INITIALIZE
 from . import syntax
-from .call_counterparts import replaced
-from .precision import Precision
+from .apex_to_torch import torch_call
+from .initialize_calls import PrecisionSetup
 
 PARAMS = 'p for group in {}.param_groups for p in group["params"]'
 
 
 class CallRewriter(cst.CSTTransformer):
-    """Rewrites calls, given a script's ``Plan``.
+    """Rewrites calls, given a script's ``ScriptFacts``.
 
     Args:
-        plan: the ``Plan``.
+        facts: the ``ScriptFacts``.
         shared: whether functions get ``autocast``, a function, in place of its settings.
 
     Attributes:
         loads_state: whether ``amp.load_state_dict`` was called.
     """
 
-    def __init__(self, plan, shared):
+    def __init__(self, facts, shared):
         super().__init__()
-        self.plan, self.names, self.loads_state = plan, plan.names, False
+        self.facts, self.names, self.loads_state = facts, facts.names, False
         self._shared, self._precision, self._module = shared, None, None
         self._around = []  # the compound statements around the current one
 
@@ -31,11 +31,11 @@ class CallRewriter(cst.CSTTransformer):
         """Look at all calls of ``amp.initialize`` first: functions above them need to know."""
         calls = [call for call in syntax.calls(node) if self._full_name(call.func) in INITIALIZE]
         uses = {self._full_name(call.func) for call in syntax.calls(node)}
-        self._precision = Precision(calls, uses, self.plan, self._shared)
+        self._precision = PrecisionSetup(calls, uses, self.facts, self._shared)
         self._module = node
 
     def _full_name(self, node):
-        return self.plan.bindings.resolve(syntax.name_of(node))
+        return self.facts.bindings.resolve(syntax.name_of(node))
 
     def leave_Call(self, original_node, updated_node):
         """Replace the calls that torch has too."""
@@ -53,18 +53,18 @@ class CallRewriter(cst.CSTTransformer):
             return updated_node.with_changes(func=syntax.expression(self.names.loader), args=args)
         if full_name in ("apex.amp.disable_casts", "apex.amp.handle.disable_casts"):
             return syntax.expression(f"torch.autocast({self.names.device}, enabled=False)")
-        new = replaced(updated_node, full_name)
+        new = torch_call(updated_node, full_name)
         return updated_node if new is None else new.with_changes(func=self._short(new.func))
 
     def _short(self, node):
         """Return ``nn.LayerNorm`` for ``torch.nn.LayerNorm`` where the script says ``import torch.nn as nn``."""
         module, _, name = (syntax.name_of(node) or "").rpartition(".")
-        short = self.plan.short_names.get(module) if module in ("torch.nn", "torch.optim") else None
+        short = self.facts.short_names.get(module) if module in ("torch.nn", "torch.optim") else None
         return syntax.expression(f"{short}.{name}") if short else node
 
     def _params(self, optimizer):
         """Return the params of an optimizer, as source: ``model.parameters()`` where they are the same and in reach."""
-        params = self.plan.made_from.get(optimizer, "")
+        params = self.facts.made_from.get(optimizer, "")
         scopes = [each for each in self._around if isinstance(each, cst.FunctionDef)] + [self._module]
         if params and any(params.partition(".")[0] in syntax.bound_names(scope) for scope in scopes):
             return params

@@ -3,8 +3,8 @@
 import libcst as cst
 
 from . import syntax
-from .passing import DEVICE
 from .scopes import ScriptScopes
+from .variable_passing import DEVICE
 
 
 def place_device(module, names):

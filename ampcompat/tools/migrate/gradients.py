@@ -15,10 +15,10 @@ PLAIN_BACKWARD = "this backward pass is not scaled, but its optimizer steps by a
 
 
 class Gradients:
-    """Fills in ``unscale`` and ``untouched`` of a ``Plan``."""
+    """Fills in ``unscale`` and ``untouched`` of a ``ScriptFacts``."""
 
-    def __init__(self, plan):
-        self._plan = plan
+    def __init__(self, facts):
+        self._facts = facts
 
     def find(self, nodes):
         """Look at the scopes of a script, given the nodes of its syntax tree."""
@@ -27,25 +27,25 @@ class Gradients:
 
     def _gradients(self, steps, params):
         """Find the statements of a scope that clip or read scaled gradients, and unscaled backward passes."""
-        blocks = [(step, call) for step in steps for call in step.calls() if self._plan.scaled_call(call)]
+        blocks = [(step, call) for step in steps for call in step.calls() if self._facts.scaled_call(call)]
         ends = [step for step in steps for call in step.calls() if self._is_step(call)]
         unscaled, end_of_loop = [], 0  # (step, optimizer)
         for step in steps:
             line = step.node.lineno
             before = [each for each in blocks if each[0].node.lineno < line and together(each[0], step)]
-            inside = any(self._plan.scaled_call(item.context_expr) for node in step.blocks for item in node.items)
+            inside = any(self._facts.scaled_call(item.context_expr) for node in step.blocks for item in node.items)
             if not before or line <= end_of_loop or isinstance(step.node, (ast.With, ast.If)):
                 continue
             is_loop = isinstance(step.node, (ast.For, ast.While))
             nodes = list(ast.walk(step.node) if is_loop else step.expressions())
             calls = [node for node in nodes if isinstance(node, ast.Call)]
-            if any(self._plan.scaled_call(call) or self._is_step(call) for call in calls) and is_loop:
+            if any(self._facts.scaled_call(call) or self._is_step(call) for call in calls) and is_loop:
                 continue
             if any(map(self._clips, calls)) or (not inside and self._reads(nodes, params)):
                 end_of_loop = max(getattr(node, "lineno", 0) for node in nodes) if is_loop else 0
                 self._unscale(step, before[-1], blocks, ends, unscaled)
             elif any(map(_is_backward, calls)) and not (inside or is_loop):
-                self._plan.untouched[line] = PLAIN_BACKWARD
+                self._facts.untouched[line] = PLAIN_BACKWARD
 
     def _unscale(self, step, last, blocks, ends, unscaled):
         """Note that gradients are unscaled before ``step``; ``last``: the block before it, and its ``scale_loss``."""
@@ -56,17 +56,17 @@ class Gradients:
             return  # the step has unscaled them
         next_end = min([end.node.lineno for end in reached if end.node.lineno > line] or [line])
         if ends and not reached:
-            self._plan.untouched[line] = ONCE_PER_STEP.format("the optimizer steps less often")
+            self._facts.untouched[line] = ONCE_PER_STEP.format("the optimizer steps less often")
         elif any(line < block.node.lineno < next_end and together(block, step) for block, _ in blocks):
-            self._plan.untouched[line] = ONCE_PER_STEP.format("another pass adds to them before the optimizer steps")
+            self._facts.untouched[line] = ONCE_PER_STEP.format("another pass adds to them before the optimizer steps")
         elif any(name == done and _may_be_passed(first, step, ends) for first, done in unscaled):
-            self._plan.untouched[line] = (
+            self._facts.untouched[line] = (
                 "these gradients may be unscaled already; call unscale_ once, after the backward pass"
             )
         elif name is None:
-            self._plan.untouched[line] = "which optimizer's gradients are unscaled here is not known"
+            self._facts.untouched[line] = "which optimizer's gradients are unscaled here is not known"
         elif not any(name == done and _is_passed(first, step, ends) for first, done in unscaled):
-            self._plan.unscale[line] = name
+            self._facts.unscale[line] = name
             unscaled.append((step, name))
 
     def _reads(self, nodes, params):
@@ -79,19 +79,19 @@ class Gradients:
             if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Load):
                 owner = dotted(node.value) or ""
                 parts = owner.split(".")
-                of_model = any(self._plan.is_model(".".join(parts[:end])) for end in range(1, len(parts)))
+                of_model = any(self._facts.is_model(".".join(parts[:end])) for end in range(1, len(parts)))
                 if (owner in params or of_model) and not any(node is each for each in ignored):
                     return True
         return False
 
     def _clips(self, call):
         """Return whether a call clips gradients or asks for the params whose gradients are clipped."""
-        if self._plan.bindings.full_name(call.func) in ("apex.amp.master_params", "apex.amp._amp_state.master_params"):
+        if self._facts.bindings.full_name(call.func) in ("apex.amp.master_params", "apex.amp._amp_state.master_params"):
             return True
         return last_name(call.func) in CLIPS and bool(call.args) and is_parameters(call.args[0])
 
     def _is_step(self, call):
-        return last_name(call.func) == "step" and self._plan.is_optimizer(
+        return last_name(call.func) == "step" and self._facts.is_optimizer(
             dotted(getattr(call.func, "value", call.func))
         )
 

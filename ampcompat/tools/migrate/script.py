@@ -8,14 +8,14 @@ from libcst.metadata import MetadataWrapper
 
 from ...errors import AmpError
 from ..check.source import parse
+from .apex_to_torch import BY_HAND
 from .block_rewriting import Rewriter
 from .branches import MARK, MORE
-from .call_counterparts import BY_HAND
 from .device_variable import place_device
-from .fitting import fitted
-from .layout import AS_IS, OneStatementPerLine, add_header, import_contextlib, mark_rest, prune_imports
-from .passing import Passing
+from .imports_and_marks import AS_IS, OneStatementPerLine, add_header, import_contextlib, mark_rest, prune_imports
+from .line_breaking import break_long_lines
 from .script_facts import ScriptFacts
+from .variable_passing import VariablePassing
 
 
 class Migration(NamedTuple):
@@ -51,22 +51,22 @@ def migrate(source, path="script.py"):
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
-        raise AmpError(f"{path} is not Python 3: {_fault(source) or str(error).splitlines()[0]}") from None
+        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
     split = module.visit(OneStatementPerLine()).code
-    plan = ScriptFacts(split, path)
+    facts = ScriptFacts(split, path)
     marks = list(_marks(source))
-    if marks or not plan.uses_apex:
+    if marks or not facts.uses_apex:
         return Migration(source, [], marks)
-    if not plan.initializes:
+    if not facts.initializes:
         raise AmpError(
             f"{path} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` "
             "finds them."
         )
-    rewriter, module, passing = _rewritten(split, plan)
-    module, has_device = place_device(module, plan.names)
-    text = add_header(module.code, plan.names, rewriter.loads_state, has_device)
-    text, marked = mark_rest(fitted(import_contextlib(text), source, plan.width), plan.width)
-    was = _old_lines(source, split)
+    rewriter, module, passing = _rewritten(split, facts)
+    module, has_device = place_device(module, facts.names)
+    text = add_header(module.code, facts.names, rewriter.loads_state, has_device)
+    text, marked = mark_rest(break_long_lines(import_contextlib(text), source, facts.width), facts.width)
+    was = old_lines(source, split)
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]
     notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
@@ -84,21 +84,21 @@ def _marks(source):
             yield at + 1, text[len(AS_IS) :] if text.startswith(AS_IS) else text
 
 
-def _rewritten(split, plan):
+def _rewritten(split, facts):
     """Return (the ``Rewriter``, the new module, what was passed in it)."""
-    names = plan.names
+    names = facts.names
     variables = (names.scaler, names.autocast, names.flag, names.dtype)
     for shared in (False, True):
-        rewriter = Rewriter(plan, shared)
+        rewriter = Rewriter(facts, shared)
         wrapper = MetadataWrapper(cst.parse_module(split))
         module = cst.parse_module(prune_imports(wrapper.visit(rewriter).code))
-        passing = Passing(module, variables)
+        passing = VariablePassing(module, variables)
         if not passing.is_needed:
             break
     return rewriter, module.visit(passing.transformer()), passing
 
 
-def _old_lines(source, split):
+def old_lines(source, split):
     """Return line in the source with one statement per line -> line in the script."""
     old, new, lines = source.split("\n"), split.split("\n"), {}
     for _, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
@@ -114,7 +114,7 @@ def _left(name, lines):
     return f"{where}: {BY_HAND[name]}" if name in BY_HAND else where
 
 
-def _fault(source):
+def fault(source):
     """Return what Python says of source that it cannot parse; None if it can."""
     try:
         parse(source)

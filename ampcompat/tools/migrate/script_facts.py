@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..check.backward_rules import SCALE_LOSS, is_parameters
 from ..check.bindings import Bindings, dotted, last_name, string
-from ..check.files import PYTHON
+from ..check.code_files import PYTHON
 from ..check.levels import argument, initialize_calls
 from ..check.source import Source
 from ..check.uses import uses

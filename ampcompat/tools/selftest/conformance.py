@@ -81,23 +81,6 @@ def compare(backend, function, case, kind, pair, device=CPU):
     return (DIFFERS, problem) if problem else (AGREES, "")
 
 
-def compare_plain(function, kind, pair, device=CPU):
-    """Call torch's own function, under the autocast that is in force, and compare the dtypes of its floating results.
-
-    Args and returned value: as for ``compare``.
-    """
-    inputs = Inputs(case_of(function.row), kind, pair, device)
-    if kind == "mixed" and len(inputs.leaves) < 2:
-        return NOT_A_FORM, ""
-    expected = dtype_by_rule(function.row, inputs, pair)
-    wrong = [
-        got.dtype
-        for got in floating_tensors(called(function.original, function.row, inputs), [])
-        if got.dtype is not expected
-    ]
-    return (DIFFERS, f"result {wrong[0]} instead of {expected}") if wrong else (AGREES, "")
-
-
 def _is_refused(wrapper, row, inputs):
     try:
         called(wrapper, row, inputs)
@@ -207,15 +190,6 @@ def compare_all(backend, table, pair, device, reason_to_leave_out):
 
     return _all_outcomes(
         lambda function, kind: compare(backend, function, case_of(function.row), kind, pair, device), table, reason
-    )
-
-
-def compare_all_plain(table, pair, device, reason_to_leave_out):
-    """As ``compare_all`` by ``compare_plain``."""
-    return _all_outcomes(
-        lambda function, kind: compare_plain(function, kind, pair, device),
-        table,
-        lambda error, function, kind: reason_to_leave_out(error),
     )
 
 

@@ -8,11 +8,11 @@ import time
 
 from ...engine.session import process_state
 from ...errors import AmpError
-from .casts import check_casts
 from .environment import check_version, environment
 from .host_reads import check_host_reads
+from .op_table_checks import check_casts
 from .results import FAILED, MEASURED, NOT_RUN, OK, CheckResult
-from .speed import check_speed
+from .step_speed import check_speed
 from .training import REPORT, check_overflow, check_parity, check_resume, first_line
 
 #: (name, device and quick -> rows)

@@ -144,6 +144,7 @@ CASES.update(
         "view_as_complex": Case(lambda: (t(3, 2),)),
         "addcdiv": Case(lambda: (t(3, 4), t(3, 4, start=0.3), t(3, 4, start=0.5))),
         "addcmul": Case(lambda: (t(3, 4), t(3, 4, start=0.3), t(3, 4, start=0.5))),
+        "lerp": Case(lambda: (t(3, 4), t(3, 4, start=0.3), t(3, 4, start=0.5))),
         "cross": Case(lambda: (t(4, 3), t(4, 3, start=0.3)), dim=1),
         "bilinear": Case(lambda: (t(2, 3), t(2, 4), t(5, 3, 4), t(5))),
         "dot": Case(lambda: (t(4), t(4, start=0.3))),

@@ -223,7 +223,7 @@ def _trained(setting, device, first, steps, saved=None):
 
 
 def check_resume(device, quick=False):
-    """Yield a row for each level: does a run that is interrupted and resumed have the bits of one that is not?"""
+    """Yield a row for each level: does a run that was interrupted and resumed end with the bits of one that was not?"""
 
     def row_of(setting):
         whole, _ = _trained(setting, device, 0, 6)

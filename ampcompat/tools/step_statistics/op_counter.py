@@ -18,10 +18,10 @@ from ...support.nested import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping
 from ...support.torch_compat import thread_context
-from ...support.torch_functions import CASTS, IGNORED, PROPERTIES, VIEWS, WALKED
+from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
 
 #: Functions that compute no numbers that are counted.
-_NOT_COUNTED = VIEWS | CASTS | PROPERTIES | IGNORED | frozenset("long int short char byte bool".split())
+_NOT_COUNTED = VIEWS | DTYPE_METHODS | PROPERTIES | IGNORED | frozenset("long int short char byte bool".split())
 
 
 class CallKind(NamedTuple):

@@ -50,7 +50,7 @@ def _casts_functions(level, session):
 
 def _of_row(kind, session):
     row = kind.row
-    low = session.casts.dtypes.low
+    low = session.cast_backend.dtypes.low
     if row.rule == expansion.HALF and low not in (kind.low,) + kind.dtypes:
         return "op table: half, but its tensors are on a device where nothing is cast"
     told = RULES[row.rule]

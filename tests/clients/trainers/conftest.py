@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torchvision_operators  # noqa: F401 - before a client imports torchvision
+from helpers import torchvision_operators  # noqa: F401 - before a client imports torchvision
 
 from ampcompat.apex import install
 

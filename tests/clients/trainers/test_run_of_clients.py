@@ -10,7 +10,7 @@ client_modules.imported_with_apex("pytorch_lightning", "trainers")
 client_modules.imported_with_apex("transformers", "trainers")
 
 HEAD = """
-import torchvision_operators  # what torchvision lacks here; nothing of the clients
+from helpers import torchvision_operators  # what torchvision lacks here; nothing of the clients
 import sys
 import torch
 """
@@ -64,7 +64,7 @@ print("steps:", trainer.state.global_step)
 def test_a_script_that_insists_on_cuda_runs(client, level, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(HEAD + SCRIPTS[client])
-    path = os.pathsep.join([ROOT, os.path.dirname(__file__)])
+    path = os.pathsep.join([ROOT, os.path.join(ROOT, "tests")])
     env = environment(
         PYTHONPATH=path, DS_ACCELERATOR="cpu"
     )  # accelerate imports DeepSpeed, which seeks CUDA's compiler

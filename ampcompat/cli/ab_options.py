@@ -1,0 +1,241 @@
+"""The options of ``ab``: what they are, which of them exclude each other, and what is checked before anything runs."""
+
+import argparse
+import os
+import shlex
+import sys
+import warnings
+import zipfile
+
+from ..abtest.planned_run import PLACEHOLDER, script_file
+from ..abtest.report import export, renderer
+from ..errors import AmpError
+from ..tools.check.amp_use import uses_amp
+from . import device_option, gate_options, target_option
+from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .run import BACKENDS, parse_dtypes, parse_level, script_command
+from .variants import choose_rows, parse_against, parse_variant
+
+#: Options that exclude others: the option, the others, and why, by their names in the parsed options.
+EXCLUSIONS = (
+    (
+        "in_process",
+        "launcher timeout variants against resume jobs gpus device find_keep_fp32 first_difference plan",
+        "there is no other process",
+    ),
+    (
+        "plan",
+        "resume json html png markdown latex csv tensorboard find_keep_fp32",
+        "it runs nothing, so there is nothing to write yet: `ampcompat report DIR` does that afterwards",
+    ),
+    ("find_keep_fp32", "control", "it needs the variation between the baseline's seeds"),
+    ("find_keep_fp32", "variants against", "it searches the layers of one level"),
+    (
+        "first_difference",
+        "plan resume live find_keep_fp32 forecast levels png csv tensorboard markdown latex launcher",
+        "it compares one step, and trains nothing",
+    ),
+)
+
+
+def new_parser():
+    """Return the parser of the command line of ``ab``."""
+    parser = CommandParser(
+        prog="ampcompat ab",
+        usage=SCRIPT_USAGE,
+        description="Run an unchanged script once per opt level and compare the levels. What follows SCRIPT or MODULE "
+        "are its arguments.",
+    )
+    add = parser.add_argument
+    _add_row_options(add)
+    add("--steps", type=whole_number(1), metavar="N", help="end each run after N optimizer steps")
+    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with other seeds")
+    control = "do not train the baseline with a second seed: faster, but no level is judged"
+    add("--no-control", dest="control", action="store_false", help=control)
+    add("--details", action="store_true", help="print everything: loss scales, memory by kind, overflows")
+    seed = "seed of Python, NumPy and torch; default: 0"
+    add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
+    _add_output_options(add)
+    target_option.add_option(parser)
+    gate_options.add_options(parser)
+    told = "first forecast which levels will work, from 50 steps in float32, and say in the end whether that was right"
+    add("--forecast", action="store_true", help=told)
+    add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
+    search = "search the layers that must stay float32 for this level to be accepted; trains several times"
+    add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
+    first = "compare one step with the baseline's op by op, without training: which op is the first to differ?"
+    add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
+    add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
+    _add_process_options(add)
+    add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
+    launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
+    add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
+    add("--no-diagnose", dest="diagnose", action="store_false", help="do not explain skipped steps, for exact times")
+    add("--no-memory", dest="memory", action="store_false", help="do not measure memory")
+    add("--verbose", action="store_true", help="print the script's output")
+    add("--backend", choices=BACKENDS, metavar="NAME", help="what casts: auto, native or patched")
+    add("--dtypes", type=parse_dtypes, metavar="LOW,HIGH", help="replace the dtypes, such as by float32,float64")
+    device_option.add_option(parser)
+    add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
+    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    return parser
+
+
+def _add_process_options(add):
+    add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
+    gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, and as many run at once"
+    add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
+    timing = "steps of a short run of each level, for its speed; 0: times are those of the long runs; default: 20"
+    add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
+    rounds = "rounds in which all levels take turns with a short run; more give narrower intervals; default: 3"
+    add("--timing-rounds", type=whole_number(1), default=3, metavar="N", help=rounds)
+
+
+def _numbers(text):
+    found = text.split(",")
+    if len(set(found)) < len(found) or not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different GPUs, such as 0,1")
+    return found
+
+
+def _add_row_options(add):
+    levels = "default: O0,O1,O2,O3; with --variant none"
+    add("--levels", type=_levels, metavar="O0,O1,…", help=levels)
+    baseline = (
+        "a level or variant to compare the others with, or none: the script unchanged; default: O0 of a script that "
+        "calls amp.initialize, else none"
+    )
+    add("--baseline", metavar="NAME", help=baseline)
+    variant = (
+        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or "
+        "script=FILE"
+    )
+    add("--variant", dest="variants", action="append", type=parse_variant, metavar="'NAME: OPTIONS'", help=variant)
+    against = "compare the script with its rewritten form, which runs without ampcompat's apex"
+    add("--against", type=parse_against, metavar="FILE", help=against)
+
+
+def _add_output_options(add):
+    add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
+    add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
+    add("--live", action="store_true", help="serve the page on 127.0.0.1 while runs go on; it grows with them")
+    add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
+    add("--markdown", type=_writable_file, metavar="FILE", help="write the table for a pull request")
+    add("--latex", type=_writable_file, metavar="FILE", help="write the table for a paper")
+    resume = "as --json; runs that the file has already are kept, and the others are run"
+    add("--resume", type=_writable_file, metavar="FILE", help=resume)
+    planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
+    add("--plan", metavar="DIR", help=planned)
+    add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
+    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+
+
+def _levels(text):
+    found = [parse_level(level) for level in text.split(",")]
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r} names a level twice")
+    return found
+
+
+def _writable_file(text):
+    folder = os.path.dirname(os.path.abspath(text))
+    if os.path.isdir(text) or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
+    return text
+
+
+def _image_file(text):
+    try:
+        renderer.format_of(text)
+    except AmpError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return _writable_file(text)
+
+
+def checked_command(parser, options):
+    """Check the options and return the script to run with its arguments; exit with one line if something is wrong."""
+    _check_environment(parser)
+    parser.check_exclusions(options, EXCLUSIONS)
+    _check_outputs(parser, options)
+    _set_jobs(parser, options)
+    if options.find_keep_fp32:
+        options.layers, options.levels = True, [options.find_keep_fp32]
+    if options.first_difference:
+        _choose_compared(parser, options)
+    gate_options.check(parser, options)
+    variants = ([options.against] if options.against else []) + (options.variants or [])
+    command = script_command(parser, options)
+    if command[0] == "-":
+        parser.error("a script from stdin cannot be run once per level: pass a file")
+    try:
+        has_amp = options.in_process or _uses_amp(command)
+        options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
+    if not any("python" in row for row in options.rows.values()):  # which may know other syntax
+        _check_syntax(parser, command[0])
+    if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
+        parser.error(f"{PLACEHOLDER} in the script's arguments needs a process per run: leave out --in-process")
+    device_option.check_option(parser, options.device)
+    return command
+
+
+def _uses_amp(command):
+    """Return whether the script may call ``amp.initialize``; for a program that is no Python file this is assumed."""
+    path = script_file(command, os.getcwd())
+    return not path.endswith(".py") or uses_amp(path)
+
+
+def _check_syntax(parser, path):
+    """Exit with Python's message if a script cannot be compiled: no level would run."""
+    if not os.path.isfile(path) or zipfile.is_zipfile(path):
+        return
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(file.read(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        told = "{}, line {}: {}: {}: {}".format(path, error.lineno, type(error).__name__, error.msg, error.text or "")
+        parser.error(told.rstrip().rstrip(":"))
+
+
+def _choose_compared(parser, options):
+    """Choose the row that ``--first-difference`` compares with the baseline."""
+    name = options.first_difference
+    variants = [each for each, _ in ([options.against] if options.against else []) + (options.variants or [])]
+    if name not in variants:
+        try:
+            options.levels = [parse_level(name)]
+        except argparse.ArgumentTypeError as error:
+            names = ", nor a variant: {}".format(", ".join(variants)) if variants else ""
+            parser.error(f"--first-difference: {error}{names}")
+    if name == options.baseline or (name == "O0" and options.baseline is None):
+        parser.error(f"--first-difference {name}: {name} is the baseline; name what to compare with it")
+    options.control = False
+
+
+def _check_environment(parser):
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        parser.error(
+            "ab starts the processes itself: run it without the launcher, with --launcher "
+            "'torchrun --nproc_per_node {}'".format(os.environ["WORLD_SIZE"])
+        )
+    if sys.flags.ignore_environment:
+        parser.error("Python was started with -E or -I, which hides PYTHONPATH from the script")
+
+
+def _check_outputs(parser, options):
+    """Check that what is to be written can be; ``--resume`` is ``--json`` too."""
+    if options.resume and options.json not in (None, options.resume):
+        parser.error("--resume writes the report too: leave out --json")
+    options.json = options.resume or options.json
+    if (options.html or options.png or options.live) and not renderer.is_installed():
+        parser.error(renderer.NOT_INSTALLED)
+    if options.tensorboard and not export.has_tensorboard():
+        parser.error(export.NO_TENSORBOARD)
+
+
+def _set_jobs(parser, options):
+    options.jobs = options.jobs or len(options.gpus) or 1
+    if options.gpus and options.jobs > len(options.gpus):
+        parser.error(f"--jobs {options.jobs}: more than the {len(options.gpus)} of --gpus")

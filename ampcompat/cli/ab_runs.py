@@ -1,0 +1,268 @@
+"""The runs of ``ab``: which there are, which a file has already, and how they are done."""
+
+import contextlib
+import functools
+import io
+import os
+import shlex
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from ..abtest.planned_run import PlannedRun, check_identity
+from ..abtest.report_data import Report, Run, planned_runs
+from ..abtest.row_names import UNCHANGED
+from ..abtest.running.execution import Recorded, add_recorded, run_all
+from ..abtest.running.subprocess_parent import SubprocessRun
+from . import shares
+
+#: How a run ends that is not done again.
+FINISHED = ("ok", "stopped")
+
+
+def plan_series(options, command):
+    """Return the ``PlannedRun`` of each run.
+
+    Args:
+        options: those of ``ab``, and ``rows`` as ``choose_rows`` returns them.
+    """
+    runs = planned_runs(list(options.rows), options.baseline, options.repeats, options.control)
+    return [_planned(options, command, level, repeat) for level, repeat in runs]
+
+
+def _planned(options, command, level, repeat):
+    changes = dict(options.rows[level])
+    script = changes.pop("script", None)
+    # What amp prints is in the report; of a script that fails, its own output and traceback are shown.
+    run_options = {"verbosity": None if options.verbose else 0}
+    run_options.update({name: getattr(options, name) for name in ("backend", "dtypes", "diagnose", "memory", "layers")})
+    run_options.update(changes.pop("options", {}))
+    if options.baseline == UNCHANGED or any("script" in each for each in options.rows.values()):
+        run_options["losses_by_line"] = True
+    rest = command[2:] if command[0] == "-m" else command[1:]
+    common = PlannedRun(
+        level=level,
+        command=[script] + rest if script else command,
+        repeat=repeat,
+        seed=options.seed,
+        steps=options.steps,
+        options=run_options,
+        launcher=options.launcher,
+        device=options.device,
+        timeout=options.timeout,
+    )
+    return replace(common, **changes)
+
+
+def begin_or_resume(options, command, planned):
+    """Return the report to add to, and the planned runs that it lacks.
+
+    Raises:
+        AmpError: the file of ``--resume`` cannot be read, or has other runs than this command.
+    """
+    environment = {"script": " ".join(map(shlex.quote, command)), "seed": options.seed, "diagnose": options.diagnose}
+    commit = _commit(os.path.dirname(os.path.abspath(command[0])) if command[0] != "-m" else os.getcwd())
+    environment.update({"commit": commit} if commit else {})
+    environment.update({"dtypes": options.dtypes} if options.dtypes else {})
+    environment.update({"cuda_redirected_to": options.device} if options.device else {})
+    if not options.resume or not os.path.exists(options.resume):
+        return Report(environment=environment, baseline=options.baseline), planned
+    report = Report.load(options.resume)
+    if options.baseline not in report.runs and UNCHANGED in report.runs:  # its name in files of version 0.2
+        named = {UNCHANGED: options.baseline}
+        report.runs = {named.get(row, row): run for row, run in report.runs.items()}
+    report.baseline = options.baseline
+    done = [each for each in planned if is_finished(report, each)]
+    recorded = [(each.label, report.run_of(each.level, each.repeat).identity, each.identity()) for each in done]
+    check_identity(recorded, options.resume)
+    return report, [each for each in planned if each not in done]
+
+
+def _commit(folder):
+    """Return git's commit of a folder, with "-dirty" where files differ from it; None without git."""
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() or None if done.returncode == 0 else None
+
+
+def is_finished(report, planned):
+    """Return whether a report has this run, completely. Failed and interrupted runs are done again."""
+    run = report.runs.get(planned.level)
+    runs = [] if run is None else [run] + run.repeats
+    return planned.repeat < len(runs) and runs[planned.repeat].status in FINISHED
+
+
+def run_in_subprocesses(options, planned, report, progress, outputs):
+    """Do the runs in child processes, ``options.jobs`` at once, and write the report after each.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; what was recorded is in the report.
+        AmpError: torch or the device are others than those of the runs that the report has already.
+    """
+    runner = _Runner(options, report, progress)
+    by_side = options.jobs > 1
+    report.environment.update({"jobs": options.jobs} if by_side else {})
+
+    def on_end(each, recorded):
+        add_recorded(report, options.rows, each, recorded)
+        if by_side and options.timing_steps == 0:
+            recorded.run.timings = []
+        outputs[each.level, each.repeat] = recorded.output
+        write_json(options, report)
+
+    try:
+        runner.run(planned, options.jobs, on_end)
+    except KeyboardInterrupt:
+        for each, child in runner.children:
+            if (each.level, each.repeat) not in outputs:
+                on_end(each, Recorded(child.run, child.environment, child.output))
+        raise
+    if options.timing_steps:
+        _time_in_turn(options, report, progress, runner)
+
+
+def count_short_runs(options, report):
+    """Return how many short runs there will be, if no long one fails."""
+    rows = [report.runs.get(row) for row in options.rows]
+    if options.in_process or not options.timing_steps or len(rows) < 2:
+        return 0
+    done = min(len(run.timings or []) if run is not None else 0 for run in rows)
+    return len(rows) * max(0, options.timing_rounds - done)
+
+
+def _time_in_turn(options, report, progress, runner):
+    """Do short runs of all rows in turn, in rounds, one at a time. A round that a row lacks is done by all again."""
+    planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
+    runs = [report.runs[each.level] for each in planned]
+    if len(runs) < 2:  # there is no ratio of times
+        return
+    done = min(len(run.timings or []) for run in runs)
+    rounds = range(done, options.timing_rounds)
+    if not rounds:
+        return
+    for run in runs:
+        run.timings = (run.timings or [])[:done] or None  # None: before the first round the long runs' times count
+    steps = min(options.timing_steps, options.steps or options.timing_steps)
+    progress.runs = progress.begun + len(rounds) * len(planned)
+
+    def on_end(each, recorded):
+        run = recorded.run
+        timing = Run(status=run.status, error=run.error, step_seconds=run.step_seconds, samples=run.samples)
+        report.runs[each.level].timings = (report.runs[each.level].timings or []) + [timing]
+        write_json(options, report)
+
+    for number in rounds:
+        turn = [_short(each, steps) for each in (planned if number % 2 == 0 else planned[::-1])]
+        runner.run(turn, 1, on_end, f" timing {number + 1}")
+
+
+def _short(planned, steps):
+    quick = dict(planned.options, diagnose=False, memory=False, layers=False)
+    return replace(planned, steps=steps, options=quick)
+
+
+class _Runner:
+    """Does runs in child processes; ``children`` has each ``(PlannedRun, SubprocessRun)`` that was begun."""
+
+    def __init__(self, options, report, progress):
+        self.children = []
+        self._options, self._report, self._progress = options, report, progress
+        recorded = [each for run in report.runs.values() for each in [run] + run.repeats]
+        self._known = [run.identity for run in recorded if run.status in FINISHED]
+
+    def run(self, planned, jobs, on_end, suffix=""):
+        """Do runs, ``jobs`` at once; call ``on_end`` with each, in this thread.
+
+        Args:
+            suffix: of the runs' names.
+        """
+        free = shares.share_out(jobs, self._options.gpus)
+        pool = ThreadPoolExecutor(jobs, initializer=shares.take, initargs=(free,))
+        try:
+            run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
+        finally:
+            _end_all(pool, self.children)
+
+    def _run_one(self, suffix, planned):
+        options, progress = self._options, self._progress
+        variables = shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
+        label = planned.label + suffix
+        name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
+        child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
+        self.children.append((planned, child))
+
+        def on_event(event):
+            if event is not None and "environment" in event:
+                _check_versions(self._known, planned, child.run.identity, options.resume)
+            progress.update(label, event)
+
+        progress.begin(label)
+        try:
+            child.run_to_end(on_event)
+        except KeyboardInterrupt:
+            pass  # its status says so
+        finally:
+            progress.end(label, child.run)
+        return Recorded(child.run, child.environment, child.output)
+
+
+def _end_all(pool, children):
+    """End all runs; a second Ctrl-C kills their processes."""
+    while True:
+        for _, child in children:
+            child.interrupt()
+        try:
+            return pool.shutdown()
+        except KeyboardInterrupt:
+            continue
+
+
+def _check_versions(known, planned, identity, source):
+    """Raise if a run has another torch or device than runs of the same interpreter that were done before."""
+    for other in known:
+        if all(other.get(name) == identity[name] for name in ("interpreter", "environment", "launcher")):
+            found = {name: identity[name] for name in ("torch", "device") if name in identity}
+            check_identity([(planned.label, other, found)], source)
+
+
+def run_in_process(options, planned, report, progress, outputs):
+    """Do the runs in this process."""
+    from ..abtest.running import subprocess_child
+    from ..abtest.running.in_process import RunOptions, run_levels
+    from ..apex import install
+
+    printed = io.StringIO()
+    current = []
+
+    def on_event(level, repeat, event):
+        label = labels[level, repeat]
+        if current != [label]:
+            current[:] = [label]
+            progress.begin(label)
+        progress.update(label, event)
+        if "end" in event:
+            progress.end(label, report.run_of(level, repeat))
+            outputs[level, repeat] = "\n".join(filter(None, [printed.getvalue().strip("\n"), event.get("traceback")]))
+            printed.seek(0)
+            printed.truncate()
+
+    labels = {(each.level, each.repeat): each.label for each in planned}
+    hidden_files = subprocess_child.HIDDEN_FILES + (__file__,)
+    run_options = RunOptions(hidden_files=hidden_files, **planned[0].options)
+    quiet = contextlib.nullcontext() if options.verbose else contextlib.redirect_stdout(printed)
+    install.install()
+    try:
+        with quiet:
+            train = lambda level: subprocess_child.run_script(planned[0].command)  # noqa: E731
+            run_levels(report, train, list(labels), options.steps, options.seed, run_options, on_event)
+    finally:
+        install.uninstall()
+
+
+def write_json(options, report):
+    """Write the report where ``--json`` or ``--resume`` names a file."""
+    if options.json is not None:
+        report.save(options.json)

@@ -1,0 +1,229 @@
+"""The backends that cast: wrappers around the functions of the op table, and in one of them torch's autocast beside.
+
+Wrappers work on any torch. As in Apex, they cast only what Python calls, not what C++ calls inside a function; autocast
+does that. Its own cache of weights is off, because it can return stale copies; ``weight_cache`` replaces it. A backend
+can be opened and undone many times; cached copies do not outlive one opening.
+"""
+
+import functools
+from contextlib import contextmanager, nullcontext
+from types import FunctionType
+
+import torch
+
+from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
+from ...support.torch_compat import features
+from ...support.written_memory import WrittenMemory
+from ..op_table import expansion as op_rules
+from ..op_table.rows import SPARSE, TAKES_SPARSE
+from . import autocast_flags, autograd, compile, half_emulation, other_patches, patch_targets, wrappers
+from .argument_casts import ArgumentCaster, CastDevices
+from .cast_backend import CastBackend, do_nothing
+from .thread_state import InRegion, Paused, Switch, WithFlags
+from .weight_cache import Parameter, WeightCache, is_weight
+
+_Tensor = torch.Tensor
+
+
+class OpTableBackend(CastBackend):
+    """Casts by wrappers around the functions of the op table.
+
+    Args:
+        rows: the merged rows of ``op_table.expansion``; None means the table as it is written.
+        allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
+        messages: {name: message} for banned functions; None means the table's.
+    """
+
+    #: Whether torch's autocast casts too, on the devices that are cast.
+    has_autocast = False
+
+    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+        self.dtypes = dtypes
+        self.rows = op_rules.rows() if rows is None else tuple(rows)
+        self.allow_banned = allow_banned
+        self.messages = op_rules.banned_messages() if messages is None else messages
+        low, high = dtypes
+        self._available = tuple(features.read().autocast_devices)
+        self._flags = autocast_flags.Flags(self._available) if self.has_autocast else None
+        self._switch = Switch(self._flags, low)
+        self._switch.devices = CastDevices()
+        self._paused = Paused(self._switch)
+        thread = self._switch.local
+        self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
+        rounded = functools.partial(half_emulation.rounded, low=low, high=high)
+        self._rounded_cache = WeightCache(rounded, WrittenMemory(), thread)
+        self._emulate = half_emulation.is_wanted(low)
+        self._caster = ArgumentCaster(
+            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast
+        )
+
+    def _make_exemption(self):
+        switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
+
+        def is_off_traced():
+            if flags is None:
+                return switch.is_off_somewhere
+            # A compiler cannot follow thread-locals, and it guards on autocast's flags.
+            return not compile.is_autocast_enabled(flags.devices)
+
+        def is_exempt(args, kwargs):
+            if is_tracing():
+                return is_off_traced() or switch.devices.is_exempt_traced(args)
+            # as ``Switch.is_on``
+            if local.off or (flags is not None and not flags.is_enabled() and local.entered is not None):
+                return True
+            devices, first = switch.devices, args[0] if args else None
+            # The most common case first: this runs at every call of every function of the table.
+            if isinstance(first, _Tensor) and devices.has(first) and first.dim():
+                return False
+            return devices.is_exempt(args, kwargs)
+
+        return is_exempt
+
+    def _paused_inside(self):
+        # A compiler traces such a function down to kernels, which no wrapper casts, so without autocast it needs no
+        # pause. It cannot trace thread-locals either.
+        return nullcontext() if self._flags is None and compile.is_compiling() else self.paused()
+
+    def _make_to_low(self):
+        low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
+        not_low, convert = frozenset(BYTES) - frozenset([low]), METHODS[low]
+
+        # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
+        def to_low(value):
+            kind = type(value)
+            if kind is Parameter or isinstance(value, _Tensor):  # for a subclass the second takes four times as long
+                if value.dtype not in not_low:
+                    return value
+                # ``is_weight`` without its call in the most common cases; no caches in traced code
+                may_be_weight = kind is Parameter or (value.requires_grad and is_weight(value))
+                return cached(value) if may_be_weight and not is_tracing() else convert(value)
+            return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
+
+        return to_low
+
+    def open(self, patches, on_move=do_nothing, is_regional=False):
+        originals = [
+            patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
+            for owner, row in patch_targets.place(self.rows)
+        ]
+        autograd.pause_backward(self, patches)
+        autograd.pause_offloading(self, patches)
+        autograd.checkpoint_under_same_casts(self, patches)
+        other_patches.patch_all(self, self._caster, originals, patches)
+        for cache in (self._cache, self._rounded_cache):
+            cache.written.open(patches, on_move if cache is self._cache else None)
+            patches.defer(cache.forget_all)
+        compile.patch_compile(patches, _one_of_each_code(originals))
+        patches.defer(self._switch.turn_off)
+        if not is_regional:
+            self._switch.turn_on()
+
+    def _wrapper_of(self, row):
+        rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
+        caster, message = self._caster, self.messages.get(row.name)
+        emulate = self._emulate and row.source is not None
+        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
+
+        def make(function):
+            wrapper = wrappers.wrapped(function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse)
+            for observed in wrappers.around:
+                wrapper = observed(row, wrapper)
+            return wrapper
+
+        return make
+
+    def active(self):
+        return self._switch.is_on()
+
+    def paused(self):
+        if self._flags is not None and compile.is_tracing():
+            return compile.autocast_off(self._flags.devices or self._available)
+        return self._paused
+
+    def is_paused(self):
+        """Return whether this thread pauses casts, other than in the ``forward`` of a model at another level."""
+        is_off = self._switch.is_off_somewhere if compile.is_tracing() else self._switch.local.off
+        return is_off and not self._switch.local.uncast
+
+    def entered(self, dtypes=None):
+        switch, local = self._switch, self._switch.local
+        # Read in any case, so that the compiler guards on it: it traces operators without calling our wrappers.
+        is_off = compile.is_tracing() and switch.is_off_somewhere
+        if not compile.READS_THREADS and compile.is_tracing():
+            has_flags = self._flags is None or compile.is_autocast_enabled(self._flags.devices)
+            return None if is_off or has_flags else WithFlags(switch)
+        if local.uncast:
+            return self.region()
+        if self._flags is None or local.off or local.entered is switch.devices:
+            return None  # the wrappers apply in every thread
+        if local.before is not None:  # the main thread, after another thread has moved a model to another device
+            switch.update_flags()
+            return None
+        return WithFlags(switch)
+
+    def uncast_forward(self):
+        # A compiler guards on what traced code reads of a thread, so that code must not change it.
+        return self.paused() if compile.is_tracing() else self._paused_and_marked()
+
+    @contextmanager
+    def _paused_and_marked(self):
+        local = self._switch.local
+        was, local.uncast = local.uncast, True
+        try:
+            with self.paused():
+                yield
+        finally:
+            local.uncast = was
+
+    def set_devices(self, types):
+        if types is None or self._switch.devices.types != frozenset(types):
+            self._switch.devices = CastDevices(types)
+        if self._flags is not None:
+            self._flags.choose(self._available if types is None else sorted(types))
+            self._switch.update_flags()
+
+    def stop(self):
+        self._switch.turn_off()
+
+    def region(self):
+        return InRegion(self._switch)
+
+    def bind_casts(self, function):
+        switch, record = self._switch, self._switch.record()
+
+        def call_with_casts(*args, **kwargs):
+            own = switch.exchange(record)  # a thread of the autograd engine recomputes for this thread
+            try:
+                return function(*args, **kwargs)
+            finally:
+                switch.exchange(own)
+
+        return call_with_casts
+
+    def clear_cache(self, weights=list):
+        for cache in (self._cache, self._rounded_cache):
+            if not cache.is_empty:
+                cache.clear(weights)
+
+    def wrap(self, function, rule):
+        return wrappers.wrapped(function, rule, self._caster)
+
+
+class PatchedBackend(OpTableBackend):
+    """Wrappers alone, which work with any torch."""
+
+    name = "patched"
+
+
+class NativeBackend(OpTableBackend):
+    """Wrappers, and autocast on the devices that are cast, made to agree with the op table."""
+
+    name = "native"
+    has_autocast = True
+
+
+def _one_of_each_code(originals):
+    """Return wrappers that took the places of ``originals``: one of those that share their code."""
+    wrappers = [getattr(owner, name) for owner, name, _ in originals]
+    return list({each.__code__: each for each in wrappers if isinstance(each, FunctionType)}.values())

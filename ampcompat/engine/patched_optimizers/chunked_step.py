@@ -1,0 +1,265 @@
+"""The step of an optimizer whose masters are stored: one chunk of them after another has its values.
+
+Each chunk is stepped by the optimizer's own ``step``, while ``param_groups`` holds the params of this chunk only. That
+changes no bit where the optimizer treats each param by itself. ``check`` finds out: it steps a copy of the optimizer
+that has a few tiny params.
+"""
+
+import copy
+import sys
+from collections import OrderedDict, defaultdict
+
+import torch
+
+from ...errors import AmpError
+from ...support.patching import PatchStack
+from ...support.torch_compat import fake_tensors, thread_context
+from ..master_weights import zero_redundancy
+from .amp_stash import STASH
+
+#: What ``check`` tries: params of each group, the extent of their dimensions, the size of the gradients of each step.
+#: Only large gradients show a norm over all params that is clipped.
+PARAMS_TRIED, EXTENT = 3, 3
+GRADIENTS_TRIED = (1e-3, 1.0, 1e3)
+
+#: Attributes of these types hold counts of steps and the like.
+_IMMUTABLE = (bool, int, float, str, type(None))
+
+_PRE_HOOKS, _POST_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+_GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+
+def in_chunks(record, step):
+    """Return the ``step`` of an optimizer, chunk by chunk if masters of it are stored.
+
+    Args:
+        record: its ``OptimizerRecord``.
+        step: its own ``step``.
+    """
+    return _ChunkedStep(record, step) if record.masters.stored_chunks() else step
+
+
+class _ChunkedStep:
+    def __init__(self, record, step):
+        self._record = record
+        self._step = step
+
+    def __call__(self, *args, **kwargs):
+        if self._record.masters.are_on_cuda() and thread_context.is_capturing_cuda_graph():
+            raise AmpError(
+                "optimizer.step() is being captured in a CUDA graph, and store_param_remainders=True allocates memory "
+                "at each step. Leave that option out, or step outside of the graph."
+            )
+        optimizer = self._record.optimizer
+        with PatchStack() as patches:
+            pre_hooks, post_hooks = _hidden_hooks(optimizer, patches)
+            for hook in pre_hooks:
+                args, kwargs = hook(optimizer, args, kwargs) or (args, kwargs)
+            result = self._run(args, kwargs)
+            for hook in post_hooks:
+                hook(optimizer, args, kwargs)
+        return result
+
+    def _run(self, args, kwargs):
+        record = self._record
+        closure, has_others = _closure_of(args, kwargs)
+        if has_others:  # such as gradients of all params
+            record.masters.restore_values()
+            return self._step(*args, **kwargs)
+        loss = None if closure is None else closure()
+        chunks = [chunk for chunk in record.masters.stored_chunks() if chunk.has_gradients()]
+        takes_half = record.gradients.are_half_stepped_on()
+        result = step_in_parts(
+            record.optimizer,
+            [chunk.masters for chunk in chunks],
+            self._step,
+            [lambda chunk=chunk: chunk.begin_step(takes_half) for chunk in chunks],
+            [lambda chunk=chunk: record.masters.end_step_of(chunk) for chunk in chunks],
+        )
+        return result if closure is None else loss
+
+
+def _closure_of(args, kwargs):
+    """Return the closure among the arguments of ``step``, or None, and whether there are other arguments."""
+    if args:
+        return args[0], len(args) > 1 or bool(kwargs)
+    return kwargs.get("closure"), bool(set(kwargs) - {"closure"})
+
+
+def _hidden_hooks(optimizer, patches):
+    """Return the hooks before and after a step; until ``patches`` is undone torch calls none of them."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    found = []
+    for shared, own in zip(_GLOBAL_HOOKS, (_PRE_HOOKS, _POST_HOOKS)):
+        hooks = []
+        for owner, name in ((module, shared), (optimizer, own)):
+            if getattr(owner, name, None):
+                hooks += getattr(owner, name).values()
+                patches.set(owner, name, OrderedDict())
+        found.append(hooks)
+    return found
+
+
+def step_in_parts(optimizer, parts, step, begin=(), end=()):
+    """Step an optimizer on some of its params after others.
+
+    Args:
+        optimizer: the optimizer.
+        parts: lists of its params. Those that are in none of them are stepped on with the first.
+        step: the optimizer's ``step``; called without arguments for each part, and once if there are none.
+        begin, end: functions without arguments, called before and after each part; none, or one for each.
+
+    Returns:
+        What the last ``step`` has returned.
+    """
+    groups = list(optimizer.param_groups)
+    params = [list(group["params"]) for group in groups]
+    part_of = {id(param): number for number, part in enumerate(parts) for param in part}
+    counts, result = _Counts(optimizer, groups), None
+    try:
+        for number in range(max(len(parts), 1)):
+            own = [[param for param in each if part_of.get(id(param), 0) == number] for each in params]
+            optimizer.param_groups[:] = [group for group, each in zip(groups, own) if each or number == 0]
+            for group, each in zip(groups, own):
+                group["params"][:] = each
+            if begin:
+                begin[number]()
+            counts.restore(optimizer)
+            result = step()
+            if end:
+                end[number]()
+    finally:
+        optimizer.param_groups[:] = groups
+        for group, each in zip(groups, params):
+            group["params"][:] = each
+    return result
+
+
+class _Counts:
+    """Counts of steps and other options that a step changes, per group and per optimizer, from before a step."""
+
+    def __init__(self, optimizer, groups):
+        self._groups = [(group, _copied(group)) for group in groups]
+        self._attributes = {name: value for name, value in vars(optimizer).items() if isinstance(value, _IMMUTABLE)}
+
+    def restore(self, optimizer):
+        """Restore them."""
+        for group, before in self._groups:
+            for name in [name for name in group if name not in before and name != "params"]:
+                del group[name]
+            for name, (value, values) in before.items():
+                group[name] = value
+                if values is not None and value._version != values[0]:
+                    with torch.no_grad():
+                        value.copy_(values[1])
+        vars(optimizer).update(self._attributes)
+
+
+def _copied(group):
+    return {
+        name: (value, (value._version, value.clone()) if isinstance(value, torch.Tensor) else None)
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def check(optimizer):
+    """Raise if an optimizer cannot be stepped chunk by chunk. It is not changed.
+
+    Raises:
+        AmpError: its steps have other results then, or a copy of it cannot be stepped.
+    """
+    name = type(optimizer).__name__
+    advice = "Leave store_param_remainders=True out for it."
+    if zero_redundancy.is_partitioned(optimizer):
+        raise AmpError(f"{name} steps on this rank's part of the params with an optimizer of its own. {advice}")
+    try:
+        with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:
+            _hidden_hooks(optimizer, patches)
+            is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
+    except Exception as error:
+        raise AmpError(
+            f"store_param_remainders=True steps on some params after others, and {name} could not be tried so: "
+            f"{type(error).__name__}: {error}. {advice}"
+        ) from error
+    if not is_equal:
+        raise AmpError(
+            f"store_param_remainders=True steps on some params after others, and the step of {name} depends on all of "
+            f"them: it gives other weights then. {advice}"
+        )
+
+
+def _trial(optimizer, in_parts):
+    """Return params and state of a copy of the optimizer, with tiny params, after a few steps."""
+    torch.manual_seed(0)
+    twin = _tiny_copy(optimizer)
+    params = [param for group in twin.param_groups for param in group["params"]]
+    step = type(twin).step.__get__(twin)
+    for size in GRADIENTS_TRIED:
+        for index, param in enumerate(params):
+            numbers = torch.arange(index, index + param.numel(), dtype=param.dtype, device=param.device)
+            param.grad = numbers.cos_().mul_(size).view_as(param)
+        step_in_parts(twin, [[param] for param in params] if in_parts else [], step)
+    found = [(param.detach(), twin.state.get(param)) for param in params]
+    of_all = {key: entry for key, entry in twin.state.items() if not isinstance(key, torch.Tensor)}
+    return found, of_all, [_options(group) for group in twin.param_groups]
+
+
+def _options(group):
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _tiny_copy(optimizer):
+    """Return a copy of an optimizer with the first few params of each group, tiny ones in float32."""
+    memo, tiny = {}, {}
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for param in params:
+        tiny[param] = memo[id(param)] = _tiny(param)
+    memo[id(optimizer.state)] = state = defaultdict(dict)
+    for key, entry in optimizer.state.items():
+        if key not in tiny:  # of the whole optimizer, such as a count of its steps
+            state[key] = copy.deepcopy(entry)
+        elif not fake_tensors.is_fake_type(type(key)):
+            cropped = _cropped(entry, key.shape, tiny[key])
+            if cropped is not None:
+                state[tiny[key]] = cropped
+    kind = type(optimizer)
+    twin = memo[id(optimizer)] = kind.__new__(kind)
+    replaced = [name for name, value in vars(optimizer).items() if callable(value) and hasattr(kind, name)]
+    own = {name: value for name, value in vars(optimizer).items() if name not in [STASH, *replaced]}
+    vars(twin).update(copy.deepcopy(own, memo))
+    for group in twin.param_groups:
+        del group["params"][PARAMS_TRIED:]
+    return twin
+
+
+def _tiny(param):
+    shape = torch.Size([min(extent, EXTENT) for extent in param.shape])
+    device = "cpu" if fake_tensors.is_fake_type(type(param)) else param.device
+    values = torch.linspace(0.5, 1.5, max(shape.numel(), 1), device=device)[: shape.numel()]
+    return torch.nn.Parameter(values.view(shape), requires_grad=param.requires_grad)
+
+
+def _cropped(entry, shape, param):
+    """Return a copy of the state of a param of this shape for a tiny ``param``; None if it has other shapes."""
+    found = {}
+    for name, value in entry.items():
+        if isinstance(value, torch.Tensor) and value.dim():
+            if value.shape != shape:
+                return None
+            value = value[tuple(slice(extent) for extent in param.shape)]
+            value = value.to(param.dtype) if value.is_floating_point() else value
+        found[name] = copy.deepcopy(value)
+    return found
+
+
+def _equal(one, other):
+    """Return whether two nested structures are equal, tensors bit for bit; NaN is equal to NaN."""
+    if isinstance(one, torch.Tensor):
+        is_alike = isinstance(other, torch.Tensor) and (one.dtype, one.shape) == (other.dtype, other.shape)
+        return is_alike and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return one == other or one is other

@@ -1,0 +1,231 @@
+"""Observes a float32 run for a forecast: records some steps op by op, and takes each optimizer step in half as well.
+
+Between the recorded steps the script runs with a function mode that passes every call on, and a hook of optimizers.
+"""
+
+import math
+import sys
+from typing import Dict, List, NamedTuple
+
+import torch
+
+from ... import amp
+from ...apex.multi_tensor.foreach_ops import norms
+from ...errors import AmpError
+from ...support import tensor_lists
+from ...support.observer import Observer
+from ...support.patching import PatchStack
+from ...support.torch_compat import features
+from .half_updates import HalfUpdates
+from .op_calls import OpCalls, RecordedStep
+from .tensor_samples import Stats, TensorSamples
+
+#: Of a run of n steps these are recorded, as shares of it, besides the first two.
+SHARES = (0.1, 0.4, 1.0)
+
+OLD_TORCH = "A forecast needs torch 2.0 or newer, which has function modes and hooks of all optimizers; this is {}."
+
+
+class Sampled(NamedTuple):
+    """A recorded step, its number in the run, and the ``Stats`` of values, gradients, and details (see ``OpCalls``)."""
+
+    number: int
+    record: RecordedStep
+    values: Dict[int, Stats]
+    gradients: Dict[int, Stats]
+    details: Dict[int, Stats]
+
+
+class Param(NamedTuple):
+    """What happened to a param: ``progress`` is -<gradient, update>, the decrease of the loss to first order.
+
+    ``kept``: of ``half_updates``, 1.0 where unknown; ``update`` and ``weight``: root mean squares at the last record;
+    ``eps``: the optimizer's, 0.0 where it has none.
+    """
+
+    model: int
+    name: str
+    progress: float
+    kept: float
+    is_finite: bool
+    update: float
+    weight: float
+    optimizer: str
+    eps: float
+
+
+class Observed(NamedTuple):
+    """All that a forecast is made of.
+
+    ``stated``: the arguments of ``amp.initialize``, empty in a script without it. ``gradients``: the largest absolute
+    gradient of a param, at each call of an optimizer's ``step``. ``problems``: optimizers that do not step in half.
+    """
+
+    steps: List[Sampled]
+    params: List[Param]
+    batch_norms: frozenset
+    stated: dict
+    losses: List[float]
+    gradients: List[float]
+    problems: Dict[str, str]
+
+
+class ForecastObserver(Observer):
+    """The observer, and a context manager: what it changes in torch is undone on exit.
+
+    Args:
+        steps: the number of optimizer steps of the run.
+    """
+
+    is_watching = False  # as a source of events of a ``Recorder``: no step is left out of the times
+
+    def __init__(self, steps):
+        if not features.has_function_modes():
+            raise AmpError(OLD_TORCH.format(features.version()))
+        self._recorded = {0, 1} | {int(share * (steps - 1)) for share in SHARES}
+        self._samples = TensorSamples()
+        self._calls = OpCalls(self._take_value, self._take_detail)
+        self._updates = HalfUpdates(torch.float16)
+        self._patches = PatchStack()
+        self._is_on, self._number, self._step = False, -1, 0
+        self._handles, self._before = [], []
+        self._optimizers = {}  # id(param) -> (class of its optimizer, its eps)
+        self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
+        self._largest = {}  # device -> the largest gradient at each step of an optimizer
+        self.steps, self.stated = [], {}
+
+    def __enter__(self):
+        optim = sys.modules[torch.optim.Optimizer.__module__]
+        self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
+        self._patches.defer(optim.register_optimizer_step_post_hook(self._after_step).remove)
+        self._patches.set(amp, "_initialize", self._noting(amp._initialize))
+        self._calls.__enter__()
+        self._begin()
+        return self
+
+    def _noting(self, initialize):
+        def noted(stated):
+            self.stated = {**stated, **{name: value for name, value in self.stated.items() if stated.get(name) is None}}
+            return initialize(stated)
+
+        return noted
+
+    def __exit__(self, *error):
+        self._end()
+        self._calls.__exit__(*error)
+        self._patches.undo()
+
+    # -- what the session and the recorder tell ------------------------------------------------------------------------
+
+    def initialized(self, session, models, optimizers):
+        """Name the modules of the models."""
+        self._calls.add_models(models)
+        if self._is_on:  # nothing of the step has happened yet
+            self._calls.end()
+            self._samples.clear()
+            self._begin()
+
+    def before_backward(self, backward):
+        """Note where a backward pass begins."""
+        self._calls.add_loss(backward.loss)
+
+    def step_ended(self, next_step):
+        """Read a recorded step, and begin the next one if it is to be recorded; None: the run has ended."""
+        self._end()
+        self._step = next_step
+        if next_step in self._recorded:
+            self._begin()
+
+    def new_events(self):
+        """Return no events: the forecast is made when the run has ended."""
+        return []
+
+    def observed(self, losses):
+        """Return the ``Observed`` of the run.
+
+        Args:
+            losses: the mean loss of each step.
+        """
+        kept, params, norms = self._updates.kept(), [], set()
+        for number, model in self._calls.models():
+            for name, module in model.named_modules():
+                if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.affine:
+                    norms.add((number, name))
+            for name, param in model.named_parameters():
+                if id(param) in self._sizes:
+                    followed = kept.get(id(param), (1.0, True))
+                    facts = (self._progress[id(param)],) + followed + self._sizes[id(param)]
+                    params.append(Param(number, name, *facts, *self._optimizers[id(param)]))
+        by_device = [torch.stack(each).tolist() for each in self._largest.values()]
+        gradients = [max(each) for each in zip(*by_device)] if by_device else []
+        return Observed(self.steps, params, frozenset(norms), self.stated, losses, gradients, self._updates.problems)
+
+    # -- a recorded step -----------------------------------------------------------------------------------------------
+
+    def _begin(self):
+        self._is_on = True
+        self._number += 1
+        self._calls.begin()
+
+    def _end(self):
+        if not self._is_on:
+            return
+        self._is_on = False
+        record = self._calls.end()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        found = {"value": {}, "gradient": {}, "detail": {}, "progress": {}, "update": {}, "weight": {}}
+        for (kind, key), stats in self._samples.read():
+            before = found[kind].get(key)
+            found[kind][key] = stats if before is None or stats.largest > before.largest else before
+        if record.losses:
+            self.steps.append(Sampled(self._step, record, found["value"], found["gradient"], found["detail"]))
+        for key, stats in found["progress"].items():
+            self._progress[key] = self._progress.get(key, 0.0) + stats.maximum
+            self._sizes[key] = found["update"][key].rms, found["weight"][key].rms
+
+    def _take_value(self, index, tensor):
+        self._samples.add(("value", index), tensor)
+        if tensor.requires_grad and torch.is_grad_enabled():
+            number = self._number
+            handle = tensor.register_hook(lambda gradient: self._take_gradient(number, index, gradient))
+            if tensor.is_leaf:
+                self._handles.append(handle)
+
+    def _take_gradient(self, number, index, gradient):
+        if self._is_on and number == self._number:
+            self._samples.add(("gradient", index), gradient)
+
+    def _take_detail(self, index, values):
+        self._samples.add(("detail", index), values)
+
+    def _before_step(self, optimizer, args, kwargs):
+        self._calls.is_paused = True
+        self._updates.before_step(optimizer)
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = [param for param in params if param.grad is not None and param.numel() and not param.grad.is_sparse]
+        with torch.no_grad():
+            found = [norms(alike, math.inf).max().float() for alike in tensor_lists.grouped([p.grad for p in params])]
+            for device in {each.device for each in found}:
+                largest = torch.stack([each for each in found if each.device == device]).max()
+                self._largest.setdefault(device, []).append(largest)
+            if self._is_on:
+                self._before = [(param, param.detach().clone(), param.grad.clone()) for param in params]
+
+    def _after_step(self, optimizer, args, kwargs):
+        before, self._before = self._before, []
+        with torch.no_grad():
+            for param, weight, gradient in before:
+                update = param - weight
+                self._samples.add(("progress", id(param)), -(gradient * update).sum())
+                self._samples.add(("update", id(param)), update)
+                self._samples.add(("weight", id(param)), weight)
+                self._optimizers[id(param)] = type(optimizer).__name__, _epsilon(optimizer)
+        self._calls.is_paused = False
+
+
+def _epsilon(optimizer):
+    """Return the smallest eps of an optimizer's groups; 0.0 without one. Of a tuple, as Adafactor's, the first."""
+    found = [group["eps"] for group in optimizer.param_groups if group.get("eps")]
+    return min([float(each[0] if isinstance(each, (tuple, list)) else each) for each in found], default=0.0)

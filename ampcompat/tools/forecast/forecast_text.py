@@ -1,0 +1,139 @@
+"""The forecast as text for a terminal."""
+
+import shlex
+import textwrap
+
+from ...abtest.judging.keep_fp32 import argument
+from ...abtest.report.number_format import number, percent, scale
+
+#: The levels to recommend, the first that works first. O3 is for measuring speed.
+PREFERRED = ("O1", "O2", "O4", "O5")
+
+#: Findings of a level that are shown without ``--details``; lines of a table with it.
+SHOWN, ROWS = 2, 40
+
+_TOLD = {"works": "works", "fails": "will not work"}
+
+#: What calls outside every model, and in the forward of a model itself, are said to be in.
+OUTSIDE, WHOLE = "the script outside the model", "the model itself"
+
+
+def to_text(forecast, command, width=80, details=False):
+    """Return a forecast as text.
+
+    Args:
+        forecast: what ``forecast_data.make`` returned.
+        command: the script and its arguments.
+        width: of a line, in characters.
+        details: add a table of the modules of each level.
+    """
+    told = forecast["details"]
+    heading = "Forecast of {} from {} steps in float32, loss {} to {}".format(
+        name_of_script(command), told["steps"], *map(number, told["losses"])
+    )
+    lines = textwrap.wrap(heading, width) + [""]
+    for level, found in forecast["levels"].items():
+        if told["levels"][level]["dtype"] is not None:
+            lines += _level(level, found, told["levels"][level], width, details)
+    for kind, problem in told["problems"].items():
+        text = f"{kind} could not step in float16 ({problem}): updates lost at O3 are not in this forecast."
+        lines += textwrap.wrap(text, width)
+    lines += [""] + advice(forecast, command)
+    return "\n".join(lines)
+
+
+def name_of_script(command):
+    """Return the name of the script or module of a command."""
+    return command[1] if command[0] == "-m" else command[0]
+
+
+def verdict(found):
+    """Return the forecast of a level in a few words."""
+    return _TOLD.get(found["prediction"]) or "works with {}".format(argument(found["keep_fp32"]))
+
+
+def _level(level, found, told, width, details):
+    lines = textwrap.wrap(f"{level}  {verdict(found)}", width, subsequent_indent="    ")
+    sentences = reasons(found, told)
+    hidden = 0 if details else len(sentences) - SHOWN
+    sentences = sentences if details else sentences[:SHOWN]
+    sentences += [f"and {hidden} more (--details)"] if hidden > 0 else []
+    sentences += scale_sentence(found, told)
+    for sentence in sentences:
+        lines += textwrap.wrap(sentence, width, initial_indent="      ", subsequent_indent="        ")
+    return lines + (_margins(told) if details else [])
+
+
+def reasons(found, told):
+    """Return a sentence per finding of a level."""
+    sentences = [told["error"]] if told["error"] else []
+    return sentences + [_finding(each, told["dtype"]) for each in found["findings"] if each["kind"] != "dtype"]
+
+
+def name_of(module):
+    """Return a module's name for people; None is the script outside every model."""
+    return OUTSIDE if module is None else module or WHOLE
+
+
+def _finding(finding, dtype):
+    module, op, margin = name_of(finding["module"]), finding["op"], finding["margin"]
+    texts = {
+        "overflow": "{module}: {op} is {margin} powers of two beyond the largest {dtype}",
+        "underflow": "{module}: {op} is {margin} powers of two under the smallest {dtype}",
+        "lost_updates": "{module}: updates are {margin} powers of two under half a unit of the last place",
+        "epsilon": "{module}: the eps of {op} is 0 in {dtype}, or almost",
+        "reduction": "{module}: {op} needs float32: in {dtype} it is {margin} powers of two too inaccurate or large",
+    }
+    return texts[finding["kind"]].format(module=module, op=op, margin=f"{abs(margin):g}", dtype=dtype)
+
+
+def scale_sentence(found, told):
+    """Return what to know of the loss scale, as a list of one sentence, or of none."""
+    safe = found["safe_loss_scale"]
+    if safe is None or (found["prediction"] == "fails" and not told["skips"]):
+        return []
+    if told["scale"] is not None:
+        return ["loss scale {}; up to {} is safe".format(scale(told["scale"]), scale(safe))]
+    if found["prediction"] == "fails":
+        return ["a dynamic loss scale skips {} steps; init_scale={:g} skips fewer".format(told["skips"], safe)]
+    skips = (
+        "skips no step"
+        if not told["skips"]
+        else "skips {} step{}".format(told["skips"], "" if told["skips"] == 1 else "s")
+    )
+    return [f"loss scales up to {scale(safe)} are safe; a dynamic one {skips}"]
+
+
+def _margins(told):
+    modules = sorted(told["margins"], key=lambda each: -1e9 if each["margin"] is None else -each["margin"])
+    lines = ["      {:28} {:16} {:>9} {:>9} {:>7}".format("module", "function", "largest", "gradient", "lost")]
+    for module in modules[:ROWS]:
+        name = name_of(module["module"])[-28:]
+        row = name, module["op"][:16], number(module["largest"]), number(module["gradient"]), percent(module["lost"])
+        lines.append("      {:28} {:16} {:>9} {:>9} {:>7}".format(*row))
+    return lines + ([f"      and {len(modules) - ROWS} more modules"] if len(modules) > ROWS else [])
+
+
+def recommended(forecast):
+    """Return the level to take: one that works as it is, or else with layers in float32; None if there is none."""
+    for kind in ("works", "keep_fp32"):
+        for level in PREFERRED:
+            if forecast["levels"][level]["prediction"] == kind:
+                return level
+    return None
+
+
+def advice(forecast, command):
+    """Return the lines that end the report: what to type."""
+    level, script = recommended(forecast), " ".join(map(shlex.quote, command))
+    if level is None:
+        return ["No level will work: train in float32."]
+    kept = forecast["levels"][level]["keep_fp32"]
+    if kept or not forecast["details"]["has_amp"]:
+        layers = ", " + argument(kept) if kept else ""
+        call = f'amp.initialize(model, optimizer, opt_level="{level}"{layers})'
+        return [f"Take {level}: model, optimizer = {call}"]
+    return [
+        f"Take {level}: python -m ampcompat run --opt-level {level} {script}",
+        f"Check:   python -m ampcompat ab --levels O0,{level} {script}",
+    ]

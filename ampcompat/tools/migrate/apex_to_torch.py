@@ -1,0 +1,89 @@
+"""Calls of Apex that have a counterpart in torch, one function per kind of call."""
+
+import libcst as cst
+
+from . import syntax
+
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+#: Full name -> (torch's name, the keywords that torch has too).
+SAME = {
+    "apex.parallel.DistributedDataParallel": (_DDP, ()),
+    "apex.parallel.distributed.DistributedDataParallel": (_DDP, ()),
+    "apex.parallel.convert_syncbn_model": ("torch.nn.SyncBatchNorm.convert_sync_batchnorm", ("process_group",)),
+    "apex.parallel.SyncBatchNorm": (
+        "torch.nn.SyncBatchNorm",
+        ("num_features", "eps", "momentum", "affine", "track_running_stats", "process_group"),
+    ),
+}
+_NORMS = {"FusedLayerNorm": "LayerNorm", "MixedFusedLayerNorm": "LayerNorm"}
+_NORMS.update({"FusedRMSNorm": "RMSNorm", "MixedFusedRMSNorm": "RMSNorm"})
+for _theirs, _ours in _NORMS.items():
+    for _module in ("apex.normalization.", "apex.normalization.fused_layer_norm."):
+        SAME[_module + _theirs] = ("torch.nn." + _ours, ("normalized_shape", "eps", "elementwise_affine"))
+
+_OTHER_ARGUMENTS = "it is not called with arguments that torch has; write {}"
+_ADAM_BY_HAND = _OTHER_ARGUMENTS.format("torch.optim.AdamW(...), whose weight_decay is 0.01 by default and Apex's 0")
+#: Full name -> what to write where a use could not be rewritten.
+BY_HAND = {name: _OTHER_ARGUMENTS.format(theirs + "(...)") for name, (theirs, _) in SAME.items()}
+BY_HAND.update({name: _ADAM_BY_HAND for name in ("apex.optimizers.FusedAdam", "apex.optimizers.fused_adam.FusedAdam")})
+for _name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
+    BY_HAND[_name] = _OTHER_ARGUMENTS.format("torch.optim.SGD(...)")
+
+_ADAM = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+_SGD = ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov")
+#: Arguments of Apex that say how, not what: leaving them out changes no result.
+_HOW = {"bias_correction": "True", "set_grad_none": None, "materialize_master_grads": None, "memory_efficient": None}
+_HOW.update({"delay_allreduce": None, "message_size": None, "channel_last": None, "capturable": None})
+_HOW.update({"shared_param": None, "num_allreduce_streams": None, "retain_allreduce_buffers": None})
+
+
+def torch_call(call, full_name):
+    """Return torch's call in place of a call of Apex, or None if it has none."""
+    if full_name in SAME:
+        name, known = SAME[full_name]
+        return _renamed(call, name, known)
+    if full_name in ("apex.optimizers.FusedAdam", "apex.optimizers.fused_adam.FusedAdam"):
+        mode = syntax.argument(call, 5, "adam_w_mode")
+        if mode is not None and syntax.text(mode) not in ("True", "False"):
+            return None
+        name = "torch.optim.Adam" if mode is not None and syntax.text(mode) == "False" else "torch.optim.AdamW"
+        return _optimizer(call, name, _ADAM, {"weight_decay": "0.0"})  # AdamW's own default is 0.01
+    if full_name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
+        return _optimizer(call, "torch.optim.SGD", _SGD, {})
+    if full_name in ("apex.fp16_utils.to_python_float", "apex.fp16_utils.fp16util.to_python_float"):
+        return syntax.expression(f"({syntax.text(call.args[0].value)}).item()")
+    return None
+
+
+def _renamed(call, name, known):
+    """Return a call by another name, without the arguments that only say how; None if one says what."""
+    kept = []
+    for each in call.args:
+        keyword = each.keyword.value if each.keyword is not None else None
+        if each.star or (keyword is not None and keyword not in known and not _is_how(keyword, each.value)):
+            return None
+        kept += [each] if keyword is None or keyword in known else []
+    return call.with_changes(func=syntax.expression(name), args=_without_last_comma(kept))
+
+
+def _optimizer(call, name, known, defaults):
+    own = [each for each in call.args if each.keyword is not None and each.keyword.value == "adam_w_mode"]
+    positional = [each for each in call.args if each.keyword is None]
+    new = _renamed(call.with_changes(args=[each for each in call.args if each not in own]), name, known)
+    if new is None or len(positional) > 2:  # the order of further arguments differs
+        return None
+    given = {each.keyword.value for each in new.args if each.keyword is not None}
+    extra = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    extra.append("fused=torch.cuda.is_available()")
+    added = syntax.expression("f({})".format(", ".join(extra))).args
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    args = [each if isinstance(each.comma, cst.Comma) else each.with_changes(comma=comma) for each in new.args]
+    return new.with_changes(args=args + list(added))
+
+
+def _is_how(keyword, value):
+    return keyword in _HOW and _HOW[keyword] in (None, syntax.text(value))
+
+
+def _without_last_comma(args):
+    return args[:-1] + [args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if args else args

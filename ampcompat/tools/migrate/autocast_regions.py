@@ -1,0 +1,172 @@
+"""Which statements of a block belong under autocast: the forward pass of a loss, and evaluation."""
+
+import libcst as cst
+
+from . import syntax
+
+#: Methods of a model that compute nothing.
+_NO_FORWARD = {"train", "eval", "parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad", "to"}
+_NO_FORWARD |= {"cuda", "cpu", "half", "float", "apply", "modules", "named_modules", "children", "named_children"}
+_NO_FORWARD |= {"buffers", "named_buffers", "requires_grad_", "no_sync", "share_memory", "add_module", "compile"}
+#: Calls that only show or keep what a model returned.
+_KEEPS = {"print", "len", "int", "float", "str", "format", "range", "list", "zip", "enumerate", "append", "extend"}
+_KEEPS |= {"update", "add", "write", "log", "info", "item", "tolist", "numpy", "save", "isinstance", "round"}
+#: Calls whose result no longer depends on the precision of what they get, or is float32.
+_CLEANS = {
+    "argmax",
+    "argmin",
+    "item",
+    "float",
+    "double",
+    "tolist",
+    "numpy",
+    "size",
+    "dim",
+    "long",
+    "int",
+    "bool",
+    "len",
+}
+#: Methods that autocast runs in another precision than the tensor's own.
+_COMPUTES = {"softmax", "log_softmax", "exp", "log", "pow", "norm", "matmul", "mm", "bmm", "sum", "prod", "cumsum"}
+_COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
+
+
+def turns_gradients_off(node):
+    """Return whether an expression is ``torch.no_grad()`` or ``torch.inference_mode()``, called or not."""
+    name = syntax.name_of(node.func if isinstance(node, cst.Call) else node)
+    return name in ("torch.no_grad", "torch.inference_mode", "no_grad", "inference_mode")
+
+
+class ModelCallVisitor:
+    """Which nodes of a script call a model.
+
+    Args:
+        facts: the script's ``ScriptFacts``.
+    """
+
+    def __init__(self, facts):
+        self._facts = facts
+
+    def is_model_call(self, call):
+        """Return whether a call runs a model: ``model(x)``, ``model.generate(x)``, or ``loss_of(model, x)``."""
+        name = syntax.name_of(call.func)
+        if self._facts.is_model(name) or (name or "").rpartition(".")[2] in self._facts.helpers:
+            return True
+        owner, _, method = (name or "").rpartition(".")
+        return self._facts.is_model(owner) and method not in _NO_FORWARD and not method.startswith("register_")
+
+    def is_plain(self, name):
+        """Return whether autocast changes nothing in a function of the script."""
+        return name in self._facts.plain
+
+    def calls_a_model(self, node):
+        """Return whether there is such a call in a node."""
+        return any(self.is_model_call(call) for call in syntax.calls(node))
+
+    def evaluates(self, function):
+        """Return whether a function evaluates as a whole: under ``@torch.no_grad()``, or by ``model.eval()``."""
+        if any(turns_gradients_off(mark.decorator) for mark in function.decorators):
+            return True
+        names = [syntax.name_of(call.func) or "" for call in syntax.calls(function.body)]
+        is_eval = any(name.endswith(".eval") and self._facts.is_model(name[: -len(".eval")]) for name in names)
+        return is_eval and not any(name.endswith((".backward", "scale_loss")) for name in names)
+
+
+def training_regions(originals, losses, is_barrier, calls):
+    """Return (first, last) of each run of statements that computes losses.
+
+    Args:
+        originals: the statements of a block.
+        losses: index of a statement with backward passes -> its losses.
+        is_barrier: index -> whether the statement there must stay outside.
+        calls: ``ModelCallVisitor``.
+    """
+    included = set()
+    for index, nodes in losses.items():
+        needed = set().union(*map(syntax.loaded_names, nodes))
+        for at in range(index - 1, -1, -1):
+            is_definition = isinstance(originals[at], (cst.FunctionDef, cst.ClassDef))
+            if not (is_definition or is_barrier(at)) and syntax.assigned_names(originals[at]) & needed:
+                included.add(at)
+                needed |= syntax.loaded_names(originals[at])
+    found, waiting = [], []
+    for at in sorted(included) + [len(originals)]:
+        if waiting and any(map(is_barrier, range(waiting[-1], at))) or at == len(originals):
+            with_model = [each for each in waiting if calls.calls_a_model(originals[each])]
+            found += [(with_model[0], waiting[-1])] if with_model else []
+            waiting = []
+        waiting.append(at)
+    if found or not included:
+        return found
+    last = max(included)
+    with_call = [at for at in sorted(included) if any(True for _ in syntax.calls(originals[at]))]
+    with_call = [at for at in with_call if not any(map(is_barrier, range(at, last)))]
+    return [(with_call[0], last)] if with_call else []
+
+
+class Evaluation:
+    """The statements of a function, or of a ``with torch.no_grad()`` block, that belong under autocast.
+
+    Args:
+        scope: the function or block.
+        calls: ``ModelCallVisitor``.
+    """
+
+    def __init__(self, scope, calls):
+        self._calls, self._outputs = calls, set()
+        before = None
+        while before != self._outputs:  # a loop may use what a later statement assigns
+            before = set(self._outputs)
+            for each in syntax.walk(scope):
+                if isinstance(each, (cst.Assign, cst.AugAssign)) and self._keeps_precision(each.value):
+                    self._outputs |= syntax.assigned_names(each)
+
+    def regions(self, originals):
+        """Return (first, last) of each run of statements of a block that calls a model or computes with its outputs."""
+        inside = [at for at, each in enumerate(originals) if self._belongs(each)]
+        inside += [at for at in range(len(originals)) if self._is_unit(originals, at)]
+        found = []
+        for at in sorted(inside):
+            is_near = found and at - found[-1][1] <= 2
+            between = originals[found[-1][1] + 1 : at] if is_near else ()
+            if is_near and not any(isinstance(each, _COMPOUND) for each in between):
+                found[-1] = (found[-1][0], at)
+            else:
+                found.append((at, at))
+        return found
+
+    def _is_unit(self, originals, at):
+        """Return whether an ``if`` that calls models is followed by a statement that computes with their outputs."""
+        statement = originals[at]
+        if not isinstance(statement, cst.If) or not self._calls.calls_a_model(statement):
+            return False
+        names = syntax.assigned_names(statement) & self._outputs
+        return any(self._belongs(each) and syntax.loaded_names(each) & names for each in originals[at + 1 :])
+
+    def _belongs(self, statement):
+        if isinstance(statement, _COMPOUND):
+            return False
+        return self._calls.calls_a_model(statement) or any(map(self._computes, syntax.calls(statement)))
+
+    def _computes(self, call):
+        """Return whether a call gets outputs of a model and computes with them."""
+        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else syntax.name_of(call.func)
+        if name in _COMPUTES and isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
+            return call.func.value.value in self._outputs
+        is_kept = name in _KEEPS or name in _CLEANS or self._calls.is_plain(name)
+        return not is_kept and any(self._keeps_precision(each.value, False) for each in call.args)
+
+    def _keeps_precision(self, node, with_calls=True):
+        """Return whether the value of an expression has the precision of a model's output."""
+        if isinstance(node, cst.Comparison):
+            return False
+        if isinstance(node, cst.Call):
+            name = node.func.attr.value if isinstance(node.func, cst.Attribute) else syntax.name_of(node.func)
+            if name in _CLEANS:
+                return False
+            if with_calls and self._calls.is_model_call(node):
+                return True
+        if isinstance(node, (cst.Name, cst.Attribute)) and syntax.name_of(node) in self._outputs:
+            return True
+        return any(self._keeps_precision(child, with_calls) for child in node.children)

@@ -1,0 +1,230 @@
+"""``migrate --to-level``: write an opt level into a script without Apex, with ampcompat's ``amp``."""
+
+import ast
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from ...errors import AmpError
+from . import syntax
+from .imports_and_marks import OneStatementPerLine
+from .level_plan import LevelPlan
+from .script import Migration, fault, old_lines
+
+_LOSS_SCALE = "checkpoints have no loss scale: save and load amp.state_dict() too, or resume with the first scale"
+
+
+def write_level(source, level, path="script.py"):
+    """Return the ``Migration`` of a script without Apex to one that trains at a level; nothing is left by hand.
+
+    ``amp.initialize`` is called after the optimizers are made, and each ``loss.backward()`` is put into
+    ``amp.scale_loss``. The script's own autocast regions and its ``GradScaler`` go.
+
+    Args:
+        source: the script's source.
+        level: "O0" to "O5".
+        path: its name, for messages.
+
+    Raises:
+        AmpError: it cannot be rewritten with certainty: the message says why, and at which line.
+    """
+    if "\r\n" in source:
+        result = write_level(source.replace("\r\n", "\n"), level, path)
+        return result._replace(source=result.source.replace("\n", "\r\n"))
+    try:
+        module = cst.parse_module(source)
+    except cst.ParserSyntaxError as error:
+        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
+    split = module.visit(OneStatementPerLine()).code
+    was = old_lines(source, split)
+    plan = LevelPlan(split, level, path, was)
+    writer = _LevelWriter(plan, level)
+    new = MetadataWrapper(cst.parse_module(split)).visit(writer)
+    if not writer.has_initialized:
+        raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
+    new = new.visit(_UnusedNames(_names_in(split) - _names_in(new.code)))
+    new = new.with_changes(body=_with_import(list(new.body), plan.amp))
+    notes = [(was[line], note) for line, note in writer.notes]
+    if level in ("O1", "O2") and "torch.save" in source and not plan.torch_amp.states:
+        notes.append((0, _LOSS_SCALE))
+    return Migration(new.code, sorted(set(notes)), [])
+
+
+class _LevelWriter(cst.CSTTransformer):
+    """Writes what a ``LevelPlan`` says.
+
+    Attributes:
+        notes: (line, what changes).
+        has_initialized: whether ``amp.initialize`` was written.
+    """
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, plan, level):
+        super().__init__()
+        self._plan, self._level, self.notes, self.has_initialized = plan, level, [], False
+
+    def _line(self, node):
+        return self.get_metadata(PositionProvider, node).start.line
+
+    def leave_SimpleStatementLine(self, original_node, updated_node):
+        """Replace or remove a statement, and call ``amp.initialize`` beside it."""
+        line, use = self._line(original_node), self._plan.torch_amp
+        if line in self._plan.backward:
+            return self._beside(line, [self._scaled(original_node, updated_node, line)])
+        if line in use.removed:
+            self.notes.append((line, f"gone: {syntax.text(original_node.with_changes(leading_lines=())).strip()}"))
+            return self._beside(line, [])
+        if line in use.steps:
+            body = syntax.statements(f"{use.steps[line]}.step()\n")[0].body
+            return self._beside(line, [updated_node.with_changes(body=body)])
+        return self._beside(line, [updated_node])
+
+    def _compound(self, original_node, updated_node):
+        return self._beside(self._line(original_node), [updated_node])
+
+    leave_For = leave_While = leave_Try = leave_FunctionDef = leave_ClassDef = _compound
+
+    def _beside(self, line, statements):
+        """Return statements with ``amp.initialize`` before or after them, if it belongs to their line."""
+        if line == self._plan.before:
+            statements = [self._initialize()] + statements
+        elif line == self._plan.after:
+            statements.append(self._initialize())
+        if len(statements) == 1:  # an ``elif`` cannot become several
+            return statements[0]
+        return cst.FlattenSentinel(statements) if statements else cst.RemoveFromParent()
+
+    def _initialize(self):
+        plan, self.has_initialized = self._plan, True
+        given = [", ".join(names) for names in (plan.models, plan.optimizers)]
+        given = [f"[{each}]" if "," in each else each for each in given]
+        options = "".join(f", {name}={_source(value)}" for name, value in plan.torch_amp.options)
+        options += ", allow_half_model=True" if plan.allows_half else ""
+        call = '{}.initialize({}, {}, opt_level="{}"{})\n'.format(plan.amp, *given, self._level, options)
+        return syntax.statements(call)[0]
+
+    def _scaled(self, original, updated, line):
+        """Return ``with amp.scale_loss(loss, optimizer) as scaled_loss:`` with the backward pass in it."""
+        plan, call = self._plan, updated.body[0].value
+        loss = call.func.value
+        if line in plan.torch_amp.losses:
+            loss = loss.args[0].value
+        names = plan.backward[line]
+        optimizers = names[0] if len(names) == 1 else "[{}]".format(", ".join(names))
+        head = f"with {plan.amp}.scale_loss({syntax.text(_bare(loss))}, {optimizers}) as {plan.scaled}:\n    pass\n"
+        block = syntax.statements(head)[0]
+        scaled = call.with_changes(func=call.func.with_changes(value=cst.Name(plan.scaled)))
+        inner = cst.SimpleStatementLine(body=[cst.Expr(scaled)], trailing_whitespace=updated.trailing_whitespace)
+        body = block.body.with_changes(body=[inner])
+        return block.with_changes(body=body, leading_lines=updated.leading_lines)
+
+    def leave_With(self, original_node, updated_node):
+        """Remove the script's autocast regions."""
+        line = self._line(original_node)
+        going = self._plan.torch_amp.unwrapped.get(line, ())
+        kept = [item for at, item in enumerate(updated_node.items) if at not in going]
+        if not going:
+            return self._beside(line, [updated_node])
+        self.notes.append((line, "gone: the autocast region; the level casts"))
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            return self._beside(line, [updated_node.with_changes(items=kept)])
+        body = list(updated_node.body.body)
+        if body:
+            body[0] = body[0].with_changes(leading_lines=[*updated_node.leading_lines, *body[0].leading_lines])
+        return self._beside(line, body)
+
+    def leave_Decorator(self, original_node, updated_node):
+        """Remove the script's autocast decorators."""
+        return cst.RemoveFromParent() if self._line(original_node) in self._plan.torch_amp.undecorated else updated_node
+
+    def leave_IndentedBlock(self, original_node, updated_node):
+        """Put ``pass`` where all statements of a block are gone."""
+        body = updated_node.body or syntax.statements("pass\n")
+        return updated_node.with_changes(body=body)
+
+    def leave_If(self, original_node, updated_node):
+        """Remove an ``if`` whose only statements are gone."""
+        had = [syntax.text(each).strip() for each in original_node.body.body]
+        is_empty = [syntax.text(each).strip() for each in updated_node.body.body] == ["pass"] != had
+        return self._beside(
+            self._line(original_node), [] if is_empty and updated_node.orelse is None else [updated_node]
+        )
+
+    def leave_Call(self, original_node, updated_node):
+        """Replace ``scaler.state_dict()`` and ``scaler.load_state_dict(state)``."""
+        start = self.get_metadata(PositionProvider, original_node).start
+        if (start.line, start.column) not in self._plan.torch_amp.states or not _is_state_call(updated_node):
+            return updated_node
+        return updated_node.with_changes(func=updated_node.func.with_changes(value=cst.Name(self._plan.amp)))
+
+
+class _UnusedNames(cst.CSTTransformer):
+    """Removes names from ``from … import …`` that were used only in what is gone."""
+
+    def __init__(self, gone):
+        super().__init__()
+        self._gone = gone
+
+    def leave_ImportFrom(self, original_node, updated_node):
+        """Keep the names that are used, or were not used before."""
+        if isinstance(updated_node.names, cst.ImportStar):
+            return updated_node
+        kept = [
+            each
+            for each in updated_node.names
+            if syntax.name_of(each.asname.name if each.asname else each.name) not in self._gone
+        ]
+        if len(kept) == len(updated_node.names):
+            return updated_node
+        if not kept:
+            return cst.RemoveFromParent()
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(names=kept)
+
+
+def _names_in(text):
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+
+def _is_state_call(call):
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in ("state_dict", "load_state_dict")
+
+
+def _bare(expression):
+    """Return an expression without parentheses around it, which an argument does not need."""
+    return expression.with_changes(lpar=(), rpar=()) if getattr(expression, "lpar", ()) else expression
+
+
+def _source(node):
+    """Return the source of a node of ``ast``: numbers and names, also in expressions of them."""
+    return ast.unparse(node) if hasattr(ast, "unparse") else str(ast.literal_eval(node))
+
+
+def _with_import(body, amp):
+    """Return the statements of a module with the import of ``amp`` after its first run of imports."""
+    name = "amp" if amp == "amp" else f"amp as {amp}"
+    new = syntax.statements(f"from ampcompat import {name}\n")[0]
+    imports = [at for at, each in enumerate(body) if _is_import(each)]
+    at = next((place for place in imports if place + 1 not in imports), -1)
+    if at >= 0 and _is_future(body[at]) and len(imports) > 1:
+        at = next((place for place in imports if place > at and place + 1 not in imports), at)
+    if at < 0:
+        at = 0 if body and _is_docstring(body[0]) else -1
+    return body[: at + 1] + [new] + body[at + 1 :]
+
+
+def _is_import(statement):
+    is_line = isinstance(statement, cst.SimpleStatementLine)
+    return is_line and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
+
+
+def _is_future(statement):
+    node = statement.body[0]
+    return isinstance(node, cst.ImportFrom) and node.module is not None and syntax.name_of(node.module) == "__future__"
+
+
+def _is_docstring(statement):
+    node = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(node, cst.Expr) and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString))

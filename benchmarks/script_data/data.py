@@ -1,0 +1,116 @@
+"""Writes the small data sets that scripts read from files; each function gets the folder in which a script runs."""
+
+import gzip
+import os
+import random
+
+from PIL import Image
+
+
+def folders(folder, *names):
+    """Make empty folders."""
+    for name in names:
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+
+
+def text(folder, path="data/train.txt", words=40, lines=400):
+    """Write lines of words that follow each other in a pattern."""
+    rng = random.Random(0)
+    os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+    with open(os.path.join(folder, path), "w") as file:
+        for _ in range(lines):
+            start = rng.randrange(words)
+            file.write(" ".join(f"w{(start + 3 * index) % words}" for index in range(12)) + "\n")
+
+
+def enwik8(folder):
+    """Write 91 million bytes that compress well, as scripts split the file at 90 million."""
+    os.makedirs(os.path.join(folder, "data"), exist_ok=True)
+    shared = os.path.join(os.path.dirname(folder.rstrip(os.sep)), "enwik8.gz")
+    if not os.path.exists(shared):
+        rng = random.Random(0)
+        line = bytes(rng.choice(b"abcdefgh ijklm nop") for _ in range(65521))
+        with gzip.open(shared, "wb", compresslevel=1) as file:
+            file.write((line * (91_000_000 // len(line) + 1))[:91_000_000])
+    if not os.path.exists(os.path.join(folder, "data", "enwik8.gz")):
+        os.symlink(shared, os.path.join(folder, "data", "enwik8.gz"))
+
+
+def cora(folder, nodes=1700, features=60):
+    """Write a citation network of seven classes in the files of the Cora data set."""
+    rng = random.Random(0)
+    os.makedirs(os.path.join(folder, "cora"), exist_ok=True)
+    with open(os.path.join(folder, "cora", "cora.content"), "w") as file:
+        for node in range(nodes):
+            label = node % 7
+            bits = [int(rng.random() < (0.4 if index % 7 == label else 0.1)) for index in range(features)]
+            file.write("\t".join(map(str, [node, *bits, f"class{label}"])) + "\n")
+    with open(os.path.join(folder, "cora", "cora.cites"), "w") as file:
+        for node in range(nodes):
+            for step in (7, 14, rng.randrange(1, nodes)):
+                file.write(f"{node}\t{(node + step) % nodes}\n")
+
+
+def images(folder, path="images/0", count=64, size=72):
+    """Write JPEG files."""
+    rng = random.Random(0)
+    os.makedirs(os.path.join(folder, path), exist_ok=True)
+    for index in range(count):
+        base = Image.new("RGB", (4, 4))
+        base.putdata([tuple(rng.randrange(256) for _ in range(3)) for _ in range(16)])
+        base.resize((size, size)).save(os.path.join(folder, path, f"{index}.jpg"))
+
+
+def names(folder):
+    """Write text files of names by language."""
+    rng = random.Random(0)
+    os.makedirs(os.path.join(folder, "data/names"), exist_ok=True)
+    for language, letters in (("Alpha", "abcdefg"), ("Beta", "hijklmn"), ("Gamma", "opqrstu")):
+        with open(os.path.join(folder, "data/names", language + ".txt"), "w") as file:
+            file.writelines("".join(rng.choice(letters) for _ in range(6)).title() + "\n" for _ in range(200))
+
+
+def sine_waves(folder):
+    """Write the tensor file of ``time_sequence_prediction``."""
+    import numpy
+    import torch
+
+    wave = numpy.sin((numpy.arange(60) + numpy.arange(8).reshape(8, 1) * 4) / 5.0).astype("float64")
+    torch.save(wave, os.path.join(folder, "traindata.pt"))
+
+
+def module(folder, path, source):
+    """Write a Python file, such as the stand-in of a data set."""
+    with open(os.path.join(folder, path), "w") as file:
+        file.write(source)
+
+
+def sentence_pairs(folder):
+    """Write ``corpus.txt`` and its ``vocab`` for ``bert_pytorch``."""
+    import sys
+
+    rng = random.Random(0)
+    with open(os.path.join(folder, "corpus.txt"), "w") as file:
+        for _ in range(300):
+            start = rng.randrange(30)
+            halves = [" ".join(f"w{(start + index) % 30}" for index in part) for part in (range(5), range(5, 10))]
+            file.write("\t".join(halves) + "\n")
+    sys.path.insert(0, folder)
+    from bert_pytorch.dataset.vocab import WordVocab
+
+    with open(os.path.join(folder, "corpus.txt")) as file:
+        WordVocab(file, max_size=None, min_freq=1).save_vocab(os.path.join(folder, "vocab"))
+    sys.path.remove(folder)
+
+
+def clip_data(folder):
+    """Write the captions of the images of ``images``, and the configuration of a small model of ``open_clip``."""
+    import json
+
+    vision = {"image_size": 32, "layers": 2, "width": 64, "patch_size": 8}
+    words = {"context_length": 16, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
+    with open(os.path.join(folder, "open_clip", "model_configs", "tiny.json"), "w") as file:
+        json.dump({"embed_dim": 32, "vision_cfg": vision, "text_cfg": words}, file)
+    with open(os.path.join(folder, "train.csv"), "w") as file:
+        file.write("filepath,title\n")
+        file.writelines(f"images/0/{index}.jpg,picture {index} of some\n" for index in range(24))

@@ -1,0 +1,5 @@
+"""Stand-in, see the package."""
+
+from . import Compose as ToTensorV2
+
+__all__ = ["ToTensorV2"]

@@ -1,0 +1,1 @@
+"""Stand-in for ``kornia`` before 0.6."""

@@ -1,0 +1,55 @@
+"""Small fits of trainers, unchanged and under a forced level, and what both must have in common."""
+
+import math
+
+import pytest
+import torch
+
+from ampcompat.tools.forced_levels.forced_level import forced
+
+#: The levels that are tried, and the dtype that weights then have.
+LEVELS = ("O0", "O1", "O2", "O4", "O5")
+WEIGHTS = {"O2": torch.float16, "O5": torch.bfloat16}
+
+
+def assert_trains_as_unchanged(fit, level):
+    """Train without and with a forced level, and compare losses, weights and dtypes.
+
+    Args:
+        fit: trains a new model, the same at each call; returns its losses, and the model.
+        level: O0 must be equal bit for bit, other levels must be near.
+    """
+    expected, model = fit()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    with forced(level):
+        losses, model = fit()
+        found = {name: value.clone() for name, value in model.state_dict().items()}
+        assert next(model.parameters()).dtype is WEIGHTS.get(level, torch.float32)
+    assert len(losses) == len(expected) >= 4 and all(map(math.isfinite, losses))
+    assert losses == (expected if level == "O0" else pytest.approx(expected, rel=0.02))
+    assert {each.dtype for each in found.values() if each.is_floating_point()} == {torch.float32}
+    if level == "O0":
+        assert all(torch.equal(found[name], value) for name, value in weights.items())
+
+
+def fit_by_transformers(transformers, folder):
+    """Train a small classifier by the Trainer of the module ``transformers``; return what ``fit`` of the above does."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        num_labels=3,
+    )
+    model = transformers.BertForSequenceClassification(config)
+    rows = [{"input_ids": row, "labels": row[0] % 3} for row in torch.randint(0, 32, (16, 8))]
+    arguments = transformers.TrainingArguments(
+        str(folder), per_device_train_batch_size=8, num_train_epochs=2, save_strategy="no", report_to=[],
+        disable_tqdm=True, use_cpu=True, logging_steps=1,
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows)
+    trainer.train()
+    return [each["loss"] for each in trainer.state.log_history if "loss" in each], model

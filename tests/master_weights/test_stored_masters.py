@@ -1,0 +1,469 @@
+"""``store_param_remainders=True``: masters are stored between steps, and every bit is that of O5 without it."""
+
+import copy
+import gc
+import io
+import pickle
+
+import pytest
+import torch
+from helpers import half_kernels
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.apex import optimizers as fused
+from ampcompat.engine.master_weights import stored_masters
+from ampcompat.engine.master_weights.stored_masters import StoredMaster
+from ampcompat.engine.patched_optimizers.record import record_of
+from ampcompat.errors import AmpError
+from ampcompat.support.torch_compat import features
+
+if half_kernels.stand_in() or not features.is_version_within(oldest=stored_masters.OLDEST):
+    pytest.skip("this torch has no bfloat16 arithmetic, or cannot store masters", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def several_chunks(monkeypatch):
+    """Let the small networks of these tests have more than one chunk."""
+    monkeypatch.setattr(stored_masters, "FEWEST", 40)
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Linear(64, 9),
+        torch.nn.Tanh(),
+        torch.nn.Linear(9, 5),
+    )
+
+
+def batch(index):
+    torch.manual_seed(index + 1)
+    return torch.randn(8, 3, 6, 6), torch.randint(5, (8,))
+
+
+def backward(model, optimizer, index, factor=1.0):
+    x, classes = batch(index)
+    loss = torch.nn.functional.cross_entropy(model(x).float(), classes) * factor
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+
+
+def initialize(make_optimizer, stored, **options):
+    model = make_model()
+    optimizer = make_optimizer(model.parameters())
+    if stored:
+        options["store_param_remainders"] = True
+    return amp.initialize(model, optimizer, opt_level="O5", verbosity=0, **options)
+
+
+def nothing(model, optimizer, index):
+    """Do nothing between a backward pass and its step."""
+
+
+def result(model, optimizer):
+    """Return the weights, the masters and the optimizer's state."""
+    masters = [param.detach().clone() for param in amp.master_params(optimizer)]
+    return [param.detach().clone() for param in model.parameters()], masters, optimizer.state_dict()
+
+
+def train(make_optimizer, stored, steps=5, between=nothing, passes=1, after=nothing, **options):
+    """Train in a session of its own; return ``result``, and the weights after it."""
+    with ampcompat.session():
+        model, optimizer = initialize(make_optimizer, stored, **options)
+        for index in range(steps):
+            optimizer.zero_grad()
+            for number in range(passes):
+                backward(model, optimizer, 10 * index + number)
+            between(model, optimizer, index)
+            optimizer.step()
+            after(model, optimizer, index)
+        if stored and after is nothing:
+            assert are_stored(optimizer)
+        found = result(model, optimizer)
+    return found + ([param.detach().clone() for param in model.parameters()],)
+
+
+def are_stored(optimizer):
+    return all(type(pair.master) is StoredMaster for pair in record_of(optimizer).pairs())
+
+
+def same(one, other):
+    """Return whether nested tensors are equal bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def assert_same(make_optimizer, **how):
+    assert same(train(make_optimizer, True, **how), train(make_optimizer, False, **how))
+
+
+def adamw(params):
+    return torch.optim.AdamW(params, lr=0.01)
+
+
+def two_groups(params):
+    params = list(params)
+    return torch.optim.SGD([{"params": params[:3]}, {"params": params[3:], "lr": 0.02}], lr=0.05, momentum=0.9)
+
+
+OPTIMIZERS = {
+    "SGD": two_groups,
+    "Adam": lambda params: torch.optim.Adam(params, lr=0.01),
+    "AdamW": adamw,
+    "AdamW of lists": lambda params: torch.optim.AdamW(params, lr=0.01, foreach=True),
+    "RMSprop": lambda params: torch.optim.RMSprop(params, lr=0.01),
+    "Adagrad": lambda params: torch.optim.Adagrad(params, lr=0.01),
+    "NAdam": lambda params: torch.optim.NAdam(params, lr=0.01),
+    "ASGD": lambda params: torch.optim.ASGD(params, lr=0.01),
+    "Rprop": lambda params: torch.optim.Rprop(params, lr=0.01),
+    "FusedAdam": lambda params: fused.FusedAdam(params, lr=0.01),
+    "FusedSGD": lambda params: fused.FusedSGD(params, lr=0.05, momentum=0.9),
+    "FusedNovoGrad": lambda params: fused.FusedNovoGrad(params, lr=0.01),
+}
+
+
+def clip(model, optimizer, index):
+    torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.25)
+
+
+def clip_half(model, optimizer, index):
+    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 0.25)
+
+
+def clip_in_groups(model, optimizer, index):
+    for group in optimizer.param_groups:
+        torch.nn.utils.clip_grad_value_(group["params"], 0.01)
+
+
+HOW = {
+    "plainly": {},
+    "clipped": {"between": clip},
+    "clipped in half": {"between": clip_half},
+    "clipped in groups": {"between": clip_in_groups},
+    "accumulated": {"passes": 3},
+    "scaled": {"loss_scale": 256.0},
+    "without half gradients": {"free_half_grads": True},
+}
+
+
+@pytest.mark.parametrize(
+    "make,how", [(make, "clipped") for make in OPTIMIZERS] + [("SGD", how) for how in HOW if how != "clipped"]
+)
+def test_weights_masters_and_state_are_those_of_o5(make, how):
+    assert_same(OPTIMIZERS[make], **HOW[how])
+
+
+def test_a_skipped_step_and_a_scheduler():
+    def run(stored):
+        with ampcompat.session():
+            model, optimizer = initialize(adamw, stored, loss_scale="dynamic", init_scale=2.0**10)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+            for index in range(6):
+                optimizer.zero_grad()
+                backward(model, optimizer, index, factor=float("inf") if index in (1, 4) else 1.0)
+                optimizer.step()
+                scheduler.step()
+                assert amp.step_was_skipped(optimizer) is (index in (1, 4))
+            return result(model, optimizer), amp.state_dict(), scheduler.state_dict()
+
+    assert same(run(True), run(False))
+
+
+def test_gradients_of_a_skipped_step_are_not_used_by_the_next_one():
+    def overflow(model, optimizer, index):
+        if index == 2:
+            model[3].weight.grad.fill_(float("nan"))
+
+    assert_same(adamw, between=overflow, skip_static_overflow=True, steps=2)
+
+
+def test_a_loop_without_scale_loss_trains_alike():
+    def run(stored):
+        with ampcompat.session():
+            model, optimizer = initialize(adamw, stored)
+            for index in range(4):
+                x, classes = batch(index)
+                torch.nn.functional.cross_entropy(model(x).float(), classes).backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=index % 2 == 0)
+            return result(model, optimizer)
+
+    assert same(run(True), run(False))
+
+
+def test_sparse_gradients_train_alike():
+    def run(stored):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(30, 8, sparse=True), torch.nn.Flatten(), torch.nn.Linear(24, 1))
+        with ampcompat.session():
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            options = {"store_param_remainders": True} if stored else {}
+            amp.initialize(model, optimizer, opt_level="O5", verbosity=0, **options)
+            for index in range(3):
+                torch.manual_seed(index)
+                with amp.scale_loss(model(torch.randint(30, (4, 3))).float().sum(), optimizer) as scaled_loss:
+                    scaled_loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return result(model, optimizer)
+
+    assert same(run(True), run(False))
+
+
+# -- what scripts read and write ---------------------------------------------------------------------------------------
+
+
+def halve_a_master(model, optimizer, index):
+    with torch.no_grad():
+        optimizer.param_groups[0]["params"][0].mul_(0.5)
+
+
+def clamp_weights(model, optimizer, index):
+    for param in model.parameters():
+        param.data.clamp_(-0.05, 0.05)
+
+
+def clamp_in_place(model, optimizer, index):
+    with torch.no_grad():
+        for param in model.parameters():
+            param.clamp_(-0.05, 0.05)
+
+
+def write_elements(model, optimizer, index):
+    with torch.no_grad():
+        model[3].weight[2:4] = 0.125
+        model[5].bias += 1.0
+
+
+def assign_data(model, optimizer, index):
+    model[3].weight.data = model[3].weight.data * 0.5
+
+
+def load_weights(model, optimizer, index):
+    state = {name: value * 0.75 for name, value in model.state_dict().items() if value.is_floating_point()}
+    model.load_state_dict(state, strict=False)
+
+
+def change_gradients(model, optimizer, index):
+    model[3].weight.grad.mul_(2.0)
+    model[5].bias.grad = torch.ones_like(model[5].bias)
+    model[5].weight.grad = None
+
+
+def penalize(model, optimizer, index):
+    for param in model.parameters():
+        param.grad.data.add_(param.data, alpha=0.125)
+
+
+def read_everything(model, optimizer, index):
+    model.state_dict()
+    assert all(bool(param.isfinite().all()) for param in amp.master_params(optimizer))
+    assert all(param.grad is None or bool(param.grad.isfinite().all()) for param in model.parameters())
+
+
+AT_ANY_TIME = (
+    halve_a_master,
+    clamp_weights,
+    clamp_in_place,
+    write_elements,
+    assign_data,
+    load_weights,
+    read_everything,
+)
+BEFORE_A_STEP = (change_gradients, penalize)
+
+
+@pytest.mark.parametrize(
+    "script,moment",
+    [(script, "between") for script in AT_ANY_TIME + BEFORE_A_STEP] + [(script, "after") for script in AT_ANY_TIME],
+)
+def test_what_a_script_does_to_weights_and_gradients_has_the_effect_that_it_has_at_o5(script, moment):
+    assert_same(adamw, **{moment: script})
+
+
+def test_a_write_that_nothing_sees_changes_a_master_by_half_a_step_of_the_half_weight_at_most():
+    def write(model, optimizer, index):
+        with torch.no_grad():
+            torch.mul(model[3].weight.detach(), 1.5, out=model[3].weight.detach())
+
+    def run(stored):
+        with ampcompat.session():
+            model, optimizer = initialize(adamw, stored)
+            backward(model, optimizer, 0)
+            optimizer.step()
+            write(model, optimizer, 0)
+            return model.state_dict()["3.weight"]
+
+    found, expected = run(True), run(False)
+    assert bool(((found - expected).abs() <= expected.abs() * torch.finfo(torch.bfloat16).eps / 2).all())
+
+
+def test_reading_a_gradient_restores_no_values_and_reading_a_value_restores_them_until_the_next_step():
+    with ampcompat.session():
+        model, optimizer = initialize(adamw, True)
+        backward(model, optimizer, 0)
+        master = optimizer.param_groups[0]["params"][-2]
+        assert type(master) is StoredMaster and master.shape == (5, 9) and master.requires_grad
+        assert master.grad.dtype is torch.float32 and type(master) is StoredMaster
+        with torch.inference_mode():
+            assert float(master.sum()) != 0.0
+        assert type(master) is torch.Tensor and type(optimizer.param_groups[0]["params"][0]) is StoredMaster
+        optimizer.step()
+        assert are_stored(optimizer)
+
+
+def test_masters_keep_their_values_when_their_optimizer_is_gone():
+    with ampcompat.session() as session:
+        model, optimizer = initialize(adamw, True)
+        backward(model, optimizer, 0)
+        optimizer.step()
+        expected = model.state_dict()
+        del optimizer
+        gc.collect()
+        assert same(model.state_dict(), expected)
+        assert type(session.masters.find(model[3].weight)) is StoredMaster
+        assert float(session.masters.find(model[3].weight).sum()) == float(expected["3.weight"].sum())
+
+
+# -- checkpoints, copies, groups ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("writes,reads", [(True, True), (True, False), (False, True)])
+def test_resumes_bit_for_bit_with_and_without_stored_masters(writes, reads):
+    with ampcompat.session():
+        model, optimizer = initialize(adamw, writes)
+        for index in range(2):
+            backward(model, optimizer, index)
+            optimizer.step()
+            optimizer.zero_grad()
+        file = io.BytesIO()
+        torch.save([model.state_dict(), optimizer.state_dict(), amp.state_dict()], file)
+    file.seek(0)
+    with ampcompat.session():
+        model, optimizer = initialize(adamw, reads)
+        for part, state in zip((model, optimizer, amp), torch.load(file)):
+            part.load_state_dict(state)
+        for index in range(2, 4):
+            backward(model, optimizer, index)
+            assert are_stored(optimizer) is reads  # before the first step already
+            optimizer.step()
+            optimizer.zero_grad()
+        found = result(model, optimizer)
+    with ampcompat.session():
+        model, optimizer = initialize(adamw, False)
+        for index in range(4):
+            backward(model, optimizer, index)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert same(found, result(model, optimizer))
+
+
+def test_a_deep_copy_trains_on_alike_and_alone():
+    with ampcompat.session():
+        pair = initialize(adamw, True)
+        backward(*pair, 0)
+        pair[1].step()
+        twin = copy.deepcopy(pair)
+        for model, optimizer in (pair, twin):
+            optimizer.zero_grad()
+            backward(model, optimizer, 1)
+            optimizer.step()
+        assert are_stored(pair[1]) and are_stored(twin[1])
+        assert same(result(*pair), result(*twin))
+
+
+def test_a_pickled_pair_trains_on_alike():
+    with ampcompat.session():
+        pair = initialize(adamw, True)
+        backward(*pair, 0)
+        pair[1].step()
+        twin = pickle.loads(pickle.dumps(pair))
+        for model, optimizer in (pair, twin):
+            optimizer.zero_grad()
+            backward(model, optimizer, 1)
+            optimizer.step()
+        assert same(result(*pair)[1], result(*twin)[1])
+
+
+def test_an_added_param_group_is_stored_too():
+    def run(stored):
+        with ampcompat.session():
+            model = make_model()
+            optimizer = torch.optim.Adam(model[:4].parameters(), lr=0.01)
+            options = {"store_param_remainders": True} if stored else {}
+            amp.initialize(model, optimizer, opt_level="O5", verbosity=0, **options)
+            for index in range(4):
+                if index == 2:
+                    optimizer.add_param_group({"params": model[5].parameters(), "lr": 0.1})
+                optimizer.zero_grad()
+                backward(model, optimizer, index)
+                optimizer.step()
+            assert are_stored(optimizer) is stored
+            return result(model, optimizer)
+
+    assert same(run(True), run(False))
+
+
+def test_between_steps_adam_takes_twelve_bytes_per_param():
+    with ampcompat.session():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(256, 256, bias=False)
+        optimizer = adamw(model.parameters())
+        amp.initialize(model, optimizer, opt_level="O5", verbosity=0, store_param_remainders=True)
+
+        def step():
+            with amp.scale_loss(model(torch.ones(1, 256)).float().sum(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        report = ampcompat.memory_report(model, optimizer, step)
+        (chunk,) = record_of(optimizer).masters.chunks
+        stored = sum(each.numel() * each.element_size() for each in chunk.stored_memory())
+    assert 2 * 256**2 <= stored <= 2.01 * 256**2
+    assert report.at_peak.masters == pytest.approx(4 * 256**2, rel=0.01)  # it is the only chunk
+    assert report.predicted.masters == 4 * 256**2 and report.predicted.formula_by_kind.masters == 2 * 256**2
+
+
+# -- what cannot work --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4"])
+def test_other_levels_refuse_it(level):
+    model = make_model()
+    with pytest.raises(AmpError, match=f"makes no sense with opt_level {level}"):
+        amp.initialize(model, adamw(model.parameters()), opt_level=level, store_param_remainders=True)
+
+
+def test_a_session_asks_for_it_and_another_level_of_the_command_line_drops_it(monkeypatch):
+    with ampcompat.session(store_param_remainders=True):
+        model, optimizer = initialize(adamw, False)
+        backward(model, optimizer, 0)
+        assert are_stored(optimizer)
+    with ampcompat.session(opt_level="O2"):
+        initialize(adamw, True)
+    monkeypatch.setenv("AMPCOMPAT_STORE_PARAM_REMAINDERS", "1")
+    with ampcompat.session():
+        model, optimizer = initialize(adamw, False)
+        backward(model, optimizer, 0)
+        assert are_stored(optimizer)
+
+
+def test_an_older_torch_is_named(monkeypatch):
+    monkeypatch.setattr(features, "version", lambda: "1.11.0")
+    with pytest.raises(AmpError, match=r"needs torch 1.12 or later; this is torch 1.11"):
+        initialize(adamw, True)
+
+
+def test_it_is_a_bool():
+    with pytest.raises(AmpError, match="store_param_remainders must be True or False, not 'yes'"):
+        initialize(adamw, False, **{"store_param_remainders": "yes"})

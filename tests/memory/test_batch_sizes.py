@@ -1,0 +1,94 @@
+"""Levels x batch sizes, and the largest batch that fits, against peaks counted by hand."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ampcompat
+from ampcompat.errors import AmpError, AmpValueError
+from ampcompat.support.torch_compat import fake_tensors, features
+from ampcompat.tools.memory_on_fake_tensors.batch_sizes import LARGEST, batch_table, largest_batch, parse_size
+
+IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
+needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [("16GiB", 16 * 2**30), ("40 GB", 40 * 10**9), ("1.5MiB", 1572864), (512, 512), ("7B", 7), ("2kB", 2000)],
+    ids=str,
+)
+def test_sizes_are_read_with_their_units(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["16", "GiB", "16 gib", "-1GB", "", None, 0], ids=str)
+def test_other_texts_are_refused_with_the_units(text):
+    with pytest.raises(AmpValueError, match="units B, kB.*GiB"):
+        parse_size(text)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 10**5),
+    st.integers(0, 500),
+    st.integers(1, 10**8),
+    st.sets(st.integers(1, 64)),
+)
+def test_the_largest_batch_fits_and_the_next_does_not(fixed, per_item, bend, limit, known):
+    """The peak is a constant and a part per item; up to ``bend`` items another moment is the peak."""
+    asked = []
+
+    def peak_of(size):
+        asked.append(size)
+        return max(fixed + per_item * size, fixed + per_item * bend + per_item * size // 3)
+
+    found = largest_batch(peak_of, limit, {size: peak_of(size) for size in known})
+    assert found == 0 or peak_of(found) <= limit
+    assert found == LARGEST or peak_of(found + 1) > limit
+    assert len(asked) <= 40 + len(known)
+
+
+def test_a_table_shows_what_does_not_fit_in_brackets():
+    peaks = {"O0": 10, "O2": 5}
+    table = batch_table(lambda level, size: 100 + peaks[level] * size, ["O0", "O2"], [1, 100], 800)
+    assert table.largest == {"O0": 70, "O2": 140}
+    assert table.peaks["O0", 100] == 1100
+    lines = str(table).split("\n")
+    assert lines[0].split() == ["batch", "size", "O0", "O2"]
+    assert lines[2].split() == ["100", "(1.10", "kB)", "600", "B"]
+    assert lines[3].split() == ["largest", "that", "fits", "70", "140"]
+
+
+def test_nothing_fits_and_everything_fits():
+    table = batch_table(lambda level, size: {"a": 100, "b": 1}[level], ["a", "b"], [1], 50)
+    assert table.largest == {"a": 0, "b": LARGEST}
+    assert "none" in str(table) and "1,048,576 or more" in str(table)
+
+
+@needs_fakes
+def test_the_largest_batch_of_a_model_has_a_peak_below_the_memory():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+
+    def loss(model, size):
+        return model(torch.randn(size, 64)).float().pow(2).mean()
+
+    options = {"levels": ["O0", "O2"], "batch_sizes": [4, 64], "memory": "1MiB"}
+    table = ampcompat.estimate_batches(model, torch.optim.Adam, loss, **options)
+    for level in options["levels"]:
+        peaks = [
+            ampcompat.estimate(model, torch.optim.Adam, level, loss=lambda model: loss(model, size)).peak_total
+            for size in (table.largest[level], table.largest[level] + 1)
+        ]
+        assert peaks[0] <= 2**20 < peaks[1]
+    assert table.largest["O2"] > table.largest["O0"] > 64
+
+
+@needs_fakes
+def test_a_step_that_needs_values_has_no_table():
+    def loss(model, size):
+        return torch.unique(model(torch.randn(size, 2))).sum()
+
+    with pytest.raises(AmpError, match="unique"):
+        ampcompat.estimate_batches(torch.nn.Linear(2, 2), torch.optim.Adam, loss)
