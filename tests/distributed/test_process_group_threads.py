@@ -12,8 +12,11 @@ from ampcompat.support.torch_compat import process_groups
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
-if hasattr(torch, "compile") and not hasattr(torch.distributed.ProcessGroup, "shutdown"):
-    pytest.skip("this torch can hang when it frees a process group, so ampcompat lets it live", allow_module_level=True)
+#: Before torch 2.0 nothing keeps a group that was destroyed.
+can_end = pytest.mark.skipif(
+    hasattr(torch, "compile") and not process_groups.CAN_BE_FREED,
+    reason="this torch can hang when it frees a process group, so ampcompat lets it live",
+)
 
 SCRIPT = """
 {}
@@ -43,6 +46,7 @@ REDIRECTED = ("import apex.amp", ("--device", "cpu"), "nccl")
 OF_APEX = ("import apex.parallel", (), "gloo")
 
 
+@can_end
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="this system does not list a process's threads")
 @pytest.mark.parametrize("imported, options, backend", [REDIRECTED, OF_APEX], ids=["redirected", "apex.parallel"])
 def test_no_thread_of_gloo_outlives_its_group(tmp_path, imported, options, backend):
@@ -53,15 +57,26 @@ def test_no_thread_of_gloo_outlives_its_group(tmp_path, imported, options, backe
     assert done.stdout.splitlines()[-2:] == ["more", "as many"], done.stdout + done.stderr
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.distributed.ProcessGroup, "shutdown"), reason="this torch does not end its threads"
-)
+@pytest.mark.skipif(not process_groups.CAN_BE_FREED, reason="this torch can hang when it frees a process group")
 @pytest.mark.parametrize("end", ["", "sys.exit(3)"])
 def test_a_redirected_group_that_the_script_leaves_is_destroyed(tmp_path, end):
     path = tmp_path / "script.py"
     path.write_text(WITHOUT_DESTROY.format(end))
     done = forked.run(forked.command, "--device", "cpu", path, tmp_path / "meeting")
     assert "a group is left False" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("can_be_freed", [False, True])
+def test_before_torch_2_8_a_group_is_neither_freed_nor_destroyed_at_exit(monkeypatch, can_be_freed):
+    done = []
+    monkeypatch.setattr(process_groups, "CAN_BE_FREED", can_be_freed)
+    monkeypatch.setattr(process_groups.importlib, "import_module", done.append)
+    monkeypatch.setattr(process_groups.atexit, "unregister", lambda function: None)
+    monkeypatch.setattr(process_groups.atexit, "register", done.append)
+    process_groups.import_functions_of_default_group()
+    process_groups.destroy_groups_at_exit()
+    expected = ["torch.distributed.nn.functional", process_groups._destroy_groups]
+    assert done == (expected if can_be_freed else [])
 
 
 def test_after_an_error_no_group_is_destroyed(monkeypatch):

@@ -25,6 +25,7 @@ from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import device_startup, redirect_device
 from ampcompat.engine.session import process_state
+from ampcompat.support.torch_compat import process_groups
 from ampcompat.tools.memory_of_script import child as memory_of_script
 from helpers import processes
 
@@ -156,11 +157,11 @@ class Forked:
 
 
 def keep_process_groups():
-    """Keep what ``destroy_process_group`` would free, where torch has no ``ProcessGroup.shutdown`` (2.5 and before).
+    """Keep what ``destroy_process_group`` would free before torch 2.8.
 
     There its destructor, which holds Python's lock, waits for threads that may wait for the lock.
     """
-    if not torch.distributed.is_available() or hasattr(torch.distributed.ProcessGroup, "shutdown"):
+    if not torch.distributed.is_available() or process_groups.CAN_BE_FREED:
         return
     destroy = torch.distributed.destroy_process_group
 

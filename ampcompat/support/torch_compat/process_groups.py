@@ -6,6 +6,12 @@ import sys
 
 import torch
 
+from . import features
+
+#: Whether a group can be freed: before torch 2.8 its destructor, which holds Python's lock, waits for gloo's threads,
+#: which may wait for that lock (https://github.com/pytorch/pytorch/pull/154976).
+CAN_BE_FREED = features.is_version_within(oldest="2.8")
+
 
 def import_functions_of_default_group():
     """Import ``torch.distributed.nn.functional`` while no process group exists, if ``torch.compile`` would later.
@@ -15,12 +21,11 @@ def import_functions_of_default_group():
     its threads, and one that frees a tensor during interpreter shutdown aborts the process ("terminate called without
     an active exception"; gloo, torch 2.13).
 
-    Torch without ``ProcessGroup.shutdown`` (2.5 and before) is left as it is: there the destructor of a group waits,
-    while it holds Python's lock, for threads that may wait for that lock, so a group that can be freed can hang.
+    Torch before 2.8 is left as it is: there a group that can be freed can hang.
     """
     if not torch.distributed.is_available() or torch.distributed.is_initialized():
         return
-    if hasattr(torch.distributed.ProcessGroup, "shutdown"):
+    if CAN_BE_FREED:
         importlib.import_module("torch.distributed.nn.functional")
 
 
@@ -28,9 +33,9 @@ def destroy_groups_at_exit():
     """Call ``destroy_process_group`` when this process ends without an error, if it has a process group then.
 
     Scripts for NCCL do not need to. Threads of gloo that free a tensor during interpreter shutdown abort the process.
-    After an error nothing is called: other ranks may wait for this one.
+    After an error nothing is called: other ranks may wait for this one. Before torch 2.8 neither: it can hang.
     """
-    if hasattr(torch.distributed.ProcessGroup, "shutdown"):
+    if CAN_BE_FREED:
         atexit.unregister(_destroy_groups)  # once is enough
         atexit.register(_destroy_groups)
 
