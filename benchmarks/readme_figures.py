@@ -47,9 +47,9 @@ def figures():
         "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | B |".format(
             *(span(ratios) for ratios in zip(*steps))
         ),
-        "| memory of a step with fused Adam, bytes per parameter element | {} | {} | "
+        "| memory of a step with fused Adam, bytes per parameter element | {} | {}; O5 with remainders: {} | "
         "float32: {}; Apex at O2: 20 | A |".format(
-            memory["O0"]["fused Adam"], memory["O2"]["fused Adam"], memory["O0"]["formula"]
+            *(memory[level]["fused Adam"] for level in ("O0", "O2", "O5")), memory["O0"]["formula"]
         ),
         "| step with emulated float16 on a CPU: UNet | {} | {} | "
         "float32 (`torch.autocast` in float16 takes {}) | A |".format(

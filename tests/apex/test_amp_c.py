@@ -238,7 +238,7 @@ def test_adam_capturable_master_updates_float32_params_and_rounds_them_into_half
     assert all(same(half, master.half()) for half, master in zip(halves, rows[1]))
 
 
-def test_sgd_with_half_copies():
+def test_sgd_with_casts():
     gradients, weights, buffers = randoms(1, torch.float16), randoms(2), randoms(3)
     copies = randoms(4, torch.float16)
     g, p, b = map(doubled, (gradients, weights, buffers))

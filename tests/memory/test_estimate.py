@@ -54,7 +54,7 @@ def test_kinds_of_the_small_network_are_those_counted_by_hand(setting, make, mom
     assert kinds.model_buffers == NORM * norm + 8
     beyond = {kind: size for kind, size, _ in found.additions}
     assert beyond.get("gradients", 0) == (WEIGHTS * (high - low) if setting.has_masters else 0)
-    assert beyond.get("half_copies", 0) in ((WEIGHTS * low, WEIGHTS * high) if setting.casts_functions else (0,))
+    assert beyond.get("casts", 0) in ((WEIGHTS * low, WEIGHTS * high) if setting.casts_functions else (0,))
 
 
 @each_setting
@@ -103,11 +103,11 @@ def test_tied_weights_are_predicted_once():
     assert found.formula_by_kind.parameters == found.formula_by_kind.gradients == found.formula_by_kind.optimizer == 64
 
 
-def test_weights_that_functions_do_not_cast_are_not_counted_as_half_copies():
+def test_weights_that_functions_do_not_cast_are_not_counted_as_casts():
     model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
     found = formulas.before_initialize(model, plain_of, networks.Setting("O4", "auto", networks.BFLOAT16).policy)
     ((kind, size, _),) = found.additions
-    assert kind == "half_copies" and size in (2 * 10, 4 * 10)
+    assert kind == "casts" and size in (2 * 10, 4 * 10)
 
 
 class Gpt(torch.nn.Module):

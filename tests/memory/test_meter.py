@@ -197,7 +197,7 @@ def test_the_batch_and_what_came_before_the_forward_pass_are_not_counted():
 
 
 @needs_dispatch_modes
-def test_half_copies_of_weights_are_not_counted_as_activations(backend):
+def test_casts_of_weights_are_not_counted_as_activations(backend):
     pair = networks.HALF
     with session_of(networks.Setting("O1", backend, pair)):
         first, second = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
@@ -211,7 +211,7 @@ def test_half_copies_of_weights_are_not_counted_as_activations(backend):
             optimizer.step()
 
         usage = measured(step, [model], [optimizer])
-    assert usage.peak_by_kind.half_copies >= 2 * 64 * 64 * 2
+    assert usage.peak_by_kind.casts >= 2 * 64 * 64 * 2
     assert usage.peak_by_kind.activations < 64 * 64 * 2
 
 

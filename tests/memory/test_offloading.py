@@ -97,4 +97,4 @@ def test_offloaded_copies_leave_the_gpu_and_are_in_no_sum(level):
     assert "offloaded" in str(offloaded) and "offloaded" not in str(kept)
 
 
-KINDS = "parameters gradients masters optimizer activations model_buffers half_copies temporaries".split()
+KINDS = "parameters gradients masters optimizer activations model_buffers casts temporaries".split()

@@ -142,7 +142,7 @@ class StoredValues:
             return memory.as_strided(shape, stride)
 
 
-class Place(NamedTuple):
+class StoredPlace(NamedTuple):
     """Where a stored master has its value. A master may outlive its optimizer, but not its half param.
 
     ``chunk`` and ``model`` are weak references: the session holds the masters of half params that are alive.
@@ -241,7 +241,7 @@ class RemainderChunk(MasterChunk):
                 tensor_lists.set_data(master, one.expand_as(master))
                 if type(master) is torch.Tensor:
                     model = weakref.ref(self.models[index])
-                    vars(master)["_amp_place"] = Place(weakref.ref(self), index, self._stored, model)
+                    vars(master)["_amp_place"] = StoredPlace(weakref.ref(self), index, self._stored, model)
                     master.__class__ = StoredMaster
 
     def _narrow_gradients(self, spare):

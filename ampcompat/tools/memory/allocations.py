@@ -24,7 +24,7 @@ class AllocationTracker(DispatchMode):
 
     Attributes:
         made: the ``StorageTable`` of what was made in the context.
-        half_copies: those of them that are weights in another dtype, or copies of such copies.
+        casts: those of them that are weights in another dtype, or copies of such copies.
         resized: the ``StorageTable`` of storages from outside that were resized in the context.
         elsewhere: the ``StorageTable`` of what was made on other devices; it is not part of ``made``.
     """
@@ -35,7 +35,7 @@ class AllocationTracker(DispatchMode):
         self._on_growth = on_growth
         self._is_weight = is_weight
         self.made = StorageTable()
-        self.half_copies = StorageTable()
+        self.casts = StorageTable()
         self.resized = StorageTable()
         self.elsewhere = StorageTable()
         self._device_types = frozenset(device_types)
@@ -100,10 +100,10 @@ class AllocationTracker(DispatchMode):
                 continue
             self.made.add(key, size, storage)
             if function is self._cast and self._is_weight_or_cast(sources[0]):
-                self.half_copies.add(key, size, storage)
+                self.casts.add(key, size, storage)
 
     def _is_weight_or_cast(self, key):
-        return key in self.half_copies or key in self.resized or self._is_weight(key)
+        return key in self.casts or key in self.resized or self._is_weight(key)
 
     def sizes(self):
         """Return ``{key: bytes}`` of the storages that were made in the context and are still alive."""
@@ -112,5 +112,5 @@ class AllocationTracker(DispatchMode):
 
     def reset(self):
         """Count what has been made so far as made outside."""
-        for table in (self.made, self.half_copies, self.resized, self.elsewhere, self._made_outside):
+        for table in (self.made, self.casts, self.resized, self.elsewhere, self._made_outside):
             table.clear()

@@ -8,7 +8,7 @@ from typing import Optional
 class BytesByKind:
     """Bytes per kind of memory; None means "not measured" and is left out of sums.
 
-    ``half_copies`` are the copies of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors
+    ``casts`` are the copies of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors
     that were made since the forward pass began and are still alive. ``offloaded`` is in no sum: tensors on another
     device than the params, such as what ``save_on_cpu`` keeps on the CPU for a model on a GPU.
     """
@@ -19,14 +19,14 @@ class BytesByKind:
     optimizer: Optional[int] = None
     activations: Optional[int] = None
     model_buffers: Optional[int] = None
-    half_copies: Optional[int] = None
+    casts: Optional[int] = None
     temporaries: Optional[int] = None
     offloaded: Optional[int] = None
 
     @property
     def buffers(self):
         """Model buffers, half copies of weights and temporaries together: what reports call buffers."""
-        return _sum([self.model_buffers, self.half_copies, self.temporaries])
+        return _sum([self.model_buffers, self.casts, self.temporaries])
 
     @property
     def total(self):

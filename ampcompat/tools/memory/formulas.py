@@ -143,7 +143,7 @@ def before_initialize(
         store_param_remainders: as in ``initialize``.
     """
     dtypes = _planned_dtypes(model, policy, list(keep_fp32))
-    half_copies = _copy_sizes(model, policy)
+    casts = _copy_sizes(model, policy)
     devices = {param.device for param in model.parameters() if param.device.type != "meta"}
     state = StateSizes(make_optimizer, sorted(devices, key=str)[0] if devices else "cpu")
     high = policy.dtypes.high
@@ -161,7 +161,7 @@ def before_initialize(
             if sharding is not None:
                 sent += sharding.bytes_sent(param, element_size(master or dtype))
         is_stored = store_param_remainders and master is not None
-        half_copy = half_copies.get(id(param), 0)
+        half_copy = casts.get(id(param), 0)
         plans.append(_ParamPlan(shape, dtype, param.requires_grad, master, state, half_copy, has_state, is_stored))
     buffers = sum(buffer.numel() * element_size(dtypes[id(buffer)]) for buffer in _unique(model.buffers()))
     num_params = sum(param.numel() for param in model.parameters())
@@ -174,9 +174,9 @@ def during_training(models, optimizers, policy=None):
     Args:
         policy: the one that they were initialized with; None if they were not.
     """
-    half_copies, grouped, plans = {}, {}, []
+    casts, grouped, plans = {}, {}, []
     for model in models:
-        half_copies.update(_copy_sizes(model, policy) if policy is not None else {})
+        casts.update(_copy_sizes(model, policy) if policy is not None else {})
     for optimizer in optimizers:
         record = record_of(optimizer)
         model_of = {id(pair.master): pair.model for pair in (record.pairs() if record is not None else ())}
@@ -193,7 +193,7 @@ def during_training(models, optimizers, policy=None):
         _, master, state, is_stored = grouped.get(id(param), (None, None, None, False))
         is_trained = param.requires_grad and state is not None
         shape = tuple((param.to_local() if is_shard(param) else param).shape)
-        half_copy = half_copies.get(id(param), 0)
+        half_copy = casts.get(id(param), 0)
         plans.append(_ParamPlan(shape, param.dtype, is_trained, master, state, half_copy, is_stored=is_stored))
     buffers = _unique(buffer for model in models for buffer in model.buffers())
     level = WITHOUT_AMP if policy is None else policy.opt_level
@@ -215,12 +215,12 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
     wider = sum(plan.numel * (element_size(plan.master) - element_size(plan.dtype)) for plan in widened)
     stored = [plan.numel for plan in with_masters if plan.is_stored]
     chunk = max((sum(stored[index] for index in indices) for indices in chunks_of_sizes(stored)), default=0)
-    casts = sum(plan.cast_bytes for plan in plans)
+    casts = sum(plan.copy_bytes for plan in plans)
     additions = [
         ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
         ("masters", chunk * (4 - REMAINDER), "in a step the masters of one chunk at a time have float32 values"),
         ("gradients", chunk * (4 - REMAINDER), "and float32 gradients"),
-        ("casts", casts, "the half_copy of each weight of a matrix product is cached until scale_loss exits"),
+        ("casts", casts, "the half copy of each weight of a matrix product is cached until scale_loss exits"),
     ]
     return Estimate(level, num_params, kinds, [each for each in additions if each[1]], world_size, sent)
 

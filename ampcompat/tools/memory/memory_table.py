@@ -2,7 +2,7 @@
 
 from .bytes_by_kind import KINDS, BytesByKind, format_bytes
 
-_TITLES = {"optimizer": "optimizer state", "model_buffers": "model buffers", "half_copies": "half copies of weights"}
+_TITLES = {"optimizer": "optimizer state", "model_buffers": "model buffers", "casts": "half copies of weights"}
 
 #: Differences below this share of the total are not mentioned.
 _MIN_SHARE = 0.005
@@ -38,12 +38,12 @@ def differences(usage, estimate):
     predicted = BytesByKind() if estimate is None else estimate.by_kind
     found = [] if estimate is None else list(estimate.explanations)
     least = _MIN_SHARE * peak.total
-    for kind in ("parameters", "gradients", "masters", "optimizer", "half_copies"):
+    for kind in ("parameters", "gradients", "masters", "optimizer", "casts"):
         measured, expected = getattr(most, kind), getattr(predicted, kind)
         if measured is not None and expected is not None and abs(measured - expected) > least:
             found.append(_difference(kind, measured - expected))
-    if (most.half_copies or 0) > least and not predicted.half_copies:
-        found.append("Half copies of weights, {}: {}".format(format_bytes(most.half_copies), _WHY_MORE["half_copies"]))
+    if (most.casts or 0) > least and not predicted.casts:
+        found.append("Half copies of weights, {}: {}".format(format_bytes(most.casts), _WHY_MORE["casts"]))
     for kind, why in _UNPREDICTED:
         if (getattr(most, kind) or 0) > least:
             found.append(f"{kind.capitalize()}, {format_bytes(getattr(most, kind))}: {why}")
@@ -68,12 +68,12 @@ _UNPREDICTED = (
 _WHY_MORE = {
     "gradients": "half gradients and those of masters exist together while they are copied, or while they accumulate.",
     "optimizer": "its state differs from that after one step on a small tensor; some state grows for several steps.",
-    "half_copies": "a weight is cast in two steps, or is widened during a product on a CPU that emulates half.",
+    "casts": "a weight is cast in two steps, or is widened during a product on a CPU that emulates half.",
 }
 _WHY_LESS = {
     "gradients": "not every trained param got a gradient in this step.",
     "optimizer": "a param that never had a gradient has no state.",
-    "half_copies": "not every weight was used by a function that casts, or not all at the same time.",
+    "casts": "not every weight was used by a function that casts, or not all at the same time.",
 }
 
 

@@ -190,7 +190,7 @@ class MemoryMeter:
         made = self._allocations and self._allocations.sizes()
         if made is not None:
             resized = _count_new(counted, self._allocations.resized.sizes())  # gathered weights
-            kinds["half_copies"] = _count_new(counted, self._allocations.half_copies.sizes())
+            kinds["casts"] = _count_new(counted, self._allocations.casts.sizes())
         if self._saved is not None:
             saved = self._saved.sizes()
             known = {key: saved[key] for key in saved if (key not in self._inputs if made is None else key in made)}
