@@ -59,12 +59,8 @@ class Growth(NamedTuple):
 class Foreseen(NamedTuple):
     """An overflow that is foreseen.
 
-        ``passes``: until then, if it goes on like this; ``limit``: the largest value that fits ``dtype``, at the loss scale
-    <<<<<<< HEAD
-        ``scale``; ``computes_in_half``: whether the level does anywhere.
-    =======
-        ``scale``; ``computes_in_half``: whether the level computes anything in half.
-    >>>>>>> tidy
+    ``passes``: until then, if it goes on like this; ``limit``: the largest value that fits ``dtype``, at the loss scale
+    ``scale``; ``computes_in_half``: whether the level computes anything in half.
     """
 
     growth: Growth
