@@ -12,7 +12,7 @@ from helpers import half_kernels
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.master_weights import stored_masters
+from ampcompat.engine.master_weights import remainder_chunks, stored_masters
 from ampcompat.engine.master_weights.stored_masters import StoredMaster
 from ampcompat.engine.patched_optimizers.record import record_of
 from ampcompat.errors import AmpError
@@ -25,7 +25,7 @@ if half_kernels.stand_in() or not features.is_version_within(oldest=stored_maste
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
     """Let the small networks of these tests have more than one chunk."""
-    monkeypatch.setattr(stored_masters, "FEWEST", 40)
+    monkeypatch.setattr(remainder_chunks, "FEWEST", 40)
 
 
 def make_model():

@@ -7,7 +7,7 @@ from helpers import half_kernels
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.master_weights import stored_masters
+from ampcompat.engine.master_weights import remainder_chunks, stored_masters
 from ampcompat.engine.patched_optimizers import chunked_step
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
@@ -19,7 +19,7 @@ if half_kernels.stand_in() or not features.is_version_within(oldest=stored_maste
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
     """Let the small networks of these tests have more than one chunk."""
-    monkeypatch.setattr(stored_masters, "FEWEST", 12)
+    monkeypatch.setattr(remainder_chunks, "FEWEST", 12)
 
 
 def make_model():

@@ -10,7 +10,7 @@ params stay scaled; their masters hold the unscaled ones, overwritten at each ``
 import torch
 
 from ...engine.loss_scaling.scaler import LossScaler
-from ...engine.master_weights.store import make_master, recast
+from ...engine.master_weights.values import make_master, recast
 from ...errors import AmpError, GradientOverflowError
 from ...opt_levels import DYNAMIC, parse_scale
 from ...support import tensor_lists

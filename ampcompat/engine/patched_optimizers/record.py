@@ -1,7 +1,7 @@
 """``OptimizerRecord``: what amp knows of one optimizer. Its parts own one fact each.
 
     configuration   the opt level, the loss scalers and the limits of the ``amp.initialize`` that got the optimizer
-    masters         which half param has which float32 master (``master_weights.store``)
+    masters         which half param has which float32 master (``master_weights.optimizer_masters``)
     gradients       what the gradients in ``.grad`` are multiplied by (``held_gradients``: the table of its states)
     skips           the overflow checks that decide whether the next step is skipped (``loss_scaling.overflow``)
     methods         the optimizer's own methods that ``step.attach`` has replaced
@@ -19,7 +19,7 @@ Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``
 
 from ..loss_scaling.overflow import StepSkips
 from ..loss_scaling.process_group import groups_of
-from ..master_weights.store import OptimizerMasters
+from ..master_weights.optimizer_masters import OptimizerMasters
 from .amp_stash import STASH
 from .held_gradients import HeldGradients
 

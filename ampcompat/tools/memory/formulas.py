@@ -11,7 +11,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting import half_emulation
-from ...engine.master_weights.stored_masters import chunks_of_sizes
+from ...engine.master_weights.remainder_chunks import chunks_of_sizes
 from ...engine.models import weights as model_parts
 from ...engine.patched_optimizers.record import record_of
 from ...support.tensor_lists import is_shard

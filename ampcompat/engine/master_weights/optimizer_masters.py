@@ -1,0 +1,309 @@
+"""``OptimizerMasters``: the float32 masters of one optimizer.
+
+It makes them, puts them into ``param_groups``, gives them gradients, and rounds them into the half params, in the
+chunks of ``chunks`` and ``remainder_chunks``.
+"""
+
+import copy
+from collections import OrderedDict
+from typing import NamedTuple
+
+import torch
+
+from ...errors import AmpError, AmpValueError
+from ...support import tensor_lists
+from ...support.tensor_lists import set_stored_gradient
+from ...support.torch_compat.fake_tensors import is_fake_type
+from . import pickled_optimizers, zero_redundancy
+from .chunks import chunks_of
+from .remainder_chunks import RemainderChunk, remainder_chunks_of
+from .values import Snapshot, make_master, recast
+
+
+class Pair(NamedTuple):
+    """A half param of the model and its float32 master."""
+
+    model: torch.nn.Parameter
+    master: torch.Tensor
+
+
+class OptimizerMasters:
+    """The masters of one optimizer; none at levels without master weights.
+
+    Args:
+        optimizer: the optimizer.
+        configuration: its ``Configuration``.
+        store: the session's ``MasterStore``.
+    """
+
+    def __init__(self, optimizer, configuration, store):
+        policy = configuration.policy
+        self.dtype = policy.dtypes.high
+        self.are_stored = configuration.stores_remainders  # between steps, by ``stored_masters``
+        self._keeps_gradients = configuration.shows_half_gradients  # until the next pass
+        #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
+        self.show_gradients = None
+        self._optimizer = optimizer
+        self._makes_masters = bool(policy.master_weights)
+        self._store = store
+        self._pairs = OrderedDict()  # id(master) -> Pair
+        self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
+        self._has_begun = False  # the first backward pass
+        self._before = None  # what ``rollback`` restores
+
+    def __bool__(self):
+        return bool(self._pairs)
+
+    # -- which params --------------------------------------------------------------------------------------------------
+
+    def pairs(self):
+        """Return the (model, master) pairs."""
+        return list(self._pairs.values())
+
+    def pairs_by_group(self):
+        """Return the pairs, a list per param group."""
+        groups = self._optimizer.param_groups
+        return [[self._pairs[id(param)] for param in group["params"] if id(param) in self._pairs] for group in groups]
+
+    def unpaired_params(self):
+        """Return the params that are their own masters."""
+        params = [param for group in self._optimizer.param_groups for param in group["params"]]
+        if not self._pairs:
+            return params
+        if all(map(self._pairs.__contains__, map(id, params))):  # the common case, faster than the loop below
+            return []
+        return [param for param in params if id(param) not in self._pairs]
+
+    # -- making and releasing ------------------------------------------------------------------------------------------
+
+    def make_of_groups(self, groups):
+        """Replace the half params of new param groups by masters; return the new pairs.
+
+        Raises:
+            AmpValueError: a param is in the optimizer already.
+        """
+        present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        known = {id(pair.model) for pair in self._pairs.values() if id(pair.master) in present}
+        if any(id(param) in known for group in groups for param in group["params"]):
+            raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
+        return self._replace_params(groups, {})
+
+    def make_new(self, originals):
+        """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
+
+        ``rollback`` undoes it.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+        """
+        self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
+        unpickled = [Pair(*pair) for pair in pickled_optimizers.take_pairs(self._optimizer)]
+        if unpickled and not self._makes_masters:
+            raise AmpError(
+                "An optimizer was pickled with float32 master weights, which this opt_level does not have. Call "
+                "amp.initialize at O2 or O5 before amp.scale_loss gets it."
+            )
+        self._add(unpickled)
+        self._replace_params(self._optimizer.param_groups, originals)
+
+    def _replace_params(self, groups, originals):
+        """Replace half params by masters; move their optimizer state to the masters, in float32."""
+        self._drop_removed()
+        state, pairs = self._optimizer.state, []
+        for params in [group["params"] for group in groups]:
+            for index, param in enumerate(params):
+                if self._makes_masters and tensor_lists.is_narrower(param, self.dtype):
+                    other = self._store.find(param)
+                    if other is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
+                        originals[id(param)] = (self._store.widened(param, param.detach()), param.grad)
+                    master = make_master(param, originals, self.dtype)
+                    pairs.append(Pair(param, master))
+                    params[index] = master
+                    if param in state:
+                        state[master] = state.pop(param)
+                    recast(state.get(master), master.shape, master.dtype)
+                elif id(param) in originals:
+                    recast(state.get(param), param.shape, param.dtype)
+        zero_redundancy.replace_params(self._optimizer, dict(pairs))
+        self._add(pairs)
+        return pairs
+
+    def _add(self, pairs):
+        self._pairs.update((id(pair.master), pair) for pair in pairs)
+        self.chunks += self._chunks_of(pairs)
+        self.watch([param for pair in pairs for param in pair])
+
+    def _chunks_of(self, pairs):
+        stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
+        return chunks_of(rest) + stored
+
+    def watch(self, params):
+        """Note what scripts write to these half params or masters from now on."""
+        self._store.writes.watch(params)
+
+    def _drop_removed(self):
+        """Forget the pairs whose masters a script has taken out of ``param_groups``."""
+        present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        removed = [key for key in self._pairs if key not in present]
+        if removed:
+            self.restore_values()
+            for key in removed:
+                del self._pairs[key]
+            self.chunks = self._chunks_of(self.pairs())
+
+    def commit(self):
+        """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
+        self._before = None
+
+    def rollback(self):
+        """Restore the optimizer as it was: ``initialize`` has failed."""
+        made = {pair.master: pair.model for pair in self._pairs.values()}
+        snapshot, self._pairs, self.chunks = self._before
+        for pair in self._pairs.values():
+            del made[pair.master]
+        snapshot.restore(self._optimizer)
+        zero_redundancy.replace_params(self._optimizer, made)
+
+    def release(self):
+        """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32."""
+        self.refresh()
+        self.restore_values()
+        state = self._optimizer.state
+        for group in self._optimizer.param_groups:
+            for index, param in enumerate(group["params"]):
+                recast(state.get(param), param.shape, self.dtype)
+                pair = self._pairs.get(id(param))
+                if pair is not None:
+                    group["params"][index] = pair.model
+                    if param in state:
+                        state[pair.model] = state.pop(param)
+        zero_redundancy.replace_params(self._optimizer, {master: model for model, master in self._pairs.values()})
+        for model, master in self._pairs.values():
+            set_stored_gradient(model, None)
+            model.data = master.data.to(model.device)
+            set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
+        self._pairs.clear()
+        self.chunks = []
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def refresh(self, new_only=False):
+        """Copy to the masters what a script has written to their half params: see ``MasterChunk.refresh``.
+
+        Args:
+            new_only: only masters that have not been stepped on. Others are refreshed in ``step``: weights that are
+                replaced temporarily and restored before it (an EMA for evaluation, a perturbation for one backward
+                pass) leave the low bits of the masters alone.
+        """
+        self._has_begun = True
+        writes = self._store.writes
+        may_have_moved = bool(writes)
+        for chunk in self.chunks:
+            if chunk.is_new or not new_only:
+                chunk.refresh(writes, chunk.is_new and self._store.are_weights_shared_by_hand())
+        if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
+            self._follow_models()
+
+    def _follow_models(self):
+        """Move the masters to the devices of their half params, which a script has moved."""
+        for model, master in self._pairs.values():
+            if model.device != master.device:
+                grad, master.grad = master.grad, None
+                master.data = master.data.to(model.device)
+                master.grad = None if grad is None else grad.to(model.device)
+        is_new = any([chunk.is_new for chunk in self.chunks])
+        self.restore_values()
+        self.chunks = self._chunks_of(self.pairs())
+        for chunk in self.chunks:
+            chunk.is_new = is_new
+
+    def begin(self):
+        """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
+        if not self._has_begun:
+            self.refresh()
+        for chunk in self._remainder_chunks():
+            if chunk.is_new and self._store.may_store(chunk.models + chunk.masters):
+                chunk.store_if_rounded()
+
+    def _remainder_chunks(self):
+        return [chunk for chunk in self.chunks if isinstance(chunk, RemainderChunk)] if self.are_stored else []
+
+    def stored_chunks(self):
+        """Return the chunks whose masters are stored now."""
+        return [chunk for chunk in self._remainder_chunks() if chunk.is_stored()]
+
+    def end_step_of(self, chunk):
+        """Round the masters of one chunk into the model, and store them again."""
+        chunk.end_step(self._store.writes, self._keeps_gradients)
+
+    def are_on_cuda(self):
+        """Return whether the first master is on a CUDA device."""
+        masters = [pair.master for pair in list(self._pairs.values())[:1]]
+        return any(master.is_cuda and not is_fake_type(type(master)) for master in masters)
+
+    def restore_values(self):
+        """Give stored masters their values, until the next step has ended."""
+        for chunk in self.stored_chunks():
+            chunk.restore()
+
+    def round_into_models(self):
+        """Copy the masters to the model's half params, rounded."""
+        if self.chunks:
+            with torch.no_grad():
+                for chunk in self.chunks:
+                    chunk.round_into_models(self._store.writes)
+
+    def finish_step(self):
+        """Round the masters into the model. Before the first step every half param is compared with its master."""
+        for chunk in self.chunks:
+            chunk.is_new = False
+        self.round_into_models()
+        for chunk in self._remainder_chunks():
+            if not chunk.is_stored() and self._store.may_store(chunk.models + chunk.masters):
+                chunk.store()
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def have_half_gradients(self):
+        """Return whether any half param has a gradient that was not moved to its master."""
+        for chunk in self.chunks:
+            if tensor_lists.have_stored_gradients(chunk.models):
+                return True
+        return False
+
+    def move_gradients(self, scaler, scale, may_stay=False):
+        """Move half gradients to their masters, divided by ``scale``; each chunk is freed as soon as it has moved.
+
+        Args:
+            scaler: the ``LossScaler`` that divides and checks; None to move them as they are.
+            scale: a float, or a tensor of shape ().
+            may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk.move_gradients``.
+        """
+        for chunk in self.chunks:
+            chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
+
+    def drop_gradients(self, with_half=True):
+        """Set the masters' gradients to None; return ``(half params, what they were)`` of each chunk.
+
+        Args:
+            with_half: whether gradients that stayed half until the step are dropped too.
+        """
+        return [(chunk.models, chunk.drop_gradients(with_half)) for chunk in self.chunks]
+
+    def clear_half_gradients(self, set_to_none):
+        """Set gradients of the half params to None, or to 0."""
+        for chunk in self.chunks:
+            chunk.clear_half_gradients(set_to_none)
+
+    def copied_to(self, optimizer, memo):
+        """Return the masters of ``optimizer``, the deep copy that ``memo`` belongs to."""
+        twin = OptimizerMasters.__new__(OptimizerMasters)
+        vars(twin).update(vars(self), _optimizer=optimizer, _before=None)
+        memo[id(self)] = twin
+        pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
+        twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
+        twin.chunks = copy.deepcopy(self.chunks, memo)
+        for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
+            master.grad = None
+        self.watch([param for pair in pairs for param in pair])
+        return twin
