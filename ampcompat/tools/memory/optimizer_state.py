@@ -86,7 +86,7 @@ class StateSizes:
             return self._make_optimizer(params)
         except Exception as error:
             raise AmpError(
-                f"The optimizer could not be made from a list of params: {error}. If it needs more arguments, pass a "
+                f"The optimizer could not be made of a list of params: {error}. If it needs more arguments, pass a "
                 "function, such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)."
             ) from error
 
