@@ -19,7 +19,7 @@ LIMIT = torch.finfo(precision.LOW).max
 
 
 class Net(torch.nn.Module):
-    """A layer of ones that multiplies its input by ``factor(step)``."""
+    """A layer between two others that returns half of ``factor(step)``."""
 
     def __init__(self, factor):
         super().__init__()
@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
 
 
 class Growing(torch.nn.Module):
-    """Multiplies what is 0.5 by a number that depends on the step."""
+    """Returns half of a number that depends on the step."""
 
     def __init__(self, factor):
         super().__init__()
@@ -38,7 +38,7 @@ class Growing(torch.nn.Module):
 
     def forward(self, x):
         self.step += 1
-        return (x * 0 + 0.5) * self.factor(self.step - 1)
+        return (x * 0 + 1.0) * (0.5 * self.factor(self.step - 1))
 
 
 def train(factor, level="O2", steps=24, loss=lambda output: torch.tanh(output.float() * 0).mean(), **options):
@@ -57,7 +57,7 @@ def train(factor, level="O2", steps=24, loss=lambda output: torch.tanh(output.fl
 
 
 def doubling(start):
-    """Return a factor that doubles, so that 0.5 times it reaches ``LIMIT`` after ``start`` + 1 steps."""
+    """Return a factor that doubles, half of which reaches ``LIMIT`` after ``start`` + 1 steps."""
     return lambda step: LIMIT * 2.0 ** (step - start)
 
 
@@ -68,7 +68,8 @@ def test_a_value_that_grows_is_told_once_before_it_overflows_with_its_name(level
     first = min(step for step, _ in diagnosis.findings) if diagnosis.findings else 18
     assert 11 <= step < first
     assert "the largest absolute value of the output of grows has grown 128-fold in 8 passes" in text
-    assert 'keep_fp32=["grows"]' in text and f"in about {18 - step} pass" in text
+    assert f"in about {18 - step} pass" in text
+    assert ("No opt level" if precision.IS_STAND_IN else 'keep_fp32=["grows"]') in text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_the_explanation_of_a_skipped_step_shows_what_grew_before():
         lambda step: LIMIT * 2.0 ** (step - 9), steps=14, loss=lambda output: output.float().mean() * 1e-9
     )
     _, text = diagnosis.findings[0]
-    shown = text.partition("Largest absolute values in the passes before: ")[2].partition(".")[0]
+    shown = text.partition("Largest absolute values in the passes before: ")[2].partition(" What to try")[0]
     assert shown.startswith("output of grows ") and "128-fold in 8 passes" in text
     values = [float(value) for value in shown[len("output of grows ") :].partition(" (")[0].split(", ")]
     assert values == pytest.approx([LIMIT * 2.0 ** (step - 10) for step in range(5, 11)], rel=5e-3)

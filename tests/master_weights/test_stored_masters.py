@@ -131,6 +131,11 @@ OPTIMIZERS = {
 }
 
 
+def two_groups_that_count(params):
+    params = list(params)
+    return fused.FusedAdam([{"params": params[:3]}, {"params": params[3:], "lr": 0.02}], lr=0.01)
+
+
 def clip(model, optimizer, index):
     torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.25)
 
@@ -220,6 +225,20 @@ def test_sparse_gradients_train_alike():
 
 
 # -- what scripts read and write ---------------------------------------------------------------------------------------
+
+
+def test_groups_that_count_steps_count_each_once():
+    assert_same(two_groups_that_count)
+
+
+def write_through_a_kept_alias(model, optimizer, index):
+    if index == 0:
+        model.kept = optimizer.param_groups[0]["params"][0].data
+    model.kept.mul_(0.5)
+
+
+def test_an_alias_of_a_master_that_a_script_keeps_writes_to_it():
+    assert_same(adamw, after=write_through_a_kept_alias)
 
 
 def halve_a_master(model, optimizer, index):

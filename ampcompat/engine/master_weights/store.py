@@ -92,12 +92,12 @@ class MasterStore:
         self._entries.pop(key, None)
         self._in_several.discard(key)
 
-    def may_store(self, models):
-        """Return whether masters of these half params may be stored: nothing can write to them unseen.
+    def may_store(self, params):
+        """Return whether these half params and masters may be stored: nothing can write to them unseen.
 
         Another optimizer's step could, or an alias that a script has kept.
         """
-        return not any([model in self.writes or id(model) in self._in_several for model in models])
+        return not any([param in self.writes or id(param) in self._in_several for param in params])
 
     def restore_before_writes(self, patches):
         """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
@@ -346,7 +346,7 @@ class OptimizerMasters:
         if not self._has_begun:
             self.refresh()
         for chunk in self._remainder_chunks():
-            if chunk.is_new and self._store.may_store(chunk.models):
+            if chunk.is_new and self._store.may_store(chunk.models + chunk.masters):
                 chunk.store_if_rounded()
 
     def _remainder_chunks(self):
@@ -383,7 +383,7 @@ class OptimizerMasters:
             chunk.is_new = False
         self.round_into_models()
         for chunk in self._remainder_chunks():
-            if not chunk.is_stored() and self._store.may_store(chunk.models):
+            if not chunk.is_stored() and self._store.may_store(chunk.models + chunk.masters):
                 chunk.store()
 
     # -- gradients -----------------------------------------------------------------------------------------------------

@@ -139,12 +139,13 @@ class _Counts:
     """Counts of steps and other options that a step changes, per group and per optimizer, from before a step."""
 
     def __init__(self, optimizer, groups):
-        self._groups = [(group, _copied(group)) for group in groups]
+        self._groups = {id(group): _copied(group) for group in groups}
         self._attributes = {name: value for name, value in vars(optimizer).items() if isinstance(value, _IMMUTABLE)}
 
     def restore(self, optimizer):
-        """Restore them."""
-        for group, before in self._groups:
+        """Restore those of the optimizer, and of the groups that it has now."""
+        for group in optimizer.param_groups:
+            before = self._groups[id(group)]
             for name in [name for name in group if name not in before and name != "params"]:
                 del group[name]
             for name, (value, values) in before.items():

@@ -60,7 +60,7 @@ class Foreseen(NamedTuple):
     """An overflow that is foreseen.
 
     ``passes``: until then, if it goes on like this; ``limit``: the largest value that fits ``dtype``, at the loss scale
-    ``scale``; ``casts``: whether the level computes anything in half.
+    ``scale``; ``computes_in_half``: whether the level computes anything in half.
     """
 
     growth: Growth
@@ -68,7 +68,7 @@ class Foreseen(NamedTuple):
     dtype: str
     limit: float
     scale: float
-    casts: bool
+    computes_in_half: bool
 
 
 class RecentMaxima:
