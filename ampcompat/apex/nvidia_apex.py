@@ -23,7 +23,7 @@ _SUBMODULES = ("optimizers", "normalization", "parallel", "multi_tensor_apply", 
 
 #: submodule -> (the CUDA extension that it needs, modules of this package that have the same names)
 _PARTS = {
-    "apex.optimizers": ("amp_C", ("optimizers", "contrib.fp16_optimizer")),
+    "apex.optimizers": ("amp_C", ("optimizers", "contrib.fused_fp16_optimizer")),
     "apex.multi_tensor_apply": ("amp_C", ("multi_tensor.apply",)),
     "apex.normalization": ("fused_layer_norm_cuda", ("normalization",)),
     "apex.mlp": ("mlp_cuda", ("mlp",)),

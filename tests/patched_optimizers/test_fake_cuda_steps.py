@@ -1,6 +1,7 @@
 """A training step on fake CUDA tensors, whose values cannot be read: any host read or copy to the CPU is an error."""
 
 import inspect
+import types
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from helpers.fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as apex_optimizers
+from ampcompat.engine.loss_scaling import overflow
 from ampcompat.support.torch_compat import features
 
 pytestmark = [
@@ -58,6 +60,12 @@ def no_copies_to_the_host():
             return result
 
     return Mode()
+
+
+@pytest.fixture(autouse=True)
+def flags_are_read(monkeypatch):
+    """Let a flag of an overflow be read like a real one, which shows that the host waits: for fake ones it is not."""
+    monkeypatch.setattr(overflow, "fake_tensors", types.SimpleNamespace(is_fake_type=lambda kind: False))
 
 
 def make_model():

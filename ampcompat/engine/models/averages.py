@@ -11,11 +11,14 @@ import torch
 
 _HALF = (torch.float16, torch.bfloat16)
 
+#: The attribute of the method in place of ``update_parameters``.
+_MARK = "_amp_widens"
+
 
 def patch(patches):
-    """Replace ``AveragedModel.update_parameters`` until ``patches`` is undone, if torch has it."""
+    """Replace ``AveragedModel.update_parameters``, once, until ``patches`` is undone, if torch has it."""
     averaged = getattr(sys.modules.get("torch.optim.swa_utils"), "AveragedModel", None)
-    if averaged is not None:
+    if averaged is not None and not hasattr(averaged.update_parameters, _MARK):
         patches.set(averaged, "update_parameters", _widening(averaged.update_parameters))
 
 
@@ -27,6 +30,7 @@ def _widening(update):
             source = _Float32Values(average, model)
         return update(average, source)
 
+    vars(update_parameters)[_MARK] = True
     return update_parameters
 
 

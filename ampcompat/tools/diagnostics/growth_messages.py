@@ -3,6 +3,7 @@
 import math
 
 from .activation_hooks import INPUT
+from .skip_facts import WHOLE
 from .skip_messages import keep_fp32, number
 
 #: From which growth on a value is told among what led up to a skipped step.
@@ -32,6 +33,8 @@ def led_up(growths, facts):
         growths: those of the passes before.
         facts: the ``OverflowFacts`` of the step.
     """
+    if facts.input and WHOLE in facts.input.name:  # it was in the data: nothing in the model has led up to it
+        return ()
     cause = _cause(facts)
     causes = {cause} | ({("outputs", facts.output.name)} if facts.output else set())
     own = [each for each in growths if (each.kind, each.name) in causes]
