@@ -67,7 +67,8 @@ class StoredMaster(torch.Tensor):
         self.grad = None
 
 
-_without_torch_function = getattr(torch._C, "DisableTorchFunctionSubclass", torch._C.DisableTorchFunction)
+_names = [name for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction") if hasattr(torch._C, name)]
+_without_torch_function = getattr(torch._C, _names[0]) if _names else nullcontext
 
 
 def _show_gradient(place):
