@@ -6,6 +6,7 @@ or writes a stored master gets its value too: it makes the chunk restore all of 
 ended. Reading ``.grad`` restores no values.
 """
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
