@@ -1,11 +1,14 @@
 """torchao: float8 and quantized training, quantization-aware training, 8-bit optimizers; beside float32 without amp."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import client_modules
 from helpers.networks import REAL, initialize, session_of
 
+import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError
 
@@ -160,6 +163,22 @@ def test_muon_trains_matrices(setting):
         moments = {entry["momentum_buffer"].dtype for entry in optimizer.state.values()}
         assert moments == {param.dtype for param in amp.master_params(optimizer)} == {torch.float32}
     assert_same_losses(found, expected)
+
+
+@pytest.mark.parametrize("name", ["AdamW8bit", "Muon"])
+def test_with_stored_masters_the_weights_are_those_of_o5_bit_for_bit(name):
+    def trained(stored):
+        has_bias = name != "Muon"
+        model = make_net(norm=has_bias, bias=has_bias)
+        make = {"AdamW8bit": functools.partial(optim.AdamW8bit, block_size=64), "Muon": torch.optim.Muon}[name]
+        with ampcompat.session(), torch.compiler.set_stance("force_eager"):
+            optimizer = make(model.parameters(), lr=1e-2)
+            amp.initialize(model, optimizer, opt_level="O5", verbosity=0, store_param_remainders=stored)
+            losses_of(model, optimizer)
+            return model.state_dict()
+
+    found, expected = trained(True), trained(False)
+    assert all(torch.equal(value, expected[key]) for key, value in found.items())
 
 
 class Small(torch.nn.Module):
