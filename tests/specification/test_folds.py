@@ -24,8 +24,11 @@ def train_fold(setting, scheduled, diagnose, fold):
 
 
 def objects_after(setting, scheduled, diagnose, folds):
+    queued = getattr(torch.cuda, "_queued_calls", [])  # torch keeps each seed for a CUDA that it does not have
+    before = len(queued)
     for fold in range(folds):
         train_fold(setting, scheduled, diagnose, fold)
+    del queued[before:]
     gc.collect(), gc.collect()  # the first calls finalizers, which restore classes and leave new garbage
     return len(gc.get_objects())
 

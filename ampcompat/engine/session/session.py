@@ -108,7 +108,8 @@ class Session:
         with Preparation(self) as preparation:
             preparation.apply(plan, request, configuration)
             preparation.commit()
-        swapped_tensors.allow(self.patches)
+        if self._latest is None:
+            swapped_tensors.allow(self.patches)
         self.process_casts.commit()
         self.configurations.add(configuration)
         self._latest = configuration

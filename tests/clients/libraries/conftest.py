@@ -1,6 +1,9 @@
 """Print which releases are tested."""
 
-import importlib.metadata
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7, which collects this file and runs none of the tests beside it
+    metadata = None
 
 NAMES = "torch torchao torchvision torchmetrics pytorch-ignite".split()
 
@@ -8,9 +11,9 @@ NAMES = "torch torchao torchvision torchmetrics pytorch-ignite".split()
 def pytest_report_header():
     """Return the versions of the libraries, or that one is absent."""
     found = []
-    for name in NAMES:
+    for name in NAMES if metadata is not None else ():
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
             found.append(f"{name} absent")
     return ", ".join(found)
