@@ -93,3 +93,19 @@ def test_an_overflow_of_a_copied_optimizer_after_a_delayed_pass_lowers_the_scale
         twin.step()
         assert amp.step_was_skipped(twin)
         assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**15
+
+
+@settings_at("O2", "O5")
+def test_at_a_scale_of_1_the_gradient_of_a_delayed_pass_is_read_with_that_of_the_pass_before(setting):
+    with session_of(setting):
+        model = torch.nn.Linear(2, 1, bias=False).to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        initialize(setting, model, optimizer, loss_scale=1.0)
+        for is_delayed in (False, True):
+            with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer, delay_unscale=is_delayed) as scaled_loss:
+                scaled_loss.backward()
+        assert model.weight.grad.tolist() == [[2.0, 2.0]]
+        model.weight.grad.mul_(2.0)
+        before = model.weight.detach().clone()
+        optimizer.step()
+        assert (before - model.weight).detach()[0].tolist() == pytest.approx([2.0, 2.0], rel=2 * torch.finfo(setting.low).eps)

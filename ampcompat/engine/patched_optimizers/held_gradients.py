@@ -311,7 +311,7 @@ class HeldGradients:
 
     def _are_in_pass(self):
         """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
-        return bool(self._record.open_blocks) or isinstance(self.state, Scaled)
+        return bool(self._record.open_blocks) or self.are_delayed()
 
     def was_set(self, model, master):
         """Note that the script has assigned to ``.grad`` of a half param."""
