@@ -108,4 +108,6 @@ def test_at_a_scale_of_1_the_gradient_of_a_delayed_pass_is_read_with_that_of_the
         model.weight.grad.mul_(2.0)
         before = model.weight.detach().clone()
         optimizer.step()
-        assert (before - model.weight).detach()[0].tolist() == pytest.approx([2.0, 2.0], rel=2 * torch.finfo(setting.low).eps)
+        assert (before - model.weight).detach()[0].tolist() == pytest.approx(
+            [2.0, 2.0], rel=2 * torch.finfo(setting.low).eps
+        )
