@@ -57,8 +57,8 @@ def test_equivalence_is_shown_where_the_interval_lies_within_the_tolerance(facto
 def test_the_seeds_that_would_do_are_the_least_whose_interval_would_lie_within_it():
     values = [0.006, -0.004, 0.001]
     equivalence = found([1 + value for value in values], 0.006)
-    room, deviation = 0.006 - mean(values), stdev(values)
-    assert T[5] * deviation / math.sqrt(6) > room >= T[6] * deviation / math.sqrt(7)
+    margin, deviation = 0.006 - mean(values), stdev(values)
+    assert T[5] * deviation / math.sqrt(6) > margin >= T[6] * deviation / math.sqrt(7)
     assert equivalence.result == "not shown" and equivalence.seeds_needed == 7
     assert found([1.02, 0.99, 1.005], 0.001).seeds_needed is None  # the difference is larger than the tolerance
 

@@ -193,7 +193,7 @@ def test_an_overflow_that_reaches_the_loss_is_a_difference(monkeypatch):
     assert found["first"]["introduced"] == float("inf")
 
 
-def test_what_there_is_no_room_for_is_counted(monkeypatch):
+def test_operations_beyond_the_limit_are_counted(monkeypatch):
     found = compared(body(tanh), "O2", monkeypatch, limit=10000)
     assert found["first"] is None and found["left_out"] > 0 and found["unchecked"] > 0
 

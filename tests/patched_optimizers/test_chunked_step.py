@@ -78,6 +78,23 @@ def test_the_closure_is_evaluated_once_and_its_loss_is_returned():
     assert all(torch.equal(value, expected[2][name]) for name, value in found[2].items())
 
 
+class OfPlainTensors(torch.optim.SGD):
+    """Steps by a kernel that takes tensors as they are, as those of extensions."""
+
+    def step(self, closure=None):
+        """Step; every param has its value."""
+        loss = closure() if closure is not None else None
+        params = [param for group in self.param_groups for param in group["params"] if param.grad is not None]
+        assert all(type(param) in (torch.Tensor, torch.nn.Parameter) for param in params)
+        super().step()
+        return loss
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_a_step_meets_values_only_also_where_its_closure_is_the_first_pass(closure):
+    train(lambda params: OfPlainTensors(params, lr=0.1), closure=closure, store_param_remainders=True)
+
+
 @pytest.mark.skipif(not hasattr(torch.optim.Optimizer, "register_step_pre_hook"), reason="this torch has no such hooks")
 def test_hooks_of_a_step_are_called_once_and_see_all_params():
     calls = []

@@ -30,13 +30,13 @@ _GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 def in_chunks(record, step):
-    """Return the ``step`` of an optimizer, chunk by chunk if masters of it are stored.
+    """Return the ``step`` of an optimizer, chunk by chunk if its masters are stored between steps.
 
     Args:
         record: its ``OptimizerRecord``.
         step: its own ``step``.
     """
-    return _ChunkedStep(record, step) if record.masters.stored_chunks() else step
+    return _ChunkedStep(record, step) if record.masters.are_stored else step
 
 
 class _ChunkedStep:
@@ -66,7 +66,7 @@ class _ChunkedStep:
         if has_others:  # such as gradients of all params
             record.masters.restore_values()
             return self._step(*args, **kwargs)
-        loss = None if closure is None else closure()
+        loss = None if closure is None else closure()  # its first backward pass stores the masters
         chunks = [chunk for chunk in record.masters.stored_chunks() if chunk.has_gradients()]
         takes_half = record.gradients.are_half_stepped_on()
         result = step_in_parts(

@@ -18,6 +18,9 @@ float32 masters, and ``.grad`` of the half param is empty until somebody reads i
     step                        plain gradients move an error (none at scale 1)  a notice; half ones are not stepped on
                                 to the masters
     zero_grad                   Unscaled             Unscaled                    Unscaled
+
+A scale of 1 is none: gradients that are Scaled by it are true ones. Where masters are stored between steps
+(``stored_masters``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
 """
 
 import weakref

@@ -262,7 +262,7 @@ def passes_to_overflow(values, limit):
         return None
     logs = [math.log2(value) for value in values]
     rate = min((logs[half] - logs[0]) / half, (logs[-1] - logs[half]) / (WINDOW - 1 - half))
-    room = math.log2(limit) - logs[-1]
-    if room > NEAR or rate <= 0.0 or room > AHEAD * rate:
+    margin = math.log2(limit) - logs[-1]
+    if margin > NEAR or rate <= 0.0 or margin > AHEAD * rate:
         return None
-    return max(math.ceil(room / rate), 1)
+    return max(math.ceil(margin / rate), 1)

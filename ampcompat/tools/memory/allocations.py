@@ -15,7 +15,7 @@ class AllocationTracker(DispatchMode):
     """A context manager that records the storages made inside it, and calls back when their bytes exceed ``limit``.
 
     What a kernel allocates and frees before it returns is not seen; only the allocator knows of it. Storages that are
-    resized are seen: ``fully_shard`` makes room for gathered weights, and frees it, in this way.
+    resized are seen: ``fully_shard`` allocates and frees gathered weights in this way.
 
     Args:
         on_growth: called without arguments when the bytes that may be alive exceed ``limit``; it sets a new limit.
