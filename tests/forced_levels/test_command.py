@@ -95,7 +95,7 @@ def test_a_script_that_updates_weights_without_an_optimizer_is_told_so(capsys):
     assert told_at_the_end(lambda: torch.ones(1), capsys) == ""
 
 
-RANKS = """
+RANKS = r"""
 import sys
 import torch
 import torch.distributed as dist
@@ -111,7 +111,9 @@ def train(rank, file):
         (loss * 1e30 if rank == step == 1 else loss).backward()
         optimizer.step()
     weight = model.module.weight
-    print(weight.dtype, model.module.state_dict()["weight"].tolist(), flush=True)
+    line = f"{weight.dtype} {model.module.state_dict()['weight'].tolist()}\n"
+    sys.stdout.write(line)  # in one piece, also where PYTHONUNBUFFERED is set: the other rank prints, too
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 if __name__ == "__main__":
