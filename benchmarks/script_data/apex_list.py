@@ -359,6 +359,7 @@ SCRIPTS = [
         written_for_cuda=True,
         setup=("module('train.py', TACOTRON)", "audio()"),
         level="O1",
+        silent="transformers youtokentome",
     ),
     Script(
         "nemo_waveglow",
@@ -368,6 +369,7 @@ SCRIPTS = [
         written_for_cuda=True,
         setup=("module('train.py', WAVEGLOW)", "audio()"),
         level="O1",
+        silent="transformers youtokentome",
     ),
     Script(
         "tape_language_model",

@@ -221,14 +221,20 @@ SEGMENTATION = BOLTS_START + """
 from pl_bolts.models.vision import SemSegment
 images = torch.rand(32, 3, 32, 32)
 data = torch.utils.data.TensorDataset(images, (images.mean(1) > 0.5).long())
-model = SemSegment(num_classes=19, num_layers=3, features_start=8)
+class Segmenter(SemSegment):
+    def lr_scheduler_step(self, scheduler, index, metric):  # torch renamed what this Lightning looks for
+        scheduler.step()
+model = Segmenter(num_classes=19, num_layers=3, features_start=8)
 pytorch_lightning.Trainer(**dict(APEX, amp_level="O2")).fit(model, torch.utils.data.DataLoader(data, batch_size=8))
 """
 SIMCLR = BOLTS_START + """
 from pl_bolts.models.self_supervised import SimCLR
 views = [torch.rand(64, 3, 32, 32) for _ in range(3)]
 data = [((views[0][index], views[0][index].flip(2), views[2][index]), 0) for index in range(64)]
-model = SimCLR(gpus=1, num_samples=64, batch_size=16, dataset="cifar10", arch="resnet18", hidden_mlp=512, feat_dim=16,
+class Contrastive(SimCLR):
+    def lr_scheduler_step(self, scheduler, index, metric):
+        scheduler.step()
+model = Contrastive(gpus=1, num_samples=64, batch_size=16, dataset="cifar10", arch="resnet18", hidden_mlp=512, feat_dim=16,
                warmup_epochs=1, max_epochs=10, first_conv=False, maxpool1=False)
 pytorch_lightning.Trainer(**APEX).fit(model, torch.utils.data.DataLoader(data, batch_size=16))
 """
@@ -243,7 +249,7 @@ block = {"filters": 32, "repeat": 2, "kernel": [11], "stride": [1], "dilation": 
 first = dict(block, repeat=1, stride=[2], residual=False)
 data = asr.AudioToTextDataLayer("audio.json", labels, batch_size=8, sample_rate=16000, num_workers=0)
 audio, audio_length, text, text_length = data()
-features, length = asr.AudioToMelSpectrogramPreprocessor(features=32)(input_signal=audio, length=audio_length)
+features, length = asr.AudioToMelSpectrogramPreprocessor(features=32, stft_conv=True)(input_signal=audio, length=audio_length)
 encoder = asr.JasperEncoder(jasper=[first, block], activation="relu", feat_in=32)
 encoded, encoded_length = encoder(audio_signal=features, length=length)
 log_probs = asr.JasperDecoderForCTC(feat_in=32, num_classes=len(labels))(encoder_output=encoded)
@@ -264,7 +270,7 @@ symbols = len(labels)
 data = asr.AudioToTextDataLayer("audio.json", labels, batch_size=8, sample_rate=16000, num_workers=0, bos_id=symbols,
                                 eos_id=symbols + 1, pad_id=symbols + 2)
 audio, audio_length, text, text_length = data()
-to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, features=20, pad_value=-11.52, normalize=None,
+to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, pad_value=-11.52, normalize=None,
                                                preemph=None, dither=0.0, mag_power=1.0, log_zero_guard_type="clamp",
                                                log_zero_guard_value=1e-5)
 mel, mel_length = to_mel(input_signal=audio, length=audio_length)
@@ -288,7 +294,7 @@ factory = nemo.core.NeuralModuleFactory(placement=nemo.core.DeviceType.GPU, log_
                                         optimization_level=nemo.core.Optimization.mxprO1)
 data = tts.AudioDataLayer("audio.json", n_segments=4000, batch_size=4, sample_rate=16000, num_workers=0)
 audio, audio_length = data()
-to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, features=20, n_window_size=1024, n_window_stride=256,
+to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, n_window_size=1024, n_window_stride=256,
                                                n_fft=1024, normalize=None, preemph=None, dither=0.0, mag_power=1.0,
                                                log_zero_guard_type="clamp", log_zero_guard_value=1e-5)
 mel, _ = to_mel(input_signal=audio, length=audio_length)

@@ -18,7 +18,7 @@ from ampcompat.cuda_redirect.after_import import ImportHook
 
 #: Packages that scripts only log to or plot with: every name in them is a function that returns another such object.
 SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim ray wget".split()
-SILENT += "sidechainnet youtokentome".split()
+SILENT += ["sidechainnet"] + os.environ.get("SCRIPT_SILENT", "").split()
 
 #: Data sets of torchvision: name -> (mode of the images, size, number of classes).
 IMAGES = {
@@ -47,7 +47,6 @@ def install():
     ImportHook(["torchvision.models"], _torchvision_as_before).start()
     for name in ("faster", "keypoint", "mask"):
         ImportHook([f"torchvision.models.detection.{name}_rcnn"], _no_weights).start()
-    ImportHook(["transformers"], _transformers_as_before).start()
     for rule in filter(None, os.environ.get("SCRIPT_SMALL", "").split(";")):
         module, _, call = rule.strip().partition(":")
         ImportHook([module], functools.partial(_shrink, ast.parse(call, mode="eval").body)).start()
@@ -90,11 +89,6 @@ def _torchvision_as_before(module_name):
 def _no_weights(module_name):
     """Give a module of torchvision the addresses of weights that it had before 0.13."""
     vars(importlib.import_module(module_name)).setdefault("model_urls", {})
-
-
-def _transformers_as_before(module_name):
-    """Give transformers the module that was moved in 4.0."""
-    sys.modules["transformers.tokenization_bert"] = Silent("transformers.tokenization_bert")
 
 
 def _without_extension(module_name):

@@ -26,6 +26,7 @@ class Script(NamedTuple):
     launcher: str = ""
     level: str = ""
     lacks: str = ""  # names of ``fakes.SILENT`` that are not to be found
+    silent: str = ""  # names that are to be found besides, as those of other parts of a package
 
 
 PIX2PIX_DATA = """

@@ -17,7 +17,7 @@ from ...engine.patched_optimizers.record import record_of
 from ...engine.patched_optimizers.step import is_stepping
 from ...engine.session import process_state
 from ...errors import AmpError
-from ...support.patching import PatchStack, run_after
+from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
 from . import layers, models, refusals
 from .autocast import AutocastRegions
@@ -132,7 +132,7 @@ class ForcedLevel:
                 self._calls.set(owner, name, self._called(getattr(owner, name)))
 
     def _called(self, call):
-        @functools.wraps(call)
+        @wraps_method(call)
         def watched(module, *args, **kwargs):
             if not is_compiling() and self._waiting and module not in self._unrelated:
                 if self._before_call(module) and call.__name__ == "forward":
