@@ -339,6 +339,7 @@ SCRIPTS = [
         "contrastive learning",
         written_for_cuda=True,
         setup=("module('train.py', SIMCLR)",),
+        steps=8,
         level="O1",
         lacks="wandb",
     ),

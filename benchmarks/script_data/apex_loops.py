@@ -165,7 +165,9 @@ import pytorch_lightning
 APEX = {"gpus": 1, "precision": 16, "amp_backend": "apex", "amp_level": "O1", "max_epochs": 4, "logger": False,
         "enable_checkpointing": False, "enable_progress_bar": False}
 """
-RETINANET = BOLTS_START + """
+RETINANET = (
+    BOLTS_START
+    + """
 from boxes import Boxes, together
 from pl_bolts.models.detection import RetinaNet
 parts = torchvision.models.detection
@@ -181,7 +183,10 @@ model = Detector()
 loader = torch.utils.data.DataLoader(Boxes(), batch_size=4, collate_fn=together)
 pytorch_lightning.Trainer(**APEX).fit(model, loader)
 """
-YOLO = BOLTS_START + """
+)
+YOLO = (
+    BOLTS_START
+    + """
 from boxes import Boxes, together
 from pl_bolts.models.detection import YOLO, YOLOConfiguration
 model = YOLO(YOLOConfiguration("yolo.cfg").get_network(), optimizer_params={"lr": 0.01, "momentum": 0.9},
@@ -189,6 +194,7 @@ model = YOLO(YOLOConfiguration("yolo.cfg").get_network(), optimizer_params={"lr"
 loader = torch.utils.data.DataLoader(Boxes(), batch_size=4, collate_fn=together)
 pytorch_lightning.Trainer(**APEX).fit(model, loader)
 """
+)
 YOLO_CONFIGURATION = "[net]\nwidth=64\nheight=64\nchannels=3\n" + "".join(
     f"[convolutional]\nbatch_normalize=1\nfilters={filters}\nsize=3\nstride=2\npad=1\nactivation=leaky\n"
     for filters in (8, 16, 32)
@@ -197,7 +203,9 @@ YOLO_CONFIGURATION += "[convolutional]\nsize=1\nstride=1\npad=1\nfilters=14\nact
 YOLO_CONFIGURATION += "[yolo]\nmask=0,1\nanchors=16,24,24,32\nclasses=2\nnum=2\niou_loss=ciou\nignore_thresh=0.7\n"
 YOLO_CONFIGURATION += "scale_x_y=1.05\ncls_normalizer=1.0\niou_normalizer=0.07\n"
 
-DQN = BOLTS_START + """
+DQN = (
+    BOLTS_START
+    + """
 from pl_bolts.models.rl import DQN
 class Network(torch.nn.Sequential):
     def __init__(self, shape, actions):
@@ -212,12 +220,18 @@ class Agent(DQN):
 agent = Agent("CartPole-v0", warm_start_size=64, sync_rate=4, batch_size=16, batches_per_epoch=20, replay_size=200)
 pytorch_lightning.Trainer(**APEX).fit(agent)
 """
-SAC = BOLTS_START + """
+)
+SAC = (
+    BOLTS_START
+    + """
 from pl_bolts.models.rl import SAC
 agent = SAC("Pendulum-v0", warm_start_size=64, batch_size=16, batches_per_epoch=20, replay_size=200)
 pytorch_lightning.Trainer(**APEX).fit(agent)
 """
-SEGMENTATION = BOLTS_START + """
+)
+SEGMENTATION = (
+    BOLTS_START
+    + """
 from pl_bolts.models.vision import SemSegment
 images = torch.rand(32, 3, 32, 32)
 data = torch.utils.data.TensorDataset(images, (images.mean(1) > 0.5).long())
@@ -227,17 +241,21 @@ class Segmenter(SemSegment):
 model = Segmenter(num_classes=19, num_layers=3, features_start=8)
 pytorch_lightning.Trainer(**dict(APEX, amp_level="O2")).fit(model, torch.utils.data.DataLoader(data, batch_size=8))
 """
-SIMCLR = BOLTS_START + """
+)
+SIMCLR = (
+    BOLTS_START
+    + """
 from pl_bolts.models.self_supervised import SimCLR
-views = [torch.rand(64, 3, 32, 32) for _ in range(3)]
-data = [((views[0][index], views[0][index].flip(2), views[2][index]), 0) for index in range(64)]
+views = [torch.rand(32, 3, 16, 16) for _ in range(3)]
+data = [((views[0][index], views[0][index].flip(2), views[2][index]), 0) for index in range(32)]
 class Contrastive(SimCLR):
     def lr_scheduler_step(self, scheduler, index, metric):
         scheduler.step()
-model = Contrastive(gpus=1, num_samples=64, batch_size=16, dataset="cifar10", arch="resnet18", hidden_mlp=512, feat_dim=16,
+model = Contrastive(gpus=1, num_samples=32, batch_size=8, dataset="cifar10", arch="resnet18", hidden_mlp=512, feat_dim=16,
                warmup_epochs=1, max_epochs=10, first_conv=False, maxpool1=False)
-pytorch_lightning.Trainer(**APEX).fit(model, torch.utils.data.DataLoader(data, batch_size=16))
+pytorch_lightning.Trainer(**APEX).fit(model, torch.utils.data.DataLoader(data, batch_size=8))
 """
+)
 SPEECH = """
 import nemo
 import nemo.collections.asr as asr

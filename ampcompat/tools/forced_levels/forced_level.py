@@ -19,7 +19,7 @@ from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
-from . import layers, models, refusals
+from . import layers, models, refusals, refused_calls
 from .autocast import AutocastRegions
 from .backward import BackwardPasses
 from .first_steps import FirstSteps
@@ -48,6 +48,7 @@ class ForcedLevel:
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
+        self._accepted = PatchStack()  # while there is a session
         self._is_preparing = self._has_optimizers = False
         self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
@@ -83,6 +84,7 @@ class ForcedLevel:
         session, self.session = self.session, None
         self._calls.undo()
         if session is not None:
+            self._accepted.undo()
             session.close()
         for optimizer in list(self.made_at):
             self._steps.release(optimizer)
@@ -240,6 +242,8 @@ class ForcedLevel:
             )
         finally:
             self._is_preparing = False
+        if self.session is None:
+            refused_calls.accept(process_state.current(), self._accepted)
         self.session = process_state.current()
         for part in parts:
             layers.watch(part, self.session, self.regions.is_float32)
