@@ -141,7 +141,8 @@ class _Entry:
 def wraps_method(original):
     """Return ``functools.wraps(original)``, after which ``inspect.getfullargspec`` too reads the args of the original.
 
-    It does not look at what a function wraps, as ``inspect.signature`` does; scripts read the args of ``forward`` by both.
+    It does not look at what a function wraps, as ``inspect.signature`` does. Scripts read the args of ``forward`` by
+    both.
     """
 
     def decorate(function):

@@ -377,7 +377,8 @@ SCRIPTS = [
         "tape_proteins-0.4",
         "train.py",
         "protein language model",
-        "transformer masked_language_modeling --fp16 --batch_size 8 --model_config_file config.json --num_workers 0 --num_train_epochs 3 --warmup_steps 4 "
+        "transformer masked_language_modeling --fp16 --batch_size 8 --model_config_file config.json "
+        "--num_workers 0 --num_train_epochs 3 --warmup_steps 4 "
         "--gradient_accumulation_steps 2 --learning_rate 0.001",
         written_for_cuda=True,
         setup=("proteins()", "module('config.json', TAPE)", "module('train.py', TAPE_TRAIN)"),
@@ -389,7 +390,8 @@ SCRIPTS = [
         "tape_proteins-0.4",
         "train.py",
         "protein classification, residual network",
-        "resnet remote_homology --fp16 --batch_size 8 --model_config_file config.json --num_workers 0 --num_train_epochs 3 --warmup_steps 4 "
+        "resnet remote_homology --fp16 --batch_size 8 --model_config_file config.json "
+        "--num_workers 0 --num_train_epochs 3 --warmup_steps 4 "
         "--learning_rate 0.001",
         written_for_cuda=True,
         setup=("proteins()", "module('config.json', TAPE)", "module('train.py', TAPE_TRAIN)"),

@@ -34,8 +34,9 @@ class Trainer(nnUNetTrainerV2):
     def __init__(self):
         NetworkTrainer.__init__(self, True, fp16=True)
         self.network = Generic_UNet(
-            1, 4, 3, 2, 2, 2, torch.nn.Conv2d, torch.nn.InstanceNorm2d, {"eps": 1e-5, "affine": True}, torch.nn.Dropout2d,
-            {"p": 0, "inplace": True}, torch.nn.LeakyReLU, {"negative_slope": 1e-2, "inplace": True}, True, False,
+            1, 4, 3, 2, 2, 2, torch.nn.Conv2d, torch.nn.InstanceNorm2d, {"eps": 1e-5, "affine": True},
+            torch.nn.Dropout2d, {"p": 0, "inplace": True}, torch.nn.LeakyReLU,
+            {"negative_slope": 1e-2, "inplace": True}, True, False,
             lambda x: x, None, [[2, 2], [2, 2]], [[3, 3], [3, 3], [3, 3]], False, True, True).cuda()
         self.network.inference_apply_nonlin = softmax_helper
         self.loss = MultipleOutputLoss2(
@@ -92,8 +93,9 @@ config = {
         "type": "GeneralizedCustomLoss",
         "org_term": {"criterion": {"type": "KDLoss", "params": {"temperature": 4.0, "alpha": 0.5}}, "factor": 1.0},
         "sub_terms": {"hint": {"criterion": {"type": "MSELoss", "params": {"reduction": "mean"}}, "factor": 0.1,
-                               "params": {"input": {"is_from_teacher": False, "module_path": "conv5", "io": "output"},
-                                          "target": {"is_from_teacher": True, "module_path": "conv5", "io": "output"}}}},
+                               "params": {
+                                   "input": {"is_from_teacher": False, "module_path": "conv5", "io": "output"},
+                                   "target": {"is_from_teacher": True, "module_path": "conv5", "io": "output"}}}},
     },
 }
 device = torch.device("cuda")
@@ -251,7 +253,8 @@ data = [((views[0][index], views[0][index].flip(2), views[2][index]), 0) for ind
 class Contrastive(SimCLR):
     def lr_scheduler_step(self, scheduler, index, metric):
         scheduler.step()
-model = Contrastive(gpus=1, num_samples=32, batch_size=8, dataset="cifar10", arch="resnet18", hidden_mlp=512, feat_dim=16,
+model = Contrastive(gpus=1, num_samples=32, batch_size=8, dataset="cifar10", arch="resnet18", hidden_mlp=512,
+                    feat_dim=16,
                warmup_epochs=1, max_epochs=10, first_conv=False, maxpool1=False)
 pytorch_lightning.Trainer(**APEX).fit(model, torch.utils.data.DataLoader(data, batch_size=8))
 """
@@ -267,7 +270,8 @@ block = {"filters": 32, "repeat": 2, "kernel": [11], "stride": [1], "dilation": 
 first = dict(block, repeat=1, stride=[2], residual=False)
 data = asr.AudioToTextDataLayer("audio.json", labels, batch_size=8, sample_rate=16000, num_workers=0)
 audio, audio_length, text, text_length = data()
-features, length = asr.AudioToMelSpectrogramPreprocessor(features=32, stft_conv=True)(input_signal=audio, length=audio_length)
+to_mel = asr.AudioToMelSpectrogramPreprocessor(features=32, stft_conv=True)
+features, length = to_mel(input_signal=audio, length=audio_length)
 encoder = asr.JasperEncoder(jasper=[first, block], activation="relu", feat_in=32)
 encoded, encoded_length = encoder(audio_signal=features, length=length)
 log_probs = asr.JasperDecoderForCTC(feat_in=32, num_classes=len(labels))(encoder_output=encoded)
@@ -288,7 +292,8 @@ symbols = len(labels)
 data = asr.AudioToTextDataLayer("audio.json", labels, batch_size=8, sample_rate=16000, num_workers=0, bos_id=symbols,
                                 eos_id=symbols + 1, pad_id=symbols + 2)
 audio, audio_length, text, text_length = data()
-to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, pad_value=-11.52, normalize=None,
+to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, pad_value=-11.52,
+                                               normalize=None,
                                                preemph=None, dither=0.0, mag_power=1.0, log_zero_guard_type="clamp",
                                                log_zero_guard_value=1e-5)
 mel, mel_length = to_mel(input_signal=audio, length=audio_length)
@@ -312,7 +317,8 @@ factory = nemo.core.NeuralModuleFactory(placement=nemo.core.DeviceType.GPU, log_
                                         optimization_level=nemo.core.Optimization.mxprO1)
 data = tts.AudioDataLayer("audio.json", n_segments=4000, batch_size=4, sample_rate=16000, num_workers=0)
 audio, audio_length = data()
-to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, n_window_size=1024, n_window_stride=256,
+to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, n_window_size=1024,
+                                               n_window_stride=256,
                                                n_fft=1024, normalize=None, preemph=None, dither=0.0, mag_power=1.0,
                                                log_zero_guard_type="clamp", log_zero_guard_value=1e-5)
 mel, _ = to_mel(input_signal=audio, length=audio_length)

@@ -23,6 +23,19 @@ def text(folder, path="data/train.txt", words=40, lines=400):
             file.write(" ".join(f"w{(start + 3 * index) % words}" for index in range(12)) + "\n")
 
 
+def token_ids(folder, vocabulary=64, count=4000):
+    """Write the ids of tokens that follow each other in a pattern, as nanoGPT reads them."""
+    import pickle
+    import struct
+
+    os.makedirs(os.path.join(folder, "data", "tokens"), exist_ok=True)
+    for name in ("train.bin", "val.bin"):
+        with open(os.path.join(folder, "data", "tokens", name), "wb") as file:
+            file.write(struct.pack(f"<{count}H", *[index * 7 % vocabulary for index in range(count)]))
+    with open(os.path.join(folder, "data", "tokens", "meta.pkl"), "wb") as file:
+        pickle.dump({"vocab_size": vocabulary}, file)
+
+
 def enwik8(folder):
     """Write 91 million bytes that compress well, as scripts split the file at 90 million."""
     os.makedirs(os.path.join(folder, "data"), exist_ok=True)

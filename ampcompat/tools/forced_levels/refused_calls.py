@@ -1,12 +1,13 @@
-"""Calls that torch refuses in half precision, and that a script without Apex contains because it was written in float32.
+"""Calls that torch refuses in half precision, and that a script has because it was written in float32.
 
-``scores.masked_fill(mask, -1e9)``: float16 has no such value, so the call raises, and the value is the smallest finite
-one instead. ``values[mask] = network(inputs)``: assignments by indices take values of their own dtype only, so these are
-cast to it, as ``copy_`` casts them. Calls that torch accepts are not changed. ``binary_cross_entropy`` of half
-probabilities is refused at O1 and O4, as in Apex; under a forced level, which cannot change a line of the script, it is
-computed in float32, and so is ``sigmoid`` from then on.
+``scores.masked_fill(mask, -1e9)``: float16 has no such value, so the call raises an error; under a forced level the
+value is the smallest finite one. ``values[mask] = network(inputs)``: assignments by indices take a source of their own
+dtype only; the source is cast to it, as ``copy_`` casts. Calls that torch accepts are not changed.
+``binary_cross_entropy`` of half probabilities is refused at O1 and O4, as in Apex. A forced level cannot change the
+line of the script, so it is computed in float32, and so is ``sigmoid`` from then on: a float32 loss of half
+probabilities would still have gradients outside of the range of half.
 
-All of this ends with the forced level. Scripts that call ``amp.initialize`` themselves get torch's errors, as with Apex.
+All of this ends with the forced level. A script that calls ``amp.initialize`` itself gets torch's errors, as with Apex.
 """
 
 import functools
@@ -83,7 +84,7 @@ def _patch(patches, name, wrap, places, excluded):
 
 
 def _in_range(call, places):
-    """Return a function that replaces finite numbers outside of the range of a half dtype by its largest or smallest."""
+    """Return a function that replaces finite numbers outside of the range of half by the largest or smallest of it."""
 
     @functools.wraps(call)
     def in_range(*args, **kwargs):
