@@ -71,9 +71,9 @@ def check_overflow(scaler, loss_id, records, groups=()):
         groups: process groups whose ranks skip the same steps, besides those over which params are split.
     """
     records = _with_deferred(scaler, records)
-    on_device = all([record.skips.takes_found_inf() for record in records])
-    groups = list(groups)
+    on_device, groups = True, list(groups)
     for record in records:
+        on_device = on_device and record.skips.takes_found_inf()
         groups += [group for group in record.process_groups if group not in groups]
     if scaler.is_replaced("update_scale"):
         check = scaler.update_by_client()

@@ -164,11 +164,13 @@ class HeldGradients:
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
         self._masters.move_gradients(scaler, scale, may_stay=scaler.leaves_gradients_alone(scale))
         params, grads = self._own_with_gradient(seen)
-        for index, grad in enumerate(grads):
-            if grad.is_sparse and not grad.is_coalesced():
-                grads[index] = params[index].grad = tensor_lists.coalesced(grad)
-        scaler.unscale_(tensor_lists.grouped(grads), scale)
-        seen.update([id(param) for param, _ in self._set_aside])  # other optimizers that share them must not unscale
+        if params:
+            for index, grad in enumerate(grads):
+                if grad.is_sparse and not grad.is_coalesced():
+                    grads[index] = params[index].grad = tensor_lists.coalesced(grad)
+            scaler.unscale_(tensor_lists.grouped(grads), scale)
+        if self._set_aside:  # other optimizers that share them must not unscale
+            seen.update([id(param) for param, _ in self._set_aside])
         self._end_pass()
 
     def leave_by_client(self, scaler, post_backward):
@@ -267,7 +269,8 @@ class HeldGradients:
             set_stored_gradient(model, gradient)
 
     def _is_in_scaled_block(self):
-        return any([not is_one(block.scale) for block in self._record.open_passes()])
+        record = self._record
+        return bool(record.open_blocks) and any([not is_one(block.scale) for block in record.open_passes()])
 
     def _move_plain_gradients(self, may_stay=False):
         """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
