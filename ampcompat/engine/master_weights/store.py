@@ -4,6 +4,7 @@ A master lives as long as its half param, whether or not an optimizer still has 
 checkpoint or a new optimizer takes do not depend on when an old one is freed.
 """
 
+import collections
 import functools
 import weakref
 from typing import Any, NamedTuple
@@ -80,6 +81,13 @@ class MasterStore:
         Another optimizer's step could, or an alias that a script has kept.
         """
         return not any([param in self.writes or id(param) in self._in_several for param in params])
+
+    def in_several(self, records):
+        """Return the half params of which several of these ``OptimizerRecord`` objects have masters."""
+        if not self._in_several:
+            return []
+        found = collections.Counter(pair.model for record in records for pair in record.pairs())
+        return [param for param, count in found.items() if count > 1]
 
     def restore_before_writes(self, patches):
         """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""

@@ -7,6 +7,7 @@ import torch
 
 from ...errors import AmpError
 from ...support import tensor_lists
+from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ..loss_scaling.overflow import check_overflow, defer_check
 from ..loss_scaling.scaler import is_one
 from ..patched_optimizers.held_gradients import NumberedLoss
@@ -175,13 +176,18 @@ class BackwardPass:
 
     def _unscale(self, records):
         with self._process_casts.backend.paused(), torch.set_grad_enabled(False):  # half the time of ``no_grad``
-            seen = set()
+            seen, shared = set(), self._session.masters.in_several(records)
             for record in records:
+                gradients = [(param, stored_gradient(param)) for param in shared]
                 post_backward = client_method(record, "_post_amp_backward")
                 if post_backward is None:
                     record.gradients.leave(self.scaler, self.scale, seen)
                 else:
                     record.gradients.leave_by_client(self.scaler, post_backward)
+                for param, gradient in gradients:  # of which the next optimizer has a master too
+                    set_stored_gradient(param, gradient)
+            for param in shared:
+                set_stored_gradient(param, None)
 
     def _check_overflow(self, records, nested):
         """Make the overflow check, or defer it.
