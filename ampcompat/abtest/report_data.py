@@ -114,6 +114,14 @@ class Run:
     metrics: Dict[str, List[Tuple[int, float]]] = described(
         map_of(schema.METRIC), "what the script logged", factory=dict
     )
+    loaded: List[int] = described(
+        list_of(COUNT),
+        "checksums of what data loaders returned in each of the first 30 steps, 0: nothing",
+        factory=list,
+    )
+    inputs: List[int] = described(
+        list_of(COUNT), "checksums of what models were called with in each of them", factory=list
+    )
     layers: List[Tuple[str, float]] = described(
         NAMED_ERRORS, "the error of each layer's output against float32", factory=list
     )

@@ -79,6 +79,20 @@ def params_in(module):
     return {id(param) for param in module.parameters()}
 
 
+def outermost(optimizers):
+    """Return the modules that hold params of optimizers and are in no other module, wrappers left out."""
+    trained = set(trained_params(optimizers))
+    found = [
+        each for each in {id(each): each for each in map(unwrapped, _modules())}.values() if params_in(each) & trained
+    ]
+    return _without_nested(found)
+
+
+def _without_nested(modules):
+    within = {id(child) for each in modules for child in each.modules() if child is not each}
+    return [each for each in modules if id(each) not in within]
+
+
 def holders(optimizers, model):
     """Return the modules besides ``model`` that hold params of optimizers, outermost first where they are nested.
 
@@ -96,8 +110,7 @@ def holders(optimizers, model):
     modules = {id(each): each for each in map(unwrapped, _modules()) if id(each) not in inside}
     found = [each for each in modules.values() if params_in(each) & missing]
     found = [each for each in found if all(module is not model for module in each.modules())]
-    within = {id(child) for each in found for child in each.modules() if child is not each}
-    called = [part for each in found if id(each) not in within for part in _parts(each, missing)]
+    called = [part for each in _without_nested(found) for part in _parts(each, missing)]
     position = {key: index for index, key in enumerate(order)}
     return sorted(called, key=lambda each: min(position[key] for key in params_in(each) & missing))
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-BLOCK, WIDTH, HEADS, VOCABULARY, ACCUMULATION = 16, 32, 2, 48, 2
+BLOCK, WIDTH, HEADS, VOCABULARY, ACCUMULATION = 16, 32, 2, 12, 2
 
 
 class Block(nn.Module):
@@ -41,7 +41,7 @@ class GPT(nn.Module):
         self.blocks, self.norm = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
-        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.tokens.weight, std=0.1)
 
     def forward(self, inputs, targets):
         """Return the logits and the loss."""
@@ -58,7 +58,7 @@ def batch():
 
 
 torch.manual_seed(1337)
-text = (torch.arange(4096) * 7 + torch.randint(3, (4096,))) % VOCABULARY
+text = (torch.arange(4096) * 5 + torch.randint(2, (4096,))) % VOCABULARY
 updates = int(sys.argv[1]) if len(sys.argv) > 1 else 80
 casts = "--amp" in sys.argv
 region = torch.autocast("cpu", dtype=torch.bfloat16) if casts else contextlib.nullcontext()
@@ -67,10 +67,10 @@ model = GPT()
 decayed = [param for param in model.parameters() if param.dim() > 1]
 others = [param for param in model.parameters() if param.dim() < 2]
 groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95))
+optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95))
 for update in range(updates):
     for group in optimizer.param_groups:
-        group["lr"] = 3e-3 * min(1.0, (update + 1) / 10) * (0.55 + 0.45 * math.cos(math.pi * update / updates))
+        group["lr"] = 1e-2 * min(1.0, (update + 1) / 10) * (0.55 + 0.45 * math.cos(math.pi * update / updates))
     for _ in range(ACCUMULATION):
         inputs, targets = batch()
         with region:
