@@ -80,10 +80,10 @@ class Memory:
 
 @dataclass
 class Finding:
-    """Why a step was skipped."""
+    """What the diagnosis tells of a step: why it was skipped, or that a value has grown."""
 
     step: int = described(COUNT, "its number, from 0", 0)
-    text: str = described(TEXT, "the reason, and what to try", "")
+    text: str = described(TEXT, "what happened, and what to try", "")
 
 
 _SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)
@@ -129,6 +129,9 @@ class Run:
     predicted: Optional[Memory] = described(optional(schema.record(Memory)), "the formula's memory", None)
     memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
     findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)
+    warnings: List[Finding] = described(
+        list_of(schema.record(Finding)), "values that grew towards the largest of their dtype", factory=list
+    )
     checkpoints: List[str] = described(
         list_of(TEXT), "files that `torch.save` wrote after the first step", factory=list
     )

@@ -10,6 +10,7 @@ Events are dicts with one of these keys, and what belongs to it:
                   measured: in which steps
     layers        [[name, error], …] as far as measured by now; gradients: of params
     finding       why a step was skipped; of_step
+    warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
     end           status; error, traceback
 """
@@ -32,6 +33,8 @@ def apply_event(run, event):
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"]))
+    elif "warning" in event:
+        run.warnings.append(Finding(event["of_step"], event["warning"]))
     elif "saved" in event:
         run.checkpoints.append(event["saved"])
     elif "layers" in event:
