@@ -1,6 +1,7 @@
 """Which modules hold the params of an optimizer, and the wrappers around them."""
 
 import gc
+import sys
 
 import torch
 
@@ -57,6 +58,12 @@ def are_in_modules(optimizer):
 def has_gradients_per_sample(optimizer):
     """Return whether the params of an optimizer get gradients per sample, as opacus computes them."""
     return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])
+
+
+def is_first_fsdp(model):
+    """Return whether a model, or a module in it, is sharded by FullyShardedDataParallel (FSDP1)."""
+    first = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    return any(isinstance(each, first) for each in model.modules())
 
 
 def classes_with_params_of(optimizer):
