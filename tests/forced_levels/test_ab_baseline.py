@@ -36,6 +36,7 @@ def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts):
     report = Report.load(file)
     assert (report.baseline, list(report.runs)) == ("unchanged", ["unchanged", "O0"])
     assert unchanged.is_equal(report) is not casts
+    assert report.runs["O0"].inputs == report.runs["unchanged"].inputs and len(set(report.runs["O0"].inputs)) == 6
     told = f"torch.autocast in {script}:7" if casts else "O0 has the same losses as the unchanged script, bit for bit"
     assert told in report.advice
 

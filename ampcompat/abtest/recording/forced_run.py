@@ -101,6 +101,7 @@ def recorded_at(level, recorder, options, checkpoints=()):
                 stack.enter_context(watch)
             patches.set(process_state, "initialize_options", options.initialize)
             Checkpoints(recorder, checkpoints).watch(patches)
+            recorder.data.watch(patches)
             if plain is not None:
                 plain.watch(patches)
             elif recorder.limit is not None:

@@ -201,10 +201,18 @@ def details(report, summary):
 
 def overflows(report):
     """Return why steps were skipped as ``[(steps and levels, text), …]``, each text once, in the order of the steps."""
+    return _by_text((level, finding) for level, run in report.runs.items() for finding in run.findings)
+
+
+def warnings(report):
+    """Return which values grew towards the largest of their dtype, as ``overflows`` returns why steps were skipped."""
+    return _by_text((level, warning) for level, run in report.runs.items() for warning in run.warnings)
+
+
+def _by_text(findings):
     found = {}
-    for level, run in report.runs.items():
-        for finding in run.findings:
-            found.setdefault(finding.text, []).append((finding.step, level))
+    for level, finding in findings:
+        found.setdefault(finding.text, []).append((finding.step, level))
     return [(_places(places), text) for text, places in sorted(found.items(), key=lambda item: min(item[1]))]
 
 

@@ -70,11 +70,12 @@ class MasterChunk:
         if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:
             return
         versions = _versions(self.models)
+        compares_all = self.is_new and not fake_tensors.is_fake_type(type(self.masters[0]))
         written = {False: [], True: []}  # whether wholly -> indices
         for index, model in enumerate(self.models):
             is_changed = versions[index] != self._versions[index] + self._roundings
             is_noted = model in writes
-            is_followed = (self.is_new or is_noted) and not self._is_written_itself(index, writes)
+            is_followed = (compares_all or is_noted) and not self._is_written_itself(index, writes)
             if is_changed or is_followed or (self.is_new and is_noted):
                 written[wholly and is_followed].append(index)
         for whole, indices in written.items():

@@ -62,7 +62,9 @@ class BackwardPasses:
             backward(tensors, *args)
             return
         optimizers = [record.optimizer for record in _with_usable_gradients(records)]
-        block = self._forced.session.scale_loss(tensors[0], optimizers)
+        # Whoever observes the pass is told the loss as the script has computed it.
+        loss = tensors[0] if reached.scale is None else graph.unscaled(tensors[0], reached.scale)
+        block = self._forced.session.scale_loss(loss, optimizers)
         with block as scaled:
             scale = getattr(block, "scale", 1.0)
             if reached.scale is None:

@@ -229,6 +229,8 @@ class ForcedLevel:
         for optimizer in optimizers:
             if models.trains_float64(optimizer):
                 raise refusals.float64(optimizer, self.made_at[optimizer], self.level)
+            if any(map(models.is_first_fsdp, parts)):
+                raise refusals.first_fsdp(optimizer, self.made_at[optimizer], self.level)
             if self.level != "O0" and models.has_gradients_per_sample(optimizer):
                 raise refusals.gradients_per_sample(optimizer, self.made_at[optimizer], self.level)
             self._steps.release(optimizer)

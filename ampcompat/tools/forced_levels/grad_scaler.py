@@ -87,7 +87,7 @@ class ScriptScalers:
         scale = self._published["scale"]
         scaled = times(outputs, scale)
         if scaled is not outputs:
-            mark_scaled(scaled, scale)
+            mark_scaled(scaled, outputs, scale)
         return scaled
 
     def _unscale_(self, original, scaler, optimizer):

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-#: In ``metadata`` of the graph's node: the scale of a loss that the script's own ``GradScaler`` has multiplied.
-SCALE = "ampcompat_scale"
+#: In ``metadata`` of the graph's node: the scale of a loss that the script's own ``GradScaler`` has multiplied, and the
+#: loss before that.
+SCALE, LOSS = "ampcompat_scale", "ampcompat_loss"
 
 #: The node of ``torch.utils.checkpoint`` with reentrant autograd: what it recomputes is not in the graph.
 _REENTRANT = "CheckpointFunctionBackward"
@@ -43,7 +44,13 @@ def reached(tensors):
     return Reached(leaves, scale, has_hidden)
 
 
-def mark_scaled(loss, scale):
-    """Note that ``loss`` was multiplied by ``scale``: a float, or a tensor of shape ()."""
-    if loss.grad_fn is not None:
-        loss.grad_fn.metadata[SCALE] = scale
+def mark_scaled(scaled, loss, scale):
+    """Note that ``scaled`` is ``loss`` multiplied by ``scale``: a float, or a tensor of shape ()."""
+    if scaled.grad_fn is not None:
+        scaled.grad_fn.metadata.update({SCALE: scale, LOSS: loss})
+
+
+def unscaled(tensor, scale):
+    """Return the loss as the script has computed it, of one that its ``GradScaler`` has multiplied by ``scale``."""
+    loss = None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(LOSS)
+    return tensor.detach() / scale if loss is None else loss

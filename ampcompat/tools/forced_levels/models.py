@@ -1,6 +1,7 @@
 """Which modules hold the params of an optimizer, and the wrappers around them."""
 
 import gc
+import sys
 
 import torch
 
@@ -59,6 +60,12 @@ def has_gradients_per_sample(optimizer):
     return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])
 
 
+def is_first_fsdp(model):
+    """Return whether a model, or a module in it, is sharded by FullyShardedDataParallel (FSDP1)."""
+    first = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    return any(isinstance(each, first) for each in model.modules())
+
+
 def classes_with_params_of(optimizer):
     """Return the classes that define ``forward`` of modules that hold params of an optimizer, without torch's own."""
     trained = set(trained_params([optimizer]))
@@ -79,6 +86,20 @@ def params_in(module):
     return {id(param) for param in module.parameters()}
 
 
+def outermost(optimizers):
+    """Return the modules that hold params of optimizers and are in no other module, wrappers left out."""
+    trained = set(trained_params(optimizers))
+    found = [
+        each for each in {id(each): each for each in map(unwrapped, _modules())}.values() if params_in(each) & trained
+    ]
+    return _without_nested(found)
+
+
+def _without_nested(modules):
+    within = {id(child) for each in modules for child in each.modules() if child is not each}
+    return [each for each in modules if id(each) not in within]
+
+
 def holders(optimizers, model):
     """Return the modules besides ``model`` that hold params of optimizers, outermost first where they are nested.
 
@@ -96,8 +117,7 @@ def holders(optimizers, model):
     modules = {id(each): each for each in map(unwrapped, _modules()) if id(each) not in inside}
     found = [each for each in modules.values() if params_in(each) & missing]
     found = [each for each in found if all(module is not model for module in each.modules())]
-    within = {id(child) for each in found for child in each.modules() if child is not each}
-    called = [part for each in found if id(each) not in within for part in _parts(each, missing)]
+    called = [part for each in _without_nested(found) for part in _parts(each, missing)]
     position = {key: index for index, key in enumerate(order)}
     return sorted(called, key=lambda each: min(position[key] for key in params_in(each) & missing))
 
