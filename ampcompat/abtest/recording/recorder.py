@@ -10,7 +10,7 @@ import weakref
 
 import torch
 
-from ...engine.patched_optimizers.record import record_of
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat import features
 from ..report_data import Run
