@@ -37,7 +37,7 @@ import torch
 from .engine.amp_names.old_api import init
 from .engine.amp_names.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .engine.amp_names.state_view import AmpStateModule
-from .engine.patched_optimizers import held_gradients
+from .engine.patched_optimizers.master_params import prepared_params
 from .engine.patched_optimizers.optimizer_record import record_of
 from .engine.session import process_state
 from .engine.session.accumulation import accumulate
@@ -284,7 +284,7 @@ def scale_loss(
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Clip their gradients."""
-    return held_gradients.master_params(optimizer)
+    return prepared_params(optimizer)
 
 
 def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:
