@@ -97,7 +97,7 @@ def _shown(command, arguments):
 
 
 def _is_option_of_run(option):
-    from .run import add_observing_options, add_training_options
+    from .run_command import add_observing_options, add_training_options
 
     parser = CommandParser()
     add_training_options(parser)

@@ -16,7 +16,7 @@ import torch
 from ...engine.session import process_state
 from ...support.observer import Observer
 from ...support.script_frames import script_line
-from ...tools.forced_levels.models import outermost
+from ...tools.forced_levels.trained_modules import outermost
 from .recorder import StepLimitReached
 
 

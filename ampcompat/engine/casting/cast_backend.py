@@ -10,7 +10,6 @@ from typing import Any, Callable, Collection, ContextManager, Iterable, Optional
 
 from ...support.patching import PatchStack
 
-
 _NOTHING_TO_PAUSE = nullcontext()  # it can be entered again within itself, and by several threads
 
 

@@ -1,7 +1,7 @@
 """``HeldGradients``: what the gradients of an optimizer's params are multiplied by, and everything that changes it.
 
 Backward accumulates into ``.grad`` of the model's params. Where these are half, true gradients are kept at their
-float32 masters, and ``.grad`` of the half param is empty until somebody reads it (``half_gradients``).
+float32 masters, and ``.grad`` of the half param is empty until somebody reads it (``grad_of_half_params``).
 
     state            the gradients in ``.grad`` of the model's params
     Unscaled         true gradients, or none
@@ -20,10 +20,9 @@ float32 masters, and ``.grad`` of the half param is empty until somebody reads i
     zero_grad                   Unscaled             Unscaled                    Unscaled
 
 A scale of 1 is none: gradients that are Scaled by it are true ones. Where masters are stored between steps
-(``stored_masters``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
+(``param_remainders``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
 """
 
-import weakref
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -31,10 +30,9 @@ import torch
 
 from ...errors import AmpError
 from ...support import tensor_lists
-from ...support.tensor_lists import set_stored_gradient, stored_gradient
-from ...support.torch_compat import features
-from ..loss_scaling.scaler import is_one, is_same
-from ..master_weights.values import add_gradients
+from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ..loss_scaling.loss_scaler import is_one, is_same
+from .gradient_changes import ReadGradient, are_cleared, are_replaced, is_unchanged, mark_of, rounded, widened
 
 
 class Unscaled(NamedTuple):
@@ -78,7 +76,7 @@ class HeldGradients:
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
-        self._read = {}  # id(half param) -> _ReadGradient: gradients that the script may have changed
+        self._read = {}  # id(half param) -> ReadGradient: gradients that the script may have changed
         self._shown = {}  # id(half param) -> (half param, master) whose half gradient was read before it moves
         self._stepped = ()  # (half params, float32 gradients) of the last step, until the next pass
         self._thread = get_ident()  # the thread that trains the params
@@ -216,12 +214,12 @@ class HeldGradients:
         return self._marks_of_now()
 
     def _marks_of_now(self):
-        return [_mark(stored_gradient(param)) for param in self._record.leaf_params()]
+        return [mark_of(stored_gradient(param)) for param in self._record.leaf_params()]
 
     def end_pass_of_others(self, marks, scale):
         """End a scaled pass whose ``scale_loss`` did not get this optimizer. ``marks``: from before it."""
         now = self._marks_of_now()
-        changed = [None if _is_same(mark, earlier) else mark for mark, earlier in zip(now, marks)]
+        changed = [None if is_unchanged(mark, earlier) else mark for mark, earlier in zip(now, marks)]
         if any(mark is not None for mark in changed) and not self.are_delayed():
             self.state = ScaledByOther(scale, changed)
 
@@ -283,7 +281,7 @@ class HeldGradients:
         for (model, master), gradient in shown if not may_stay else ():  # the script may change what it has read
             if gradient is not None:
                 set_stored_gradient(model, gradient)
-                self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
+                self._read[id(model)] = ReadGradient(model, master, is_shown=True)
         if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
@@ -301,13 +299,13 @@ class HeldGradients:
             if stored is not None:
                 self._shown[id(model)] = model, master
             elif self._stepped:
-                set_stored_gradient(model, _rounded(self._gradients_of_step().get(id(model)), model))
+                set_stored_gradient(model, rounded(self._gradients_of_step().get(id(model)), model))
             return stored_gradient(model)
         if stored is not None:  # of a plain pass since
             with torch.no_grad():
-                add_gradients([master], [_widened(stored, master)])
-        set_stored_gradient(model, _rounded(stored_gradient(master), model))
-        self._read[id(model)] = _ReadGradient(model, master, is_shown=True)
+                add_gradients([master], [widened(stored, master)])
+        set_stored_gradient(model, rounded(stored_gradient(master), model))
+        self._read[id(model)] = ReadGradient(model, master, is_shown=True)
         return stored_gradient(model)
 
     def _gradients_of_step(self):
@@ -324,7 +322,7 @@ class HeldGradients:
         if self._stepped:
             self._gradients_of_step().pop(id(model), None)
         if stored_gradient(master) is not None and not self._are_in_pass() and id(model) not in self._read:
-            self._read[id(model)] = _ReadGradient(model, master, is_shown=False)
+            self._read[id(model)] = ReadGradient(model, master, is_shown=False)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params, and empty that.
@@ -377,89 +375,3 @@ class HeldGradients:
         if isinstance(self.state, Scaled):
             twin.state = self.state
         return twin
-
-
-class _ReadGradient:
-    """The gradient of a half param that the script has read or assigned.
-
-    Args:
-        model, master: the half param and its master.
-        is_shown: whether ``.grad`` of the half param was made of the master's; otherwise the script has assigned it.
-    """
-
-    __slots__ = ("model", "_master", "_marks")
-
-    def __init__(self, model, master, is_shown):
-        self.model, self._master = model, master
-        self._marks = (_mark(stored_gradient(model)), _mark(stored_gradient(master))) if is_shown else None
-
-    def take(self):
-        """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
-        master, now = self._master, stored_gradient(self.model)
-        exact = stored_gradient(master)
-        set_stored_gradient(self.model, None)
-        if now is None or exact is None or self._marks is None:
-            set_stored_gradient(master, None if now is None else _widened(now, master))
-        elif not (_is_same(self._marks[0], _mark(now)) and not _is_same(self._marks[1], _mark(exact))):
-            self._take_changed(now, _rounded(exact, now))
-
-    def _take_changed(self, now, shown):
-        master = self._master
-        if now.is_sparse or shown.is_sparse:
-            if not torch.equal(now.to_dense(), shown.to_dense()):
-                set_stored_gradient(master, _widened(now, master))
-        else:
-            wide = _widened(now, master)
-            is_changed = wide != shown.to(master.dtype)  # old torch compares no halves on a CPU
-            exact = stored_gradient(master)
-            exact.copy_(torch.where(is_changed, wide, exact))
-
-
-def _widened(gradient, master):
-    return tensor_lists.coalesced(gradient).to(device=master.device, dtype=master.dtype)
-
-
-def _rounded(gradient, model):
-    return None if gradient is None else gradient.detach().to(device=model.device, dtype=model.dtype)
-
-
-def _mark(grad):
-    """Return what tells a gradient from a later one; None for none.
-
-    Where torch makes a new object of a gradient at every read it is told by its address.
-    """
-    if grad is None:
-        return None
-    kept = weakref.ref(grad) if features.keeps_gradient_objects() or grad.is_sparse else grad.data_ptr()
-    return kept, grad._version
-
-
-def _is_same(mark, other):
-    """Return whether two marks are of one gradient that was not written to between them."""
-    if mark is None or other is None:
-        return mark is other
-    return not _is_other_tensor(mark, other) and mark[1] == other[1]
-
-
-def _is_other_tensor(mark, other):
-    # Weak references to one object are one object; ``==`` would compare the tensors.
-    return mark[0] is not other[0] and not (isinstance(mark[0], int) and mark[0] == other[0])
-
-
-def are_cleared(marks, now):
-    """Return whether each marked gradient is gone or was written to since, as ``zero_grad`` does in place."""
-    return all([mark is None or later is None or mark[1] != later[1] for mark, later in zip(marks, now)])
-
-
-def are_replaced(marks, now):
-    """Return whether each marked gradient is another tensor now, as after ``model.zero_grad()``."""
-    return all([mark is None or later is None or _is_other_tensor(mark, later) for mark, later in zip(marks, now)])
-
-
-def master_params(optimizer):
-    """Yield the params in ``param_groups``, with the gradients that a step would use."""
-    stash = getattr(optimizer, "_amp_stash", None)
-    if stash is not None:
-        stash.record.gradients.prepare_clipping()
-    for group in optimizer.param_groups:
-        yield from group["params"]

@@ -1,4 +1,4 @@
-"""Trains a small network in a loop with Accelerate, which accumulates, clips and schedules: ``accelerate_fit.py [EPOCHS]``."""
+"""Trains a small network with Accelerate, which accumulates, clips and schedules: ``accelerate_fit.py [EPOCHS]``."""
 
 import sys
 
