@@ -35,7 +35,7 @@ def held(memory, level):
 @pytest.mark.parametrize("each", ["O2", "O5"])
 def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
     monkeypatch.setattr(tensor_lists, "CHUNK", LAYER)
-    monkeypatch.setattr(gradient_pool, "LARGEST_POOL", 0)  # this model is small enough to have all its gradients in a pool
+    monkeypatch.setattr(gradient_pool, "LARGEST_POOL", 0)  # all gradients of this small model would be in a pool
     found = held(memory, each)
     assert found["backward"] <= memory.FORMULA + SMALL
     assert found["unscale"] <= 18 + 2 / LAYERS + SMALL
