@@ -124,7 +124,7 @@ FAULTS_OF_TRAINING = [
     Fault("missed skip of a closure", "_watched.watched", "raise _Skip(loss)", "pass", BLOCKS),
     Fault(
         "flag of the fused step not given",
-        "step._step_with",
+        "step_or_skip._step_with",
         "optimizer.grad_scale, optimizer.found_inf = None, flag",
         "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
         ON_DEVICE,

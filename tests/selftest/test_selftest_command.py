@@ -12,7 +12,7 @@ import ampcompat
 from ampcompat.cli import main
 from ampcompat.engine.casting import wrappers
 from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
-from ampcompat.engine.loss_scaling.overflow_and_skipped_steps import StepSkips
+from ampcompat.engine.loss_scaling.overflow_check import StepSkips
 from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features

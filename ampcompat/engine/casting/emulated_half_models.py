@@ -10,7 +10,7 @@ import torch
 from ...opt_levels import DtypePair
 from ...support.nested import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
-from ..op_table import expansion, rows
+from ..op_table import expansion, function_dtypes
 from . import emulated_half_arithmetic, other_patches, patch_targets, torch_compile
 
 #: Rows with the rule "promote" that are products too.
@@ -178,7 +178,7 @@ def _is_uncoalesced(args, kwargs):
     return args[0].layout is torch.sparse_coo and not args[0].is_coalesced()
 
 
-#: Conditions on which a function that is named in ``rows`` sums.
+#: Conditions on which a function that is named in ``function_dtypes`` sums.
 _CONDITIONS = {"__getitem__": _copies, "pad": _repeats, "coalesce": _is_uncoalesced, "to_dense": _is_uncoalesced}
 
 
@@ -187,7 +187,7 @@ def _emulated_functions():
     products = [row for row in expansion.rows() if row.rule == expansion.HALF or row.source[1] in _PRODUCTS]
     places = [(owner, row.name, _always) for owner, row in patch_targets.place(products)]
     places += [(torch.nn.functional, name, _always) for name in _WITHOUT_KERNEL]
-    for names, condition in ((rows.SUMMED, _always), (rows.GRADIENT_SUMMED, _is_recorded)):
+    for names, condition in ((function_dtypes.SUMMED, _always), (function_dtypes.GRADIENT_SUMMED, _is_recorded)):
         for name in names.split():
             for owner in (torch, torch.nn.functional, torch.Tensor):
                 if (owner, name) != (torch.Tensor, "unfold"):  # a view

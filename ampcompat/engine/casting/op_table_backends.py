@@ -15,7 +15,7 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ...support.written_memory import WrittenMemory
 from ..op_table import expansion as op_rules
-from ..op_table.rows import SPARSE, TAKES_SPARSE
+from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend, do_nothing

@@ -25,7 +25,7 @@ from ...support.torch_compat import features
 from .apex_attributes import ApexNames
 from .found_inf_flags import OverflowFlags
 from .overflow_all_reduce import all_reduced
-from .overflow_and_skipped_steps import MAX_UNREAD_CHECKS, OverflowCheck
+from .overflow_check import MAX_UNREAD_CHECKS, OverflowCheck
 
 #: The smallest normal float32. Below it a scale loses precision, and a scale of 0 could not grow again.
 SMALLEST_SCALE = 2.0**-126

@@ -2,8 +2,8 @@
 
     configuration   the opt level, the loss scalers and the limits of the ``amp.initialize`` that got the optimizer
     masters         which half param has which float32 master (``master_weights.optimizer_masters``)
-    gradients       what the gradients in ``.grad`` are multiplied by (``held_gradients``: the table of its states)
-    skips           the overflow checks that decide whether the next step is skipped (``overflow_and_skipped_steps``)
+    gradients       what the gradients in ``.grad`` are multiplied by (``gradient_scale``: the table of its states)
+    skips           the overflow checks that decide whether the next step is skipped (``overflow_check``)
     methods         the optimizer's own methods that ``replaced_methods.attach`` has replaced
     open_blocks     the ``scale_loss`` blocks that are open
 
@@ -18,10 +18,10 @@ Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``
 """
 
 from ..loss_scaling.overflow_all_reduce import groups_of
-from ..loss_scaling.overflow_and_skipped_steps import StepSkips
+from ..loss_scaling.overflow_check import StepSkips
 from ..master_weights.optimizer_masters import OptimizerMasters
 from .amp_stash import STASH
-from .held_gradients import HeldGradients
+from .gradient_scale import HeldGradients
 
 
 def record_of(optimizer):

@@ -17,7 +17,7 @@ from ..master_weights import pickled_optimizers
 from . import apex_checkpoints, chunked_step
 from .amp_stash import STASH, AmpStash
 from .optimizer_record import record_of
-from .step import amp_step
+from .step_or_skip import amp_step
 from .zero_grad import amp_zero_grad, default_of_set_to_none
 
 

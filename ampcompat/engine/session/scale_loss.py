@@ -9,8 +9,8 @@ from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ..loss_scaling.loss_scaler import is_one
-from ..loss_scaling.overflow_and_skipped_steps import check_overflow, defer_check
-from ..patched_optimizers.held_gradients import NumberedLoss
+from ..loss_scaling.overflow_check import check_overflow, defer_check
+from ..patched_optimizers.gradient_scale import NumberedLoss
 from ..patched_optimizers.replaced_methods import client_method
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not

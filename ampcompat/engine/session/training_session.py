@@ -20,7 +20,7 @@ from ..patched_optimizers import chunked_step
 from ..patched_optimizers.optimizer_record import record_of
 from . import process_state
 from .argument_checks import check_loss, is_module, is_optimizer, listed
-from .configuration import Configuration, JoinedScalers
+from .configuration_per_initialize import Configuration, JoinedScalers
 from .initialize import Preparation, make_plan
 from .process_casts import ProcessCasts
 from .scale_loss import BackwardPass, UnscaledPass

@@ -11,8 +11,8 @@ from ...support.nested import floating_tensors
 from ...support.patching import PatchStack
 from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
 from ...support.uncopied_hook import ModuleHook
+from .largest_values import max_abs
 from .replay import ModelCalls, replay
-from .tensor_stats import max_abs
 
 #: Entries that are kept: bounds the memory where forward passes are never followed by a backward pass.
 MAX_ENTRIES = 20000

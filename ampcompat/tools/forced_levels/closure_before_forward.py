@@ -6,7 +6,7 @@ from types import MethodType
 import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step import amp_step, is_stepping
+from ...engine.patched_optimizers.step_or_skip import amp_step, is_stepping
 
 
 class _Prepared(BaseException):

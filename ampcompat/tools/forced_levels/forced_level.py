@@ -14,7 +14,7 @@ import torch
 
 from ...engine.casting.torch_compile import is_compiling
 from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step import is_stepping
+from ...engine.patched_optimizers.step_or_skip import is_stepping
 from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.patching import PatchStack, run_after

@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step import amp_step
+from ...engine.patched_optimizers.step_or_skip import amp_step
 from .reached_by_backward import mark_scaled
 from .script_backward import times
 

@@ -11,7 +11,7 @@ import torch
 
 from ... import amp
 from ...engine.casting import emulated_half_arithmetic
-from ...engine.loss_scaling.overflow_and_skipped_steps import OverflowCheck
+from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.session import process_state
 from ...engine.session.training_session import Session
 from ...errors import AmpError

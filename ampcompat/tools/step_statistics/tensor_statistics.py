@@ -13,7 +13,7 @@ import torch
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ..diagnostics.activation_hooks import INPUT, ActivationHooks
-from ..diagnostics.tensor_stats import SUMMARY, low_dtype, summary
+from ..diagnostics.largest_values import SUMMARY, low_dtype, summary
 
 ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
 

@@ -32,7 +32,7 @@ from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ..loss_scaling.loss_scaler import is_one, is_same
-from .gradient_changes import ReadGradient, are_cleared, are_replaced, is_unchanged, mark_of, rounded, widened
+from .written_gradients import ReadGradient, are_cleared, are_replaced, is_unchanged, mark_of, rounded, widened
 
 
 class Unscaled(NamedTuple):
