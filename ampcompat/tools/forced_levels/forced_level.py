@@ -19,6 +19,7 @@ from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.patching import PatchStack, run_after
 from ...support.script_frames import script_line
+from ...support.torch_compat import step_hooks
 from . import layers_outside_forward, refusals, trained_modules
 from .closure_before_forward import FirstSteps
 from .script_autocast import AutocastRegions
@@ -66,8 +67,7 @@ class ForcedLevel:
             self._patch()
 
     def _patch(self):
-        optim = sys.modules[torch.optim.Optimizer.__module__]
-        self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
+        step_hooks.register(self._patches, self._before_step)
         self._patches.redirect(torch.autograd.backward, self.passes.watched)
         for method in ("half", "bfloat16", "to", "type"):
             self._patches.set(torch.nn.Module, method, self._cast(getattr(torch.nn.Module, method)))
