@@ -60,6 +60,16 @@ def test_gradients_of_torch_func(level):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
+def test_a_step_is_checked_after_something_was_compiled():
+    """At the first compilation the compilers of torch 2.1 and 2.2 turn off hooks of steps, by which it is checked."""
+    with forced("O2"):
+        torch.compile(nn.Linear(2, 1), backend="eager")
+        optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+        optimizer.param_groups[0]["params"][0].grad = torch.ones(1, 2)
+        with pytest.raises(AmpError, match=f"{LINE}.*torch.func"):
+            optimizer.step()
+
+
 @pytest.mark.parametrize(
     "method, arguments, options",
     [
@@ -132,6 +142,26 @@ def test_a_float64_model(level):
         with pytest.raises(AmpError, match=rf"SGD of .*{LINE} trains float64 params, .*{level} .*remove \.double\(\)"):
             model(torch.ones(1, 2).double())
     assert optimizer is not None and model.weight.dtype is torch.float64
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.filterwarnings("ignore:.*FSDP.*:UserWarning", "ignore:.*FullyShardedDataParallel.*:FutureWarning")
+@pytest.mark.parametrize("wraps_all", [True, False])
+def test_a_model_in_the_first_fsdp(wraps_all, tmp_path, level="O2"):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    meeting = f"file://{tmp_path / 'meeting'}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        with forced(level):
+            model = FullyShardedDataParallel(nn.Linear(2, 1), device_id=torch.device("cpu"))
+            model = model if wraps_all else nn.Sequential(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with pytest.raises(AmpError, match=rf"SGD of .*{LINE} trains a model in FullyShard.* O2 .*fully_shard"):
+                model(torch.ones(1, 2))
+        assert {param.dtype for param in model.parameters()} == {torch.float32} and optimizer is not None
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_gradients_per_sample(level):

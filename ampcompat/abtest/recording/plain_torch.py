@@ -16,6 +16,8 @@ import torch
 from ...engine.session import process_state
 from ...support.observer import Observer
 from ...support.script_frames import script_line
+from ...support.torch_compat import step_hooks
+from ...tools.forced_levels.trained_modules import outermost
 from .recorder import StepLimitReached
 
 
@@ -85,11 +87,11 @@ class PlainTraining:
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
         patches.redirect(torch.autograd.backward, self._backward)  # sessions replace the attribute meanwhile
         patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        patches.set(torch.jit, "script", self._scripting(torch.jit.script))
         patches.set(torch.autocast, "__enter__", self._entered(torch.autocast.__enter__))
         patches.set(scaler, "scale", self._scale(scaler.scale))
         patches.set(scaler, "step", self._scaler_step(scaler.step))
-        patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
-        patches.defer(optim.register_optimizer_step_post_hook(self._after_step).remove)
+        step_hooks.register(patches, self._before_step, self._after_step)
 
     # -- what is called instead of torch's functions -------------------------------------------------------------------
 
@@ -112,6 +114,15 @@ class PlainTraining:
         def watched(optimizer, *args, **kwargs):
             make(optimizer, *args, **kwargs)
             self._optimizers.setdefault(optimizer, PlainOptimizer())
+            self._recorder.watch_models(outermost([optimizer]))
+
+        return watched
+
+    def _scripting(self, script):
+        @functools.wraps(script)
+        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+            self._recorder.forget_models()  # the compiler would read the hooks
+            return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
         return watched
 

@@ -30,6 +30,15 @@ def gradients_per_sample(optimizer, made_at, level):
     )
 
 
+def first_fsdp(optimizer, made_at, level):
+    """Return the error that a model is sharded by FSDP1, whose weights no level takes."""
+    return AmpError(
+        f"{type(optimizer).__name__} of {made_at} trains a model in FullyShardedDataParallel (FSDP1), whose flat "
+        f"weights opt level {level} cannot be applied to. Shard the model by torch.distributed.fsdp.fully_shard, which "
+        "works at every opt level, or run the script without --opt-level."
+    )
+
+
 def half_by_hand(method, level):
     """Return the error that the script casts a model that an optimizer trains."""
     return AmpError(

@@ -63,6 +63,7 @@ class _LevelWriter(cst.CSTTransformer):
     def __init__(self, plan, level):
         super().__init__()
         self._plan, self._level, self.notes, self.has_initialized = plan, level, [], False
+        self._wrapper = []  # the statement that wraps the model, until it is written again after amp.initialize
 
     def _line(self, node):
         return self.get_metadata(PositionProvider, node).start.line
@@ -87,10 +88,13 @@ class _LevelWriter(cst.CSTTransformer):
 
     def _beside(self, line, statements):
         """Return statements with ``amp.initialize`` before or after them, if it belongs to their line."""
+        if self._plan.moved is not None and line == self._plan.moved.statement.lineno:
+            self.notes.append((line, "moved: the model is wrapped after amp.initialize has got it"))
+            self._wrapper, statements = statements, []
         if line == self._plan.before:
             statements = [self._initialize()] + statements
         elif line == self._plan.after:
-            statements.append(self._initialize())
+            statements += [self._initialize()] + self._wrapper
         if len(statements) == 1:  # an ``elif`` cannot become several
             return statements[0]
         return cst.FlattenSentinel(statements) if statements else cst.RemoveFromParent()
@@ -151,6 +155,13 @@ class _LevelWriter(cst.CSTTransformer):
         return self._beside(
             self._line(original_node), [] if is_empty and updated_node.orelse is None else [updated_node]
         )
+
+    def leave_Name(self, original_node, updated_node):
+        """Name the model where its wrapper is made later."""
+        start = self.get_metadata(PositionProvider, original_node).start
+        renamed = {} if self._plan.moved is None else self._plan.moved.renamed
+        name = renamed.get((start.line, start.column))
+        return updated_node if name is None else updated_node.with_changes(value=name)
 
     def leave_Call(self, original_node, updated_node):
         """Replace ``scaler.state_dict()`` and ``scaler.load_state_dict(state)``."""
