@@ -354,14 +354,14 @@ import torch
 from apex import amp
 from timm.utils import ApexScaler
 model = timm.create_model("efficientnet_lite0", num_classes=4, pretrained=False).cuda()
-optimizer = timm.optim.create_optimizer_v2(model, "fusedlamb", learning_rate=0.01, weight_decay=0.01)
+optimizer = timm.optim.create_optimizer_v2(model, "fusedlamb", learning_rate=0.002, weight_decay=0.01)
 model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
 loss_scaler = ApexScaler()
 mix = timm.data.Mixup(mixup_alpha=0.2, num_classes=4)
 soft = timm.loss.SoftTargetCrossEntropy()
 for step in range(16):
-    targets = torch.randint(4, (8,)).cuda()
-    images = torch.randn(8, 3, 32, 32).cuda() * 0.3 + targets.view(-1, 1, 1, 1).float()
+    targets = torch.randint(4, (16,)).cuda()
+    images = torch.randn(16, 3, 64, 64).cuda() * 0.3 + targets.view(-1, 1, 1, 1).float()
     images, targets = mix(images, targets)
     loss = soft(model(images), targets)
     optimizer.zero_grad()
