@@ -317,8 +317,8 @@ factory = nemo.core.NeuralModuleFactory(placement=nemo.core.DeviceType.GPU, log_
                                         optimization_level=nemo.core.Optimization.mxprO1)
 data = tts.AudioDataLayer("audio.json", n_segments=4000, batch_size=4, sample_rate=16000, num_workers=0)
 audio, audio_length = data()
-to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, n_window_size=1024,
-                                               n_window_stride=256,
+to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, window_size=None,
+                                               window_stride=None, n_window_size=1024, n_window_stride=256,
                                                n_fft=1024, normalize=None, preemph=None, dither=0.0, mag_power=1.0,
                                                log_zero_guard_type="clamp", log_zero_guard_value=1e-5)
 mel, _ = to_mel(input_signal=audio, length=audio_length)
