@@ -9,10 +9,12 @@ A release is the session ``torch-X.Y.Z`` of noxfile.py: a fresh environment with
 names. It runs in a clone of the current commit, so that a record says what was tested, and both are removed afterwards:
 an environment with the CUDA libraries of a newer torch has several GB. ``TMPDIR`` moves them; ``--envdir`` keeps and
 uses environments in a folder. It needs nox.
+
+A run that takes longer than ``--minutes`` is ended with all its processes: pytest-xdist can wait forever for a worker.
+The record then says which tests were running, and counts them as failed.
 """
 
 import argparse
-import collections
 import datetime
 import glob
 import json
@@ -22,12 +24,15 @@ import re
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree
+
+import pytest_results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = ROOT / ".ci" / "torch_versions.txt"
 RESULTS = ROOT / ".ci" / "torch_results.json"
 PAGE = ROOT / "docs" / "torch_versions.md"
+TIME_LIMIT = ROOT / ".ci" / "time_limit.py"
+TIME_IS_OVER = 124  # the exit code of time_limit.py
 BEGIN, END = "<!-- table: .ci/every_torch.py -->\n", "<!-- end of the table -->\n"
 
 #: What a release may lack, and an expression that is true where it has it. Run in the environment of the release.
@@ -96,11 +101,26 @@ def table(results):
         if "commit" not in each:
             lines.append("| {} | {} | {} | | | | | |".format(release, python, each["run"]))
             continue
-        cells = [each["build"], each["python"], "{} at `{}`".format(each["date"], each["commit"])]
+        cells = [each["build"], each["python"], "{} at `{}`{}".format(each["date"], each["commit"], ended(each))]
         cells += [each["passed"], failed(each), len(each["known_failures"]), each["skipped"]]
         cells.append(", ".join(each["lacks"]) or "nothing")
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join([""] + lines + failures(results) + ["", ""])
+
+
+def ended(record):
+    """Return what a cell says of a run that did not come to its end, such as ", ended after 90 minutes"."""
+    return ", ended after {minutes:g} minutes".format(**record["ended"]) if "ended" in record else ""
+
+
+def is_clean(record):
+    """Return whether the last run of the whole suite came to its end, and nothing failed in it."""
+    return record.get("failed") == [] and "ended" not in record
+
+
+def is_tested(record):
+    """Return whether every test has passed or was skipped, in the last run or when it was run again."""
+    return not still_failing(record) and "ended" not in record
 
 
 def failed(record):
@@ -120,6 +140,9 @@ def failures(results):
     """Return lines that say which tests fail with each release, and why if a record says so ("why", by hand)."""
     lines = []
     for name, record in results.items():
+        if "ended" in record:
+            at = ", ".join(f"`{test}`" for test in record["ended"]["at"]) or "none"
+            lines += ["", f"Running with torch {name} when its time was over: {at}."]
         tests = sorted({test.partition("[")[0] for test in still_failing(record)})
         if tests:
             why = record.get("why", "not examined yet")
@@ -127,57 +150,48 @@ def failures(results):
     return lines
 
 
-def node_id(dotted, name):
-    """Return what pytest calls a test, from the module, with the class if there is one, and the name in its report."""
-    parts = dotted.split(".")
-    for end in range(len(parts), 0, -1):
-        path = "/".join(parts[:end]) + ".py"
-        if (ROOT / path).exists():
-            return "::".join([path] + parts[end:] + [name])
-    return dotted + "::" + name
+def print_and_keep(command, **options):
+    """Run a command; return its exit code, and the lines that it has printed, which are printed here too."""
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options) as process:
+        for line in process.stdout:
+            lines.append(line.decode("utf-8", "replace"))
+            print(lines[-1], end="", flush=True)
+    return process.returncode, lines
 
 
-def counts(report):
-    """Return what a JUnit report of pytest says: passed and skipped, failures by name, and reasons for skips."""
-    outcomes, reasons = {}, collections.Counter()  # a test that fails and then has an error is there twice
-    for case in xml.etree.ElementTree.parse(str(report)).iter("testcase"):
-        name = node_id(case.get("classname", ""), case.get("name"))
-        skip = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            outcomes[name] = "failed"
-        elif skip is None:
-            outcomes.setdefault(name, "passed")
-        elif skip.get("type") == "pytest.xfail":
-            outcomes[name] = "known"
-        else:
-            outcomes[name] = "skipped"
-            reasons[skip.get("message", "")] += 1
+def outcome(status, lines, report, minutes):
+    """Return the counts of a record: from pytest's report, or from what it had printed when its time was over.
 
-    def having(outcome):
-        return [name for name, found in outcomes.items() if found == outcome]
-
-    return {
-        "passed": len(having("passed")),
-        "skipped": len(having("skipped")),
-        "failed": having("failed"),
-        "known_failures": having("known"),
-        "reasons": dict(reasons.most_common()),
-    }
+    Raises:
+        RuntimeError: there are none.
+    """
+    if status != TIME_IS_OVER and report.exists():
+        return pytest_results.counts(report)
+    found = pytest_results.counts_of_output(lines)
+    if status != TIME_IS_OVER:
+        raise RuntimeError("pytest wrote no report; see the output above")
+    if not found["failed"] and not found["passed"]:
+        raise RuntimeError(f"its {minutes:g} minutes were over before the first test; --minutes gives it more")
+    found["ended"] = {"minutes": minutes, "at": found.pop("at")}
+    return found
 
 
-def run(release, folder, processes, envdir=None, tests=()):
+def run(release, folder, processes, minutes, envdir=None, tests=()):
     """Run the suite, or some of its tests, with a release in a clone below a folder, and return its record.
 
     Args:
         release: such as "2.4.1".
         folder: a folder for the clone and the report, and for the environment if ``envdir`` is None.
         processes: how many run tests at the same time.
+        minutes: after how many minutes the run, with the installation before it, is ended.
         envdir: where environments are kept, or None.
         tests: the tests to run, as pytest calls them; none means all.
 
     Raises:
         RuntimeError: the environment could not be made, or pytest did not get to its report.
     """
+    limited = [sys.executable, str(TIME_LIMIT), str(minutes)]
     clone, report = pathlib.Path(folder) / "clone", pathlib.Path(folder) / "report.xml"
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], check=True)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=str(clone), check=True, stdout=subprocess.PIPE)
@@ -190,21 +204,16 @@ def run(release, folder, processes, envdir=None, tests=()):
         "--envdir",
         str(envdir or folder),
     ]
-    command = (
-        nox
-        + (["-r"] if envdir else [])
-        + ["-s", "torch-" + release, "--", "-n", str(processes), "--junitxml", str(report), *tests]
-    )
-    subprocess.run(command, cwd=str(clone), env=environment(folder))
-    if not report.exists():
-        raise RuntimeError(f"torch {release}: pytest wrote no report; see the output above")
+    pytest = ["-n", str(processes), "-v", "--junitxml", str(report), *tests]
+    command = limited + nox + (["-r"] if envdir else []) + ["-s", "torch-" + release, "--"] + pytest
+    found = outcome(*print_and_keep(command, cwd=str(clone), env=environment(folder)), report, minutes)
     session = "torch-" + release.replace(".", "-")  # as nox names folders
     python = os.path.join(str(envdir or folder), session, "bin", "python")
     code = PROBE.replace("FEATURES.items()", f"{FEATURES!r}.items()")
     probed = subprocess.run([python, "-c", code], cwd=str(clone), check=True, stdout=subprocess.PIPE)
     record = json.loads(probed.stdout.decode())
     record.update(date=str(datetime.date.today()), commit=commit.stdout.decode()[:10])
-    record.update(counts(report))
+    record.update(found)
     return record
 
 
@@ -248,6 +257,7 @@ def main():
     parser.add_argument("--table", action="store_true", help="run nothing, write the page's table")
     parser.add_argument("--envdir", type=os.path.abspath, help="keep environments in this folder, and use those there")
     parser.add_argument("-n", "--processes", type=int, default=2, help="of pytest-xdist (default: 2)")
+    parser.add_argument("--minutes", type=float, default=120, help="end a run that takes longer (default: 120)")
     arguments = parser.parse_args()
     if arguments.table:
         write_results(read_results())
@@ -261,13 +271,13 @@ def main():
             continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                record = run(release, folder, arguments.processes, arguments.envdir, tests)
+                record = run(release, folder, arguments.processes, arguments.minutes, arguments.envdir, tests)
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 print(f"torch {release} was NOT RUN: {error}", flush=True)
                 status = 1
                 continue
         count = len(record["failed"])
-        print("torch {}: {} passed, {} failed".format(release, record["passed"], count), flush=True)
+        print("torch {}: {} passed, {} failed{}".format(release, record["passed"], count, ended(record)), flush=True)
         if tests:
             record = dict(before, again={name: record[name] for name in ("date", "commit", "passed", "failed")})
         write_results(dict(read_results(), **{minor(release): record}))

@@ -10,11 +10,11 @@ import zipfile
 from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report import export, renderer
 from ..errors import AmpError
-from ..tools.check.amp_use import uses_amp
+from ..tools.check.is_amp_used import uses_amp
 from . import device_option, gate_options, target_option
+from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
-from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .variants import choose_rows, parse_against, parse_variant
+from .run_command import BACKENDS, parse_dtypes, parse_level, script_command
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
 EXCLUSIONS = (

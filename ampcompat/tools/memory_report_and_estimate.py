@@ -11,10 +11,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import torch
 
 from .. import opt_levels
-from ..engine.master_weights.stored_masters import check_policy
-from ..engine.patched_optimizers.record import record_of
+from ..engine.master_weights.param_remainders.stored_master import check_policy
+from ..engine.patched_optimizers.optimizer_record import record_of
 from ..engine.session import process_state
-from ..engine.session.initialize_arguments import checked_count, checked_list, is_module, is_optimizer, listed
+from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from ..support.torch_compat import fake_tensors
 from .memory import memory_table

@@ -270,7 +270,7 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
             return True
 
     write(tmp_path, {f"{name}.py": "1\n" for name in "abcd"})
-    monkeypatch.setattr("ampcompat.cli.check._INTERVAL", 0.0)
+    monkeypatch.setattr("ampcompat.cli.check_command._INTERVAL", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", stream)

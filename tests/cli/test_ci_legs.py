@@ -1,10 +1,11 @@
 """The legs of .ci/run: their versions stand in one file, and a leg that cannot run is reported."""
 
-import importlib.util
+import importlib
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -70,10 +71,11 @@ def minor(release):
 @pytest.fixture(scope="module")
 def every_torch():
     """Return .ci/every_torch.py as a module."""
-    spec = importlib.util.spec_from_file_location("every_torch", str(ROOT / ".ci" / "every_torch.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / ".ci"))
+    try:
+        return importlib.import_module("every_torch")
+    finally:
+        sys.path.remove(str(ROOT / ".ci"))
 
 
 def start_legs(folder, session, *legs, **commands):
@@ -115,9 +117,9 @@ def test_the_versions_of_torch_are_the_same_everywhere():
 def test_what_is_tested_is_what_is_recorded(every_torch):
     results = every_torch.read_results()
     fixed = {minor(row[0]) for row in FIXED}
-    passed = {name for name, record in results.items() if not every_torch.still_failing(record)}
+    passed = {name for name, record in results.items() if every_torch.is_tested(record)}
     assert list(features.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
-    whole = [name for name, record in results.items() if record.get("failed") == [] and name not in fixed]
+    whole = [name for name, record in results.items() if every_torch.is_clean(record) and name not in fixed]
     assert sorted(map(minor, OTHERS)) == sorted(whole), "CI draws what has passed in one run"
     page = (ROOT / "docs" / "torch_versions.md").read_text(encoding="utf-8")
     assert every_torch.table(results) in page, "python .ci/every_torch.py --table"
@@ -136,7 +138,7 @@ REPORT = """<testsuites><testsuite><testcase classname="tests.test_nested" name=
 
 def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_not_passed(every_torch, tmp_path):
     (tmp_path / "report.xml").write_text(REPORT)
-    assert every_torch.counts(tmp_path / "report.xml") == {
+    assert every_torch.pytest_results.counts(tmp_path / "report.xml") == {
         "passed": 1,
         "skipped": 1,
         "failed": ["tests/test_nested.py::test_d", "tests/test_nested.py::test_g"],
@@ -145,10 +147,68 @@ def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_n
     }
 
 
+#: Prints what pytest -v prints with pytest-xdist, until it waits for a worker that has ended. The first line is the id
+#: of its child, which keeps its output open.
+HANGING_RUN = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"], start_new_session=True).pid)
+print('''tests/a.py::test_b[x y]\x20
+[gw0] [  1%] PASSED tests/a.py::test_b[x y]\x20
+tests/a.py::test_c\x20
+tests/d.py::test_e\x20
+[gw1] node down: Not properly terminated
+[gw1] [ 50%] FAILED tests/d.py::test_e\x20
+tests/d.py::test_f\x20
+[gw0] [ 98%] SKIPPED tests/d.py::test_f\x20''', flush=True)
+time.sleep(500)
+"""
+
+
+def test_a_run_whose_time_is_over_is_ended_with_its_processes_and_its_record_says_where_it_was(every_torch, tmp_path):
+    command = [sys.executable, str(every_torch.TIME_LIMIT), "0.02", sys.executable, "-c", HANGING_RUN]
+    status, lines = every_torch.print_and_keep(command)
+    assert status == every_torch.TIME_IS_OVER and not is_running(int(lines[0]))
+    record = every_torch.outcome(status, lines, tmp_path / "none", 90.0)
+    assert record == {
+        "passed": 1,
+        "skipped": 1,
+        "failed": ["tests/a.py::test_c", "tests/d.py::test_e"],
+        "known_failures": [],
+        "ended": {"minutes": 90, "at": ["tests/a.py::test_c"]},
+    }
+    record.update(build="9", python="3", date="now", commit="abc", lacks=[])
+    table = every_torch.table({minor(OTHERS[0]): record})
+    assert "| 9 | 3 | now at `abc`, ended after 90 minutes | 1 | 2 | 0 | 1 | nothing |" in table
+    assert f"Running with torch {minor(OTHERS[0])} when its time was over: `tests/a.py::test_c`." in table
+    again = dict(record, again={"failed": []})
+    assert not (every_torch.is_clean(dict(record, failed=[])) or every_torch.is_tested(again))
+
+
+def test_a_run_without_results_is_an_error_that_says_why(every_torch, tmp_path):
+    with pytest.raises(RuntimeError, match="its 90 minutes were over before the first test; --minutes gives it more"):
+        every_torch.outcome(every_torch.TIME_IS_OVER, ["Installing\n"], tmp_path / "none", 90.0)
+    with pytest.raises(RuntimeError, match="pytest wrote no report"):
+        every_torch.outcome(1, ["no disk\n"], tmp_path / "none", 90.0)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="elsewhere a process that leaves its group is not found")
+@pytest.mark.parametrize("ending", ["its own", "SIGTERM"])
+def test_a_limited_command_leaves_no_process_behind(every_torch, ending):
+    start = "import subprocess; print(subprocess.Popen(['sleep', '500'], start_new_session=True).pid, flush=True)"
+    script = start + ("" if ending == "its own" else "; import time; time.sleep(500)")
+    command = [sys.executable, str(every_torch.TIME_LIMIT), "9", sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        pid = int(process.stdout.readline())
+        if ending == "SIGTERM":
+            process.terminate()
+    assert process.returncode == (0 if ending == "its own" else 128 + signal.SIGTERM)
+    assert not is_running(pid)
+
+
 def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, tmp_path, monkeypatch, capsys):
     first, second = [row[0] for row in VERSIONS if row not in FIXED][:2]
 
-    def run(release, folder, processes, envdir, tests):
+    def run(release, folder, processes, minutes, envdir, tests):
         if release == first:
             raise RuntimeError("no disk")
         record = {"build": release + "+cpu", "python": "3.9.1", "date": "2026-01-02", "commit": "abc", "lacks": ["x"]}
@@ -180,7 +240,7 @@ def test_the_workflow_runs_every_leg_of_ci():
     named = re.findall(r"\{leg: ([\w.-]+),", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     legs = re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile) + [
-        row[0] for row in rows("tests", "clients", "table.txt")
+        row[0] for row in rows("tests", "clients", "table.txt") if row[3] == "CI"
     ]
     legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row in FIXED] + ["drawn"]
     assert sorted(named) == sorted(legs) and len(legs) > 8

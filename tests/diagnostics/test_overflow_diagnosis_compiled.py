@@ -10,7 +10,7 @@ from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
 
 if not hasattr(torch, "compile"):
     pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)
-if not hasattr(torch.compiler, "is_compiling"):
+if not compilers.TELLS_THAT_IT_TRACES:
     pytest.skip("ampcompat cannot tell that this torch compiles: the casts split its graphs", allow_module_level=True)
 pytestmark = pytest.mark.usefixtures("compiled_before")
 

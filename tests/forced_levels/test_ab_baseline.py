@@ -8,8 +8,8 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import unchanged
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
-from ampcompat.cli import main, variants
-from ampcompat.tools.check.amp_use import uses_amp
+from ampcompat.cli import ab_variants, main
+from ampcompat.tools.check.is_amp_used import uses_amp
 from ampcompat.tools.forced_levels.forced_level import is_supported
 
 PLAIN = """
@@ -63,10 +63,10 @@ def test_the_baseline_has_the_memory_of_an_equal_o0_and_none_else():
 
 
 def test_levels_of_a_script_without_amp_are_compared_with_the_script_unchanged():
-    rows, baseline = variants.choose_rows(["O1"], [], None, uses_amp=False)
+    rows, baseline = ab_variants.choose_rows(["O1"], [], None, uses_amp=False)
     assert (list(rows), baseline) == (["unchanged", "O1"], "unchanged")
-    assert variants.choose_rows(["O1"], [], "none") == (rows, baseline)
-    assert variants.choose_rows(["O1"], [], "O0", uses_amp=False)[1] == "O0"
+    assert ab_variants.choose_rows(["O1"], [], "none") == (rows, baseline)
+    assert ab_variants.choose_rows(["O1"], [], "O0", uses_amp=False)[1] == "O0"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,16 @@ def test_gradients_of_torch_func(level):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
+def test_a_step_is_checked_after_something_was_compiled():
+    """At the first compilation the compilers of torch 2.1 and 2.2 turn off hooks of steps, by which it is checked."""
+    with forced("O2"):
+        torch.compile(nn.Linear(2, 1), backend="eager")
+        optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+        optimizer.param_groups[0]["params"][0].grad = torch.ones(1, 2)
+        with pytest.raises(AmpError, match=f"{LINE}.*torch.func"):
+            optimizer.step()
+
+
 @pytest.mark.parametrize(
     "method, arguments, options",
     [

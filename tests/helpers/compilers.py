@@ -4,6 +4,9 @@ import functools
 
 import torch
 
+#: Whether a function tells when the compiler traces: there is none in torch 2.0 to 2.2.
+TELLS_THAT_IT_TRACES = hasattr(getattr(torch, "compiler", None), "is_compiling")
+
 
 @functools.lru_cache(maxsize=None)
 def traces_bound_methods():

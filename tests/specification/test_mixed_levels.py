@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import compilers
 from helpers.pairing import paired
 from helpers.precision import HIGH, low_of
 
@@ -127,10 +128,7 @@ def compiler_forgets(compiled_before):
     torch._dynamo.reset()
 
 
-COMPILES = hasattr(getattr(torch, "compiler", None), "is_compiling")
-
-
-@pytest.mark.skipif(not COMPILES, reason="this torch has no compiler that tells when it traces")
+@pytest.mark.skipif(not compilers.TELLS_THAT_IT_TRACES, reason="this torch has no compiler that tells when it traces")
 @pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning", "ignore:The .grad attribute")  # the compiler's own
 @pytest.mark.parametrize("level, casting", [("O2", "O1"), ("O0", "O4")])
 def test_compiled_models_compute_at_their_own_levels_too(level, casting, backend, compiler_forgets):

@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from ...engine.models.forward import MARK
+from ...engine.models.forward_conversion import MARK
 from ...support.nested import cast_floating, floating_tensors
 from ...support.observer import Observer
 from ...support.torch_compat import features

@@ -16,7 +16,8 @@ import torch
 from ...engine.session import process_state
 from ...support.observer import Observer
 from ...support.script_frames import script_line
-from ...tools.forced_levels.models import outermost
+from ...support.torch_compat import step_hooks
+from ...tools.forced_levels.trained_modules import outermost
 from .recorder import StepLimitReached
 
 
@@ -90,8 +91,7 @@ class PlainTraining:
         patches.set(torch.autocast, "__enter__", self._entered(torch.autocast.__enter__))
         patches.set(scaler, "scale", self._scale(scaler.scale))
         patches.set(scaler, "step", self._scaler_step(scaler.step))
-        patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
-        patches.defer(optim.register_optimizer_step_post_hook(self._after_step).remove)
+        step_hooks.register(patches, self._before_step, self._after_step)
 
     # -- what is called instead of torch's functions -------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import weakref
 
 import torch
 
-from ...engine.casting.compile import is_compiling
-from ...engine.patched_optimizers.record import record_of
+from ...engine.casting.torch_compile import is_compiling
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat import features
 from ..report_data import Run

@@ -4,7 +4,7 @@ import math
 from collections import namedtuple
 from statistics import median
 
-from ..judging import equivalence, keep_fp32, time_to_target
+from ..judging import equivalence, keep_fp32_search, time_to_target
 from ..judging.summary import LossEnd, emulates_half
 from ..report_data import KINDS, Memory
 from ..row_names import name_of, noun
@@ -142,7 +142,7 @@ def layers(report):
     for level, run in report.runs.items():
         if level == report.baseline or not run.layers:
             continue
-        outputs = [[name, _error(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
+        outputs = [[name, _error(error), percent(share)] for name, error, share in keep_fp32_search.ranking(run)]
         gradients = [[name, _error(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
         title = "Error of each layer at " + level
         tables.append(Table(title, ["layer", "error", "share"], outputs[:SHOWN_LAYERS], 1, []))

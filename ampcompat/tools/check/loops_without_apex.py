@@ -7,7 +7,7 @@ from typing import NamedTuple, Tuple
 from .bindings import dotted, last_name
 from .flow import scopes
 from .full_names import FullNames
-from .rule_table import finding
+from .rule_texts import finding
 
 #: Written out, as in ``cli.run``: ``check`` needs no torch.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...engine.casting.emulated_half_models import without_mode_checks
 from ...support.module_stack import OUTSIDE as NO_MODULE
 from ...support.module_stack import OpPlace
 from ...support.script_frames import BOOKKEEPING, is_library

@@ -4,7 +4,6 @@ Between the recorded steps the script runs with a function mode that passes ever
 """
 
 import math
-import sys
 from typing import Dict, List, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.observer import Observer
 from ...support.patching import PatchStack
-from ...support.torch_compat import features
+from ...support.torch_compat import features, step_hooks
 from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep
 from .tensor_samples import Stats, TensorSamples
@@ -95,9 +94,7 @@ class ForecastObserver(Observer):
         self.steps, self.stated = [], {}
 
     def __enter__(self):
-        optim = sys.modules[torch.optim.Optimizer.__module__]
-        self._patches.defer(optim.register_optimizer_step_pre_hook(self._before_step).remove)
-        self._patches.defer(optim.register_optimizer_step_post_hook(self._after_step).remove)
+        step_hooks.register(self._patches, self._before_step, self._after_step)
         self._patches.set(amp, "_initialize", self._noting(amp._initialize))
         self._calls.__enter__()
         self._begin()

@@ -14,6 +14,8 @@ import collections
 
 import torch
 
+from ...support.torch_compat import step_hooks
+
 #: Steps that a twin takes.
 STEPS = 20
 
@@ -52,7 +54,7 @@ class HalfUpdates:
                 for param, half in zip(group["params"], own["params"]):
                     half.grad = None if param.grad is None else param.grad.to(self._dtype)
             try:
-                _plain_step(type(optimizer))(twin)
+                step_hooks.plain_step(type(optimizer))(twin)  # hooks would count it as a step of the script
             except Exception as error:  # whatever an optimizer does not support: the report says it
                 self.problems[type(optimizer).__name__] = str(error).strip().splitlines()[0]
                 self._twins[id(optimizer)] = optimizer, None
@@ -98,9 +100,3 @@ def _compared(param, start, half_start, half):
     moved, half_moved = (param - start).to(wide), half.to(wide) - half_start.to(wide)
     square = (moved * moved).sum()
     return torch.stack([(moved * half_moved).sum() / square, square, half.to(wide).sum()])
-
-
-def _plain_step(kind):
-    """Return the class's own ``step``, without torch's hooks, which would count it as a step of the script."""
-    step = kind.step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step

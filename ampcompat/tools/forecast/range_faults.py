@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...engine.op_table.rows import HALF
+from ...engine.op_table.function_dtypes import HALF
 from ...support.module_stack import OpPlace
 from .level_dtypes import StepDtypes
 

@@ -10,10 +10,10 @@ from typing import Any, Callable, List, NamedTuple
 import torch
 
 from ... import amp
-from ...engine.casting import half_emulation
-from ...engine.loss_scaling.overflow import OverflowCheck
+from ...engine.casting import emulated_half_arithmetic
+from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.session import process_state
-from ...engine.session.session import Session
+from ...engine.session.training_session import Session
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
@@ -157,7 +157,7 @@ def counted_as(device):
         patches.set(OverflowCheck, "overflowed", lambda check: False)
         convert_in_place(patches)
         if device == "cuda":
-            patches.set(half_emulation, "setting", lambda: "off")
+            patches.set(emulated_half_arithmetic, "setting", lambda: "off")
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
             patches.set(storages, "UNIT", CUDA_UNIT)
             patches.defer(_set_onednn, _set_onednn(False))

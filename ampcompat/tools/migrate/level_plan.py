@@ -3,13 +3,13 @@
 import ast
 
 from ...errors import AmpError
+from ..check.apex_names_used import uses
 from ..check.bindings import Bindings, dotted, last_name
 from ..check.code_files import PYTHON
 from ..check.flow import scopes, together
 from ..check.forced_scripts import AMPCOMPAT
 from ..check.loops_without_apex import HALF_DTYPES, LoopsWithoutApex, is_backward
 from ..check.source import Source
-from ..check.uses import uses
 from .moved_wrapper import MovedWrapper
 from .torch_amp_use import TorchAmpUse
 from .trained_models import PARALLEL, TrainedModels

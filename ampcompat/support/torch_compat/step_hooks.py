@@ -1,0 +1,65 @@
+"""Hooks of the steps of all optimizers, which torch has from 2.0 on.
+
+The compilers before torch 2.4 turn them off: the first ``torch.compile`` of a process takes from every class of
+``torch.optim`` the wrapper that calls them.
+"""
+
+import functools
+import sys
+
+import torch
+
+from . import features
+
+_COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
+
+
+def register(patches, before, after=None):
+    """Have functions called at every step of every optimizer until ``patches`` is undone.
+
+    Args:
+        patches: a ``PatchStack``.
+        before: called with (optimizer, args, kwargs) before a step, as torch's ``register_optimizer_step_pre_hook``.
+        after: the same after a step, or None.
+    """
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    patches.defer(optim.register_optimizer_step_pre_hook(before).remove)
+    if after is not None:
+        patches.defer(optim.register_optimizer_step_post_hook(after).remove)
+    if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
+        _restore(patches)
+        patches.redirect(torch.compile, functools.partial(_compile_and_restore, patches))
+
+
+def plain_step(kind):
+    """Return the ``step`` of a class of optimizers that does not call hooks."""
+    return kind.step.__wrapped__ if _calls_hooks(kind.step) else kind.step
+
+
+def _compile_and_restore(patches, compile):
+    def compiled(*args, **kwargs):
+        result = compile(*args, **kwargs)
+        _restore(patches)
+        return result
+
+    return compiled
+
+
+def _restore(patches):
+    """Let those classes call hooks again that torch says call them, and do not."""
+    for kind in _subclasses(torch.optim.Optimizer):
+        step = vars(kind).get("step")
+        if getattr(step, "hooked", False) and not _calls_hooks(step):
+            hooked = torch.optim.Optimizer.profile_hook_step(step)
+            hooked.hooked = True
+            patches.set(kind, "step", hooked)
+
+
+def _calls_hooks(step):
+    """Return whether a function is what torch made of a ``step`` so that hooks are called."""
+    return getattr(step, "__code__", None) is torch.optim.Optimizer.profile_hook_step(_subclasses).__code__
+
+
+def _subclasses(kind):
+    found = kind.__subclasses__()
+    return found + [each for subclass in found for each in _subclasses(subclass)]
