@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import torch
 
 from ...support.nested import cast_floating
-from ...support.patching import PatchStack
+from ...support.patching import PatchStack, wraps_method
 from ..casting.emulated_half_models import context_of
 from ..casting.torch_compile import trace_layers
 
@@ -152,7 +152,7 @@ def _restore_class_if_unused(owner):
 
 
 def _casting_forward(owner, original):
-    @functools.wraps(original)
+    @wraps_method(original)
     def forward(self, *args, **kwargs):
         conversion = getattr(self, MARK, None)
         # For a marked instance of a subclass that calls super().forward(), the inputs have been cast already.

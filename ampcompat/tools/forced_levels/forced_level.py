@@ -17,10 +17,10 @@ from ...engine.patched_optimizers.optimizer_record import record_of
 from ...engine.patched_optimizers.step_or_skip import is_stepping
 from ...engine.session import process_state
 from ...errors import AmpError
-from ...support.patching import PatchStack, run_after
+from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
-from . import layers_outside_forward, refusals, trained_modules
+from . import layers_outside_forward, refusals, refused_calls, trained_modules
 from .closure_before_forward import FirstSteps
 from .script_autocast import AutocastRegions
 from .script_backward import BackwardPasses
@@ -49,6 +49,7 @@ class ForcedLevel:
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
+        self._accepted = PatchStack()  # while there is a session
         self._is_preparing = self._has_optimizers = False
         self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
@@ -83,6 +84,7 @@ class ForcedLevel:
         session, self.session = self.session, None
         self._calls.undo()
         if session is not None:
+            self._accepted.undo()
             session.close()
         for optimizer in list(self.made_at):
             self._steps.release(optimizer)
@@ -134,7 +136,7 @@ class ForcedLevel:
                 self._calls.set(owner, name, self._called(getattr(owner, name)))
 
     def _called(self, call):
-        @functools.wraps(call)
+        @wraps_method(call)
         def watched(module, *args, **kwargs):
             if not is_compiling() and self._waiting and module not in self._unrelated:
                 if self._before_call(module) and call.__name__ == "forward":
@@ -246,6 +248,8 @@ class ForcedLevel:
             )
         finally:
             self._is_preparing = False
+        if self.session is None:
+            refused_calls.accept(process_state.current(), self._accepted)
         self.session = process_state.current()
         for part in parts:
             layers_outside_forward.watch(part, self.session, self.regions.is_float32)
