@@ -38,7 +38,7 @@ def _is_compiling():
     return _reports_compiling() or torch._guards.TracingContext.try_get() is not None
 
 
-#: Whether torch.compile is running: tracing, or trying code with fake tensors. In torch 2.1 and 2.2 it is in ``_utils``.
+#: Whether torch.compile is running: tracing, or trying code with fake tensors. Torch 2.1 and 2.2 have it in ``_utils``.
 is_compiling = getattr(_compiler, "is_compiling", None) or getattr(torch._utils, "is_compiling", _never)
 _reports_compiling = is_compiling
 if is_compiling is not _never and not hasattr(_compiler, "_compile_session_context"):
