@@ -253,6 +253,17 @@ def test_a_compiled_part_of_a_model_trains(prepared, level):
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
+@each_level
+def test_a_compiled_model_trains(prepared, level):
+    if not hasattr(torch, "compile"):
+        pytest.skip("this torch has no torch.compile")
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
+    model, optimizer = prepared(layers, level)
+    _, gradients = trained(torch.compile(model, backend="eager"), optimizer, torch.randn(2, 3))
+    torch._dynamo.reset()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit")  # tracing is deprecated, and still used
 @each_level
 def test_a_traced_model_knows_nothing_of_us(prepared, level):

@@ -11,11 +11,12 @@ import torch
 
 @functools.lru_cache(maxsize=None)
 def trains_in(dtype):
-    """Return whether embedding, convolution, linear and relu run forward and backward in ``dtype`` on the CPU."""
+    """Return whether embedding, convolution, linear, norm and relu run forward and backward in ``dtype`` on the CPU."""
     try:
         letters = torch.nn.Embedding(3, 4).to(dtype)(torch.tensor([[0, 1, 2, 1]]))
         image = torch.nn.Conv2d(1, 1, 3).to(dtype)(letters.unsqueeze(1))
-        torch.nn.Linear(2, 1).to(dtype)(torch.relu(torch.nn.functional.max_pool2d(image, 1))).sum().backward()
+        normed = torch.nn.LayerNorm(2).to(dtype)(torch.relu(torch.nn.functional.max_pool2d(image, 1)))
+        torch.nn.Linear(2, 1).to(dtype)(normed).sum().backward()
     except RuntimeError:
         return False
     return True

@@ -191,7 +191,7 @@ class Product(torch.nn.Module):
 
     def forward(self, x):
         ones = torch.eye(2, device=x.device).to(x.dtype)  # torch 1.12 makes none in bfloat16
-        return torch.mv(torch.diag(x), self.a) * torch.mv(ones, self.b)
+        return torch.mv(ones * x, self.a) * torch.mv(ones, self.b)
 
 
 #: Rounding a, b to a low dtype and these products are all that is inexact in a step of ``Product``. Losses need a

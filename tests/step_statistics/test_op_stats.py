@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from helpers.precision import low_of
+from helpers.precision import IS_STAND_IN, low_of
 from helpers.processes import error_line, run_in_process
 from torch.nn import functional as F
 
@@ -19,6 +19,8 @@ from ampcompat.tools.step_statistics.function_names import WrittenNames, readabl
 
 if not features.has_function_modes():
     pytest.skip("calls are counted by function modes, which came with torch 2.0", allow_module_level=True)
+if IS_STAND_IN:
+    pytest.skip("float32, which stands in for half here, is what other calls run in too", allow_module_level=True)
 
 STEPS = 3
 

@@ -7,6 +7,7 @@ palette of Okabe and Ito, which colour-blind readers can distinguish; reports di
 import json
 import math
 import os
+import textwrap
 from collections import namedtuple
 from itertools import combinations, cycle, groupby
 from operator import itemgetter
@@ -130,7 +131,8 @@ def figure(drawn, title="", lines=()):
 def _panel(chart, columns):
     width, height = PANEL
     width = width if columns == 2 else 2 * width + GAP + AXIS
-    return dict(chart.spec, title=chart.title, width=width, height=height, params=[])
+    title = {"text": chart.title, "subtitle": textwrap.wrap(chart.caption, width // 6), "subtitlePadding": 4}
+    return dict(chart.spec, title=title, width=width, height=height, params=[])
 
 
 def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
@@ -143,7 +145,7 @@ def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
         "font": 'system-ui, "DejaVu Sans", Arial, sans-serif',
         "background": background,
         "padding": {"left": 5, "top": 5, "right": 12, "bottom": 5},  # for the last label of an axis
-        "title": {"color": ink, "anchor": "start", "fontSize": 14},
+        "title": {"color": ink, "anchor": "start", "fontSize": 14, "subtitleColor": ink, "subtitleFontSize": 11},
     }
 
 
@@ -294,6 +296,7 @@ def _memory(named):
     spec = _filled("memory", rows, named)
     if any("formula" in row for row in rows):
         spec["layer"].append(_read("formula"))
+        spec["resolve"] = {"scale": {"color": "independent"}}
         caption += " The line across a bar is where its other kinds would end by the formula."
     spec["encoding"]["x"]["title"] = f"{unit} at the peak"
     return Chart("memory", "Memory", caption, spec)

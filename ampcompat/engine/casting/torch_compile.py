@@ -35,13 +35,14 @@ def _never():
 
 
 def _is_compiling():
-    return _compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
+    return _reports_compiling() or torch._guards.TracingContext.try_get() is not None
 
 
-#: Whether torch.compile is running: tracing, or trying code with fake tensors.
-is_compiling = getattr(_compiler, "is_compiling", _never)
+#: Whether the compiler runs: tracing, or trying code with fake tensors. In torch 2.1 and 2.2 it is in ``_utils``.
+is_compiling = getattr(_compiler, "is_compiling", None) or getattr(torch._utils, "is_compiling", _never)
+_reports_compiling = is_compiling
 if is_compiling is not _never and not hasattr(_compiler, "_compile_session_context"):
-    is_compiling = _is_compiling  # torch's own is False while code is tried, which may call our wrappers (torch 2.8)
+    is_compiling = _is_compiling  # torch's own is False while code is tried, which may call wrappers (torch 2.8)
 
 #: Whether torch.compile is tracing the calling code; it treats this function as a constant. A call costs a fifth of
 #: ``is_compiling``, and wrappers make one every time (torch >= 2.2).

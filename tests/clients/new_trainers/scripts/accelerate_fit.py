@@ -1,4 +1,7 @@
-"""Trains a small network with Accelerate, which accumulates, clips and schedules: ``accelerate_fit.py [EPOCHS]``."""
+"""Trains a small network in a loop with Accelerate: ``accelerate_fit.py [EPOCHS]``.
+
+The loop accumulates gradients over two batches, clips them, and has a scheduler.
+"""
 
 import sys
 
