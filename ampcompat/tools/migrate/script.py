@@ -48,11 +48,7 @@ def migrate(source, path="script.py"):
     if "\r\n" in source:
         result = migrate(source.replace("\r\n", "\n"), path)
         return result._replace(source=result.source.replace("\n", "\r\n"))
-    try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
-    split = module.visit(OneStatementPerLine()).code
+    split = one_statement_per_line(source, path)
     facts = ScriptFacts(split, path)
     marks = list(_marks(source))
     if marks or not facts.uses_apex:
@@ -112,6 +108,19 @@ def _left(name, lines):
     shown = " and ".join(", ".join(map(str, lines)).rsplit(", ", 1))
     where = "{}, in line{} {} of the new script".format(name, "" if len(lines) == 1 else "s", shown)
     return f"{where}: {BY_HAND[name]}" if name in BY_HAND else where
+
+
+def one_statement_per_line(source, path):
+    """Return a source with each statement on a line of its own.
+
+    Raises:
+        AmpError: it is not Python 3; ``path`` names it.
+    """
+    try:
+        module = cst.parse_module(source)
+    except cst.ParserSyntaxError as error:
+        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
+    return module.visit(OneStatementPerLine()).code
 
 
 def fault(source):

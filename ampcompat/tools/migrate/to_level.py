@@ -7,9 +7,8 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ...errors import AmpError
 from . import syntax
-from .imports_and_marks import OneStatementPerLine
 from .level_plan import LevelPlan
-from .script import Migration, fault, old_lines
+from .script import Migration, old_lines, one_statement_per_line
 
 _LOSS_SCALE = "checkpoints have no loss scale: save and load amp.state_dict() too, or resume with the first scale"
 
@@ -31,11 +30,7 @@ def write_level(source, level, path="script.py"):
     if "\r\n" in source:
         result = write_level(source.replace("\r\n", "\n"), level, path)
         return result._replace(source=result.source.replace("\n", "\r\n"))
-    try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
-    split = module.visit(OneStatementPerLine()).code
+    split = one_statement_per_line(source, path)
     was = old_lines(source, split)
     plan = LevelPlan(split, level, path, was)
     writer = _LevelWriter(plan, level)
