@@ -1,6 +1,7 @@
 """``migrate --to-level``: write an opt level into a script without Apex, with ampcompat's ``amp``."""
 
 import ast
+import functools
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -8,7 +9,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from ...errors import AmpError
 from . import syntax
 from .level_plan import LevelPlan
-from .script import Migration, old_lines, one_statement_per_line
+from .parsed_script import Migration, rewritten
 
 _LOSS_SCALE = "checkpoints have no loss scale: save and load amp.state_dict() too, or resume with the first scale"
 
@@ -27,11 +28,11 @@ def write_level(source, level, path="script.py"):
     Raises:
         AmpError: it cannot be rewritten with certainty: the message says why, and at which line.
     """
-    if "\r\n" in source:
-        result = write_level(source.replace("\r\n", "\n"), level, path)
-        return result._replace(source=result.source.replace("\n", "\r\n"))
-    split = one_statement_per_line(source, path)
-    was = old_lines(source, split)
+    return rewritten(source, path, functools.partial(_written, level))
+
+
+def _written(level, script):
+    split, path, was = script.split, script.path, script.old_lines
     plan = LevelPlan(split, level, path, was)
     writer = _LevelWriter(plan, level)
     new = MetadataWrapper(cst.parse_module(split)).visit(writer)
@@ -40,7 +41,7 @@ def write_level(source, level, path="script.py"):
     new = new.visit(_UnusedNames(_names_in(split) - _names_in(new.code)))
     new = new.with_changes(body=_with_import(list(new.body), plan.amp))
     notes = [(was[line], note) for line, note in writer.notes]
-    if level in ("O1", "O2") and "torch.save" in source and not plan.torch_amp.states:
+    if level in ("O1", "O2") and "torch.save" in script.source and not plan.torch_amp.states:
         notes.append((0, _LOSS_SCALE))
     return Migration(new.code, sorted(set(notes)), [])
 
