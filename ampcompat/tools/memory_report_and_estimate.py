@@ -21,10 +21,10 @@ from .memory import memory_table
 from .memory.bytes_by_kind import MemoryUsage
 from .memory.formulas import WITHOUT_AMP, Estimate, before_initialize, during_training
 from .memory.measured_step import measured_step, was_skipped
-from .memory.sharding import Sharding, StateSharding
+from .memory.shard_layout import Sharding, StateSharding
 from .memory_on_fake_tensors.batch_sizes import BatchTable, batch_table
 from .memory_on_fake_tensors.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
-from .memory_on_fake_tensors.ranks import WAYS, Ranks
+from .memory_on_fake_tensors.ranks_and_zero_stages import WAYS, Ranks
 
 __all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 

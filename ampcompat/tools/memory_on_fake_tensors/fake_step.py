@@ -24,7 +24,7 @@ from .assumed_values import AssumedValues
 from .copies import fake_copies
 from .fake_module_to import convert_in_place
 from .offloading import offload
-from .ranks import Ranks
+from .ranks_and_zero_stages import Ranks
 
 #: What CUDA's caching allocator rounds each allocation up to, in bytes.
 CUDA_UNIT = 512
