@@ -91,4 +91,7 @@ def test_strides_do_not_matter_but_shapes_and_values_do():
     tensor = torch.arange(20000.0).reshape(100, 200)
     assert checksum(tensor) == checksum(tensor.t().contiguous().t()) != checksum(tensor.reshape(200, 100))
     assert checksum(tensor) != checksum(tensor + 1) != checksum((tensor + 1).double())
+    transformed = data_fingerprints.DataFingerprints()
+    torch.func.vmap(lambda row: transformed.called(((row,), {})) or row)(tensor)
+    assert transformed.end_step() == [0, 0]
     assert checksum(tensor.requires_grad_()) == checksum(torch.ones(2, device="meta")) == 0

@@ -47,6 +47,8 @@ class DataFingerprints:
 
     def called(self, arguments):
         """Take the arguments of a model, nested in containers, into account."""
+        if _is_traced():
+            return
         compiler = sys.modules.get("torch._dynamo")
         # Between two graphs the compiler takes what runs in Python for the model's, too.
         add = self._add if compiler is None else compiler.disable(self._add)
@@ -66,8 +68,15 @@ class DataFingerprints:
         return found
 
 
+def _is_traced():
+    """Return whether what runs now is recorded or transformed, so that tensors have no values of their own."""
+    return (thread_context.functorch_level(), thread_context.jit_tracing_state()) != (None, None)
+
+
 def _is_data(tensor):
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.requires_grad
+    if tensor.is_cuda and thread_context.is_capturing_cuda_graph():
+        return False
     return is_plain and tensor.device.type != "meta"
 
 
