@@ -416,4 +416,17 @@ SCRIPTS = [
         setup=("module('train.py', IMAGES)",),
         level="O1",
     ),
+    Script(
+        "molclr",
+        "yuyangw_MolCLR",
+        "molclr.py",
+        "graph network, molecules",
+        written_for_cuda=True,
+        setup=(
+            "module('dataset/dataset.py', MOLECULES)",
+            "module('utils/nt_xent.py', NT_XENT)",
+            "module('config.yaml', MOLCLR)",
+        ),
+        level="O2",
+    ),
 ]

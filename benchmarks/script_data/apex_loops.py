@@ -372,3 +372,44 @@ TAPE = """
 {"vocab_size": 30, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
  "num_labels": 20}
 """
+MOLECULES = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+
+def molecule(index, seed):
+    rng = torch.Generator().manual_seed(100 * index + seed)
+    atoms = torch.arange(8) % (index % 5 + 2)
+    atoms[torch.randint(8, (2,), generator=rng)] = 118
+    ring = torch.arange(8)
+    edges = torch.stack([torch.cat([ring, (ring + 1) % 8]), torch.cat([(ring + 1) % 8, ring])])
+    bonds = torch.randint(3, (16, 2), generator=rng)
+    return Data(x=torch.stack([atoms, atoms % 3], 1), edge_index=edges, edge_attr=bonds)
+
+class MoleculeDatasetWrapper:
+    def __init__(self, batch_size, **options):
+        self.pairs = [(molecule(index, 0), molecule(index, 1)) for index in range(64)]
+        self.batch_size = batch_size
+    def get_data_loaders(self):
+        return [DataLoader(part, batch_size=self.batch_size) for part in (self.pairs, self.pairs[:16])]
+"""
+NT_XENT = """
+import torch
+
+class NTXentLoss(torch.nn.Module):
+    def __init__(self, device, batch_size, temperature, use_cosine_similarity):
+        super().__init__()
+        self.temperature = temperature
+    def forward(self, zis, zjs):
+        values = torch.cat([zis, zjs])
+        scores = values @ values.t() / self.temperature
+        scores = scores - torch.eye(len(scores), device=scores.device) * 1e4
+        pairs = torch.arange(len(scores), device=scores.device).roll(len(zis))
+        return torch.nn.functional.cross_entropy(scores, pairs)
+"""
+MOLCLR = """
+{batch_size: 16, warm_up: 1, epochs: 5, load_model: None, eval_every_n_epochs: 1, save_every_n_epochs: 5,
+ log_every_n_steps: 4, fp16_precision: True, init_lr: 0.001, weight_decay: "1e-5", gpu: "cuda:0", model_type: gin,
+ aug: node, loss: {temperature: 0.1, use_cosine_similarity: True}, dataset: {num_workers: 0},
+ model: {num_layer: 3, emb_dim: 32, feat_dim: 32, drop_ratio: 0.1, pool: mean}}
+"""

@@ -137,6 +137,9 @@ class Silent(types.ModuleType):
     def __setitem__(self, key, value):
         pass
 
+    def __fspath__(self):
+        return self.__name__
+
 
 class SilentFinder:
     """Finds the packages of ``SILENT`` and all of their modules."""

@@ -35,6 +35,7 @@ MISSING = (
     "Expected object of scalar type",
     "unexpected keyword argument",
     "must be Tensor, not tuple",
+    "is not differentiable with respect to argument",
 )
 FUNCTIONS = functions()
 LINES = []

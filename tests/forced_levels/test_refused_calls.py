@@ -140,6 +140,18 @@ def test_compiled_code_accepts_them_too(low, compiled_before):
     assert torch.equal(found, step(scores, torch.zeros(3))) and found[0] == torch.finfo(low).min
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
+def test_a_script_of_torchscript_compiles_beside_them(low):
+    def limited(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.pad(torch.clamp(x, -2.0, 2.0), [0, 1]).masked_fill(mask, 1.0)
+
+    mask = torch.tensor([True, False, False, True])
+    x = torch.full((3,), 5.0, dtype=low)
+    for _ in range(2):
+        assert torch.jit.script(limited)(x, mask).tolist() == [1.0, 2.0, 2.0, 1.0]
+    assert x.masked_fill(MASK, -1e39)[0] == torch.finfo(low).min
+
+
 @pytest.mark.parametrize("end", ["O0", "the end", "amp.initialize"])
 def test_torch_refuses_them_at_o0_and_when_the_forced_level_has_ended(end):
     process_state.set_command_line(verbosity=0)

@@ -126,6 +126,14 @@ _MODES = (
     + _rows(
         "torch.compiler", "_compile_session_context", "is_compiling is true of all it does", "_guards serves", "2.13.0"
     )
+    + _rows(
+        "torch._utils",
+        "is_compiling",
+        "tells that the compiler traces",
+        "what computes in float32 on a CPU instead of half cannot be compiled",
+        "2.2.2",
+        "2.2.2",
+    )
     + _rows("torch", "_guards", "the same", "products are not compiled with torch 2.8", "2.13.0")
     + _rows(
         "torch._dynamo.eval_frame",

@@ -28,7 +28,7 @@ def register(patches, before, after=None):
         patches.defer(optim.register_optimizer_step_post_hook(after).remove)
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
-        patches.redirect(torch.compile, functools.partial(_compile_and_restore, patches))
+        patches.set(torch, "compile", _compile_and_restore(patches, torch.compile))
 
 
 def plain_step(kind):
@@ -37,6 +37,7 @@ def plain_step(kind):
 
 
 def _compile_and_restore(patches, compile):
+    @functools.wraps(compile)
     def compiled(*args, **kwargs):
         result = compile(*args, **kwargs)
         _restore(patches)

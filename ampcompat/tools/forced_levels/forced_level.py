@@ -49,7 +49,7 @@ class ForcedLevel:
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
-        self._accepted = PatchStack()  # while there is a session
+        self._accepted = None  # the ``AcceptedCalls`` while there is a session
         self._is_preparing = self._has_optimizers = False
         self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
@@ -84,7 +84,7 @@ class ForcedLevel:
         session, self.session = self.session, None
         self._calls.undo()
         if session is not None:
-            self._accepted.undo()
+            self._accepted.end()
             session.close()
         for optimizer in list(self.made_at):
             self._steps.release(optimizer)
@@ -249,7 +249,8 @@ class ForcedLevel:
         finally:
             self._is_preparing = False
         if self.session is None:
-            refused_calls.accept(process_state.current(), self._accepted)
+            self._accepted = refused_calls.AcceptedCalls(process_state.current())
+            self._accepted.begin()
         self.session = process_state.current()
         for part in parts:
             layers_outside_forward.watch(part, self.session, self.regions.is_float32)

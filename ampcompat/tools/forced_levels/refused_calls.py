@@ -18,6 +18,7 @@ import torch
 
 from ...engine.op_table import expansion
 from ...support.nested import map_arguments
+from ...support.patching import PatchStack
 from ...support.script_frames import script_line
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -56,31 +57,97 @@ _OWNERS = (torch.Tensor, torch, torch.nn.functional)
 _SIGMOIDS = ((torch, "sigmoid"), (torch.Tensor, "sigmoid"), (torch.special, "expit"))
 
 
-def accept(session, patches):
-    """Let torch accept such calls until ``patches`` is undone.
+class AcceptedCalls:
+    """Lets torch accept such calls in a session of a forced level.
 
     Args:
-        session: the ``Session`` of a forced level, whose own patches are there already.
-        patches: a ``PatchStack``; it must be undone before the session is closed.
+        session: the ``Session``, whose own patches are there already.
     """
-    policy = session.policy
-    if policy.dtypes.low not in _HALF or not (policy.casts_model or policy.patch_torch_functions):
-        return
-    promoted = {row.name for row in expansion.rows()} if policy.patch_torch_functions else set()
-    for name, place in SOURCES.items():
-        _patch(patches, name, _with_source, place, promoted)
-    for name, places in VALUES.items():
-        _patch(patches, name, _in_range, places, set())
-    if policy.patch_torch_functions:
-        owner, name = torch.nn.functional, "binary_cross_entropy"
-        patches.set(owner, name, _in_float32(getattr(owner, name), session, patches))
 
+    def __init__(self, session):
+        policy = session.policy
+        self._session = session
+        self._has_casts = bool(policy.patch_torch_functions)
+        self._is_needed = policy.dtypes.low in _HALF and (policy.casts_model or self._has_casts)
+        self._has_float32_sigmoid = False
+        self._patches = PatchStack()
 
-def _patch(patches, name, wrap, places, excluded):
-    for method in (name, name + "_"):
-        for owner in _OWNERS:
-            if method not in excluded and callable(getattr(owner, method, None)):
-                patches.set(owner, method, wrap(getattr(owner, method), places))
+    def begin(self):
+        """Patch torch until ``end``, which must come before the session is closed."""
+        if not self._is_needed:
+            return
+        promoted = {row.name for row in expansion.rows()} if self._has_casts else set()
+        for name, place in SOURCES.items():
+            self._replace(name, _with_source, place, promoted)
+        for name, places in VALUES.items():
+            self._replace(name, _in_range, places, set())
+        if self._has_casts:
+            owner, name = torch.nn.functional, "binary_cross_entropy"
+            self._patches.set(owner, name, self._in_float32(getattr(owner, name)))
+        if self._has_float32_sigmoid:
+            self._widen_sigmoid()
+        self._patches.set(torch.jit, "script", self._scripting(torch.jit.script))
+
+    def end(self):
+        """Restore torch."""
+        self._patches.undo()
+
+    def _replace(self, name, wrap, places, excluded):
+        for method in (name, name + "_"):
+            for owner in _OWNERS:
+                if method not in excluded and callable(getattr(owner, method, None)):
+                    self._patches.set(owner, method, wrap(getattr(owner, method), places))
+
+    def _scripting(self, script):
+        @functools.wraps(script)
+        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+            self.end()  # the compiler looks functions up in ``torch``; the session restores those that it has replaced
+            try:
+                return script(obj, optimize, _frames_up + 1, *args, **kwargs)
+            finally:
+                self.begin()
+
+        return watched
+
+    def _in_float32(self, call):
+        """Return ``binary_cross_entropy`` that takes half probabilities."""
+
+        @functools.wraps(call)
+        def in_float32(*args, **kwargs):
+            found = [each for each in args + tuple(kwargs.values()) if _is_half(each)]
+            if found and self._session.cast_backend.active():
+                self._tell(found[0].dtype)
+                args, kwargs = map_arguments(lambda each: each.float() if _is_half(each) else each, args, kwargs)
+            return call(*args, **kwargs)
+
+        return in_float32
+
+    def _tell(self, dtype):
+        """At the first call say what happens, and compute probabilities in float32 from now on."""
+        if self._has_float32_sigmoid:
+            return
+        self._has_float32_sigmoid = True
+        name, (file, line) = str(dtype).replace("torch.", ""), script_line()
+        self._session.notices.say(
+            f"ampcompat: {file}:{line}: binary_cross_entropy of {name} probabilities is computed in float32, and from "
+            "now on sigmoid too, as the gradient of half probabilities leaves the range of half. "
+            "binary_cross_entropy_with_logits needs no such exception."
+        )
+        self._widen_sigmoid()
+
+    def _widen_sigmoid(self):
+        for owner, name in _SIGMOIDS:
+            if hasattr(owner, name):
+                self._patches.set(owner, name, self._wide(getattr(owner, name)))
+
+    def _wide(self, call):
+        @functools.wraps(call)
+        def sigmoid(input, *args, **kwargs):
+            if _is_half(input) and "out" not in kwargs and self._session.cast_backend.active():
+                input = input.float()
+            return call(input, *args, **kwargs)
+
+        return sigmoid
 
 
 def _in_range(call, places):
@@ -146,45 +213,5 @@ def _replaced(args, kwargs, places, replace):
     return args, kwargs
 
 
-def _in_float32(call, session, patches):
-    """Return ``binary_cross_entropy`` that takes half probabilities."""
-
-    @functools.wraps(call)
-    def in_float32(*args, **kwargs):
-        found = [each for each in args + tuple(kwargs.values()) if _is_half(each)]
-        if found and session.cast_backend.active():
-            _tell(found[0].dtype, session, patches)
-            args, kwargs = map_arguments(lambda each: each.float() if _is_half(each) else each, args, kwargs)
-        return call(*args, **kwargs)
-
-    return in_float32
-
-
 def _is_half(value):
     return isinstance(value, torch.Tensor) and value.dtype in _HALF
-
-
-def _tell(dtype, session, patches):
-    """At the first call say what happens, and compute probabilities in float32 from now on."""
-    if getattr(torch.sigmoid, "is_float32", False):
-        return
-    name = str(dtype).replace("torch.", "")
-    session.notices.say(
-        "ampcompat: {}:{}: binary_cross_entropy of {} probabilities is computed in float32, and from now on sigmoid "
-        "too, as the gradient of half probabilities leaves the range of half. binary_cross_entropy_with_logits "
-        "needs no such exception.".format(*script_line(), name)
-    )
-    for owner, function in _SIGMOIDS:
-        if hasattr(owner, function):
-            patches.set(owner, function, _wide_sigmoid(getattr(owner, function), session))
-
-
-def _wide_sigmoid(call, session):
-    @functools.wraps(call)
-    def sigmoid(input, *args, **kwargs):
-        if _is_half(input) and "out" not in kwargs and session.cast_backend.active():
-            input = input.float()
-        return call(input, *args, **kwargs)
-
-    sigmoid.is_float32 = True
-    return sigmoid

@@ -48,6 +48,7 @@ def to_html(forecast, command):
         command=" ".join(map(shlex.quote, command)),
         picture=picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1),
         spec=spec,
+        states=_states(spec),
         hidden=len(_modules(forecast)) - len({row["module"] for row in rows}),
         number=number,
         configs=[build_charts.config(), build_charts.config("#d8d8d8", "#3a3f45", "#16181b")],
@@ -60,6 +61,12 @@ def heat_map(rows):
     with open(os.path.join(_FOLDER, "heat_map.json"), encoding="utf-8") as file:
         spec = json.load(file)
     return dict(copy.deepcopy(spec), data={"values": rows})
+
+
+def _states(spec):
+    """Return (state, colour) of each kind of cell: the legend, in HTML, which wraps on narrow screens."""
+    scale = spec["encoding"]["color"]["scale"]
+    return list(zip(scale["domain"], scale["range"]))
 
 
 def cells(forecast):
