@@ -55,7 +55,7 @@ def ab(arguments):
 
 
 def _run_and_print(parser, options, report, planned, missing):
-    """Do the runs that the report lacks, and print it; return the exit code if that was interrupted, otherwise None."""
+    """Do the runs that are missing in the report, and print it; return the exit code if interrupted, otherwise None."""
     kept = len(planned) - len(missing)
     if kept:
         print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
@@ -94,7 +94,7 @@ def _write_files(parser, options, report):
 
 
 def _advise_on_failure(parser, options, report, arguments):
-    """Print what may help where every run has failed."""
+    """Print what may help if every run has failed."""
     line = advice_without_cuda(options, report, arguments)
     if line is not None:
         print(line, file=sys.stderr)
@@ -104,7 +104,7 @@ def _advise_on_failure(parser, options, report, arguments):
 
 
 def _forecast(options, command):
-    """Forecast the levels and print what is foreseen; None where that is not possible, which is said too."""
+    """Forecast the levels and print the forecast; return None, and say why, where that is not possible."""
     wanted = argparse.Namespace(
         steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
     )
@@ -143,7 +143,7 @@ def _plan(parser, folder, report, planned):
 
 
 def _interruptible(function, *args):
-    """Call a function that does runs; return the exit code if it was interrupted, otherwise None."""
+    """Call a function that does runs; return the exit code if interrupted, otherwise None."""
     try:
         with sigterm_as_interrupt():
             function(*args)

@@ -225,7 +225,7 @@ def _check_environment(parser):
 
 
 def _check_outputs(parser, options):
-    """Check that what is to be written can be; ``--resume`` is ``--json`` too."""
+    """Check that the output files can be written; ``--resume`` is ``--json`` too."""
     if options.resume and options.json not in (None, options.resume):
         parser.error("--resume writes the report too: leave out --json")
     options.json = options.resume or options.json

@@ -25,7 +25,7 @@ def make_progress(stream=None, steps=None, runs=1, kept=0):
 
 
 class Running:
-    """A run in progress: its label, the last step, losses and scale, and since when it starts and steps."""
+    """A run in progress: its label, last step, losses and scale, and when it was started and began to step."""
 
     def __init__(self, label):
         self.label = label

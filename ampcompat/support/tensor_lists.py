@@ -192,7 +192,7 @@ def all_finite(tensor):
 
 
 def add_gradients(tensors, grads):
-    """Add gradients to those of tensors; a tensor without one gets the given gradient itself."""
+    """Add gradients to those of tensors; a tensor without a gradient gets the given one itself."""
     sums, terms = [], []
     for tensor, grad in zip(tensors, grads):
         held = stored_gradient(tensor)

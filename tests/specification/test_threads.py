@@ -1,7 +1,6 @@
 """Models that train in several threads of one session give what they give one after the other."""
 
 import os
-import sys
 import threading
 
 import torch
@@ -18,6 +17,7 @@ from helpers.networks import (
     train_step,
 )
 from helpers.processes import ROOT, environment
+from helpers.threads import in_threads
 
 from ampcompat import amp
 from ampcompat.engine.casting import autocast_flags
@@ -125,29 +125,6 @@ def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setti
                 patches.set(module, "stored_gradient", get)
             backward(models[0], mine)
         assert read and not set(read) & set(theirs)
-
-
-def in_threads(work, count=3):
-    """Run ``work()`` in threads at once, with as many switches between them as there can be; return the errors."""
-    errors = []
-
-    def run():
-        try:
-            work()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    return errors
 
 
 class Echo(torch.nn.Module):

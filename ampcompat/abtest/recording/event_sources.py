@@ -14,7 +14,7 @@ MEASURED = (1, 2, 5, 20, 60, 100)
 
 
 class DiagnosisEvents:
-    """Makes events of what the diagnosis tells, and pauses it in the steps that are timed.
+    """Turns the results of the diagnosis into events, and pauses it in the steps that are timed.
 
     One event of each explanation of a skipped step, and of each warning of a value that grows.
     """

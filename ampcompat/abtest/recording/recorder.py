@@ -20,7 +20,7 @@ from .event_log import apply_event
 
 
 class StepLimitReached(BaseException):
-    """Ends a training loop from within. Not an ``Exception``, so that scripts that catch those end too."""
+    """Ends a training loop from within. Not an ``Exception``, so that scripts that catch exceptions end too."""
 
 
 class Recorder(Observer):

@@ -117,7 +117,7 @@ class SessionMasters:
         return functools.partial(self._set_entry, param, *entry[1:])
 
     def widened(self, param, value):
-        """Return ``value``, that of a half param, as its master has it.
+        """Return ``value``, the value of a half param, with the precision of its master.
 
         Elements that the script has written to the half param are those of the half param.
         """

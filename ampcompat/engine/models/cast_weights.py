@@ -117,7 +117,7 @@ def _set_data(tensor, dtype, data, grad):
 
 
 def _own_tensors(module):
-    """Return (whether it is a param, its name, the tensor) of the params and buffers that are the module's own."""
+    """Return (whether it is a param, its name, the tensor) for the module's own params and buffers."""
     owned = [(True, name, tensor) for name, tensor in module._parameters.items()]
     owned += [(False, name, tensor) for name, tensor in module._buffers.items()]
     return [each for each in owned if each[2] is not None]

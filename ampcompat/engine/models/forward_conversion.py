@@ -69,7 +69,7 @@ class ForwardConversion:
 
 
 class Token:
-    """A token whose closing ends every mark that holds it."""
+    """Shared by marks, which all end when it is closed."""
 
     def __init__(self):
         self.closed = False

@@ -40,7 +40,7 @@ class Unscaled(NamedTuple):
 
 
 class NumberedLoss(NamedTuple):
-    """A loss: its ``LossScaler``, and the ``loss_id`` that ``amp.scale_loss`` got; None of a loss without a block."""
+    """A loss: its ``LossScaler`` and the ``loss_id`` that ``amp.scale_loss`` got; None for a loss without a block."""
 
     scaler: Any
     loss_id: Any

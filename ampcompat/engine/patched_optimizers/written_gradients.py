@@ -56,7 +56,7 @@ def rounded(gradient, model):
 
 
 def mark_of(grad):
-    """Return what tells a gradient from a later one; None for none.
+    """Return what distinguishes a gradient from a later one; None if there is none.
 
     Where torch makes a new object of a gradient at every read it is told by its address.
     """

@@ -5,6 +5,7 @@ The compilers before torch 2.4 turn them off: the first ``torch.compile`` of a p
 """
 
 import functools
+import inspect
 import sys
 
 import torch
@@ -15,7 +16,7 @@ _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 
 
 def register(patches, before, after=None):
-    """Have functions called at every step of every optimizer until ``patches`` is undone.
+    """Call functions at every step of every optimizer until ``patches`` is undone.
 
     Args:
         patches: a ``PatchStack``.
@@ -28,7 +29,8 @@ def register(patches, before, after=None):
         patches.defer(optim.register_optimizer_step_post_hook(after).remove)
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
-        patches.set(torch, "compile", _compile_and_restore(patches, torch.compile))
+        compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute
+        patches.redirect(compile, functools.partial(_compile_and_restore, patches))
 
 
 def plain_step(kind):
@@ -47,7 +49,7 @@ def _compile_and_restore(patches, compile):
 
 
 def _restore(patches):
-    """Let those classes call hooks again that torch says call them, and do not."""
+    """Let the classes that torch marks as calling hooks, although they do not, call them again."""
     for kind in _subclasses(torch.optim.Optimizer):
         step = vars(kind).get("step")
         if getattr(step, "hooked", False) and not _calls_hooks(step):

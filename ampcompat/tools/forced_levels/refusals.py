@@ -1,4 +1,4 @@
-"""Errors of scripts that no level can be forced on: each names the line of the script, and what to do."""
+"""Errors for scripts on which no level can be forced: each names the line of the script and says what to do."""
 
 from ...errors import AmpError
 from ...support.script_frames import script_line

@@ -149,7 +149,7 @@ def _random_state_kept():
 
 @contextmanager
 def counted_as(device):
-    """Count a step as it is on a device, whatever the fake tensors say, which are on the CPU.
+    """Count a step as on a device, although its fake tensors are on the CPU.
 
     On "cuda" half is not emulated, overflow checks and losses are as there, and allocations are rounded up.
     """

@@ -88,7 +88,7 @@ class Ties:
 
 
 def split(values, weights):
-    """Leave in the memory of float32 values what they have beyond their bfloat16 weights.
+    """Replace float32 values, in their memory, by what their bfloat16 weights lack of them.
 
     Args:
         values: float32. Afterwards the first half of their memory holds the remainders, as ``stored_in`` shows them;

@@ -17,7 +17,7 @@ def uses_cuda(data):
 
 
 def chooses_device(nodes):
-    """Return whether a script asks whether there is CUDA and continues without it, given the nodes of its tree.
+    """Return whether a script checks for CUDA and continues without it, given the nodes of its tree.
 
     ``assert torch.cuda.is_available()``, and an ``if not torch.cuda.is_available():`` that ends the script, do not.
     """
