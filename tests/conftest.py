@@ -54,6 +54,7 @@ def pytest_configure(config):
     """
     for name in snapshots.settings():  # with AMPCOMPAT_HALF_MATH=off, conformance fails on torch 1.12
         del os.environ[name]
+    _let_examples_take_long()
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = "1"
         torch.set_num_threads(1)
@@ -62,6 +63,16 @@ def pytest_configure(config):
     if config.getoption("--torch-dependent"):
         omitted = [str(SAME_FILES.parent / file) for file in SAME_FILES.read_text().split()]
         config.option.ignore = (config.option.ignore or []) + omitted
+
+
+def _let_examples_take_long():
+    """Let no test fail because hypothesis made its examples slowly, as on a busy machine."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:  # as in the environments of clients
+        return
+    settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("slow")
 
 
 def pytest_collection_modifyitems(items):

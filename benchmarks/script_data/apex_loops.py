@@ -317,8 +317,8 @@ factory = nemo.core.NeuralModuleFactory(placement=nemo.core.DeviceType.GPU, log_
                                         optimization_level=nemo.core.Optimization.mxprO1)
 data = tts.AudioDataLayer("audio.json", n_segments=4000, batch_size=4, sample_rate=16000, num_workers=0)
 audio, audio_length = data()
-to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, n_window_size=1024,
-                                               n_window_stride=256,
+to_mel = asr.AudioToMelSpectrogramPreprocessor(sample_rate=16000, stft_conv=True, features=20, window_size=None,
+                                               window_stride=None, n_window_size=1024, n_window_stride=256,
                                                n_fft=1024, normalize=None, preemph=None, dither=0.0, mag_power=1.0,
                                                log_zero_guard_type="clamp", log_zero_guard_value=1e-5)
 mel, _ = to_mel(input_signal=audio, length=audio_length)
@@ -354,14 +354,14 @@ import torch
 from apex import amp
 from timm.utils import ApexScaler
 model = timm.create_model("efficientnet_lite0", num_classes=4, pretrained=False).cuda()
-optimizer = timm.optim.create_optimizer_v2(model, "fusedlamb", learning_rate=0.01, weight_decay=0.01)
+optimizer = timm.optim.create_optimizer_v2(model, "fusedlamb", learning_rate=0.002, weight_decay=0.01)
 model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
 loss_scaler = ApexScaler()
 mix = timm.data.Mixup(mixup_alpha=0.2, num_classes=4)
 soft = timm.loss.SoftTargetCrossEntropy()
 for step in range(16):
-    targets = torch.randint(4, (8,)).cuda()
-    images = torch.randn(8, 3, 32, 32).cuda() * 0.3 + targets.view(-1, 1, 1, 1).float()
+    targets = torch.randint(4, (16,)).cuda()
+    images = torch.randn(16, 3, 64, 64).cuda() * 0.3 + targets.view(-1, 1, 1, 1).float()
     images, targets = mix(images, targets)
     loss = soft(model(images), targets)
     optimizer.zero_grad()

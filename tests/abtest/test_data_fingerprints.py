@@ -66,6 +66,17 @@ def test_checksums_end_after_the_first_steps_and_leave_the_measured_memory_alone
     assert recorded("O2", 1, False, 6).memory == few.memory
 
 
+@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.filterwarnings("ignore:.*Dynamo does not know how to trace:UserWarning")
+def test_compiled_models_train_on_and_their_loaded_batches_are_known():
+    """The compiler leaves the models' hooks out, or runs them between two graphs."""
+    runs = [
+        recorded(level, 1, True, around=lambda model: torch.compile(model, backend="eager")) for level in (None, "O0")
+    ]
+    assert runs[0].loaded == runs[1].loaded and len(set(runs[0].loaded)) == 4
+    assert [each[2] for each in runs[0].loss] == [each[2] for each in runs[1].loss]
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_a_script_may_compile_its_model_after_it_has_made_the_optimizer():
     assert len(recorded(None, 1, False, around=lambda model: torch.jit.script(model)).step_seconds) == 4
@@ -80,4 +91,7 @@ def test_strides_do_not_matter_but_shapes_and_values_do():
     tensor = torch.arange(20000.0).reshape(100, 200)
     assert checksum(tensor) == checksum(tensor.t().contiguous().t()) != checksum(tensor.reshape(200, 100))
     assert checksum(tensor) != checksum(tensor + 1) != checksum((tensor + 1).double())
+    transformed = data_fingerprints.DataFingerprints()
+    torch.func.vmap(lambda row: transformed.called(((row,), {})) or row)(tensor)
+    assert transformed.end_step() == [0, 0]
     assert checksum(tensor.requires_grad_()) == checksum(torch.ones(2, device="meta")) == 0

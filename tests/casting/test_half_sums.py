@@ -91,6 +91,23 @@ SUMS = {
 BOTH = dtype_params(torch.float16, torch.bfloat16)
 
 
+def modes_see_indices():
+    """Return whether this torch tells function modes of ``t[i]`` with a tensor; that of 2.2 does not."""
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, kinds, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Mode():
+        torch.ones(2)[torch.tensor([0])]
+    return torch.Tensor.__getitem__ in seen
+
+
+SEES_INDICES = modes_see_indices()
+
+
 def dense(tensor):
     return tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
 
@@ -98,6 +115,8 @@ def dense(tensor):
 @pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.parametrize("name", sorted(SUMS))
 def test_a_sum_and_a_gradient_are_those_of_float64_rounded_once(name, dtype):
+    if name in ("t[i]", "t[i, j]") and not SEES_INDICES:
+        pytest.skip("this torch does not tell function modes of t[i]")
     function, values = SUMS[name]
     pair = next(pair for pair in PAIRS.values() if pair.low is dtype)
     low, double = values.to(dtype).requires_grad_(), values.double().requires_grad_()
@@ -139,6 +158,8 @@ def test_an_embedding_of_many_words_has_the_gradient_of_float64_rounded_once(lev
         model(words).backward(upstream.to(torch.float32 if level != "O3" else dtype))
     grads = [dense(model.table.weight.grad), model.positions.grad]
     assert torch.allclose(grads[0].double(), expected, rtol=torch.finfo(dtype).eps)
+    if not SEES_INDICES:
+        return  # `positions[...]` is added up by torch
     of_positions = torch.zeros(64, 4).double().index_add_(0, torch.arange(8192) % 64, upstream.double())
     assert torch.allclose(grads[1].double(), of_positions, rtol=torch.finfo(dtype).eps)
 

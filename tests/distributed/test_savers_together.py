@@ -5,9 +5,11 @@ import saver_loops
 import torch
 from helpers import ranks
 
+from ampcompat.support.torch_compat import features
+
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
-if not hasattr(torch, "autocast"):
+if not features.is_version_within(oldest="1.11"):
     pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)
 
 #: Of the loss at each step, against float32 without any of it.

@@ -4,10 +4,11 @@ import os
 import re
 
 import pytest
-import torch
 from helpers.processes import ROOT, run_in_process
 
-if not hasattr(torch, "autocast"):
+from ampcompat.support.torch_compat import features
+
+if not features.is_version_within(oldest="1.11"):
     pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)
 
 

@@ -27,6 +27,10 @@ needs_saved_tensor_hooks = pytest.mark.skipif(
     not hasattr(getattr(torch.autograd, "graph", None), "saved_tensors_hooks"),
     reason="torch before 1.10 has no saved-tensor hooks",
 )
+needs_several_hooks = pytest.mark.skipif(
+    not features.is_version_within(oldest="1.11"),
+    reason="before 1.11 there is one pair of saved-tensor hooks",
+)
 needs_dispatch_modes = pytest.mark.skipif(
     not features.has_dispatch_modes(), reason="torch before 2.0 has no dispatch modes"
 )
@@ -264,7 +268,7 @@ def checkpointed(function, x, use_reentrant):
     return torch.utils.checkpoint.checkpoint(function, x, **kwargs)
 
 
-@needs_saved_tensor_hooks
+@pytest.mark.skipif(not features.is_version_within(oldest="1.11"), reason="this torch has one kind of checkpoint only")
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpointing_lowers_activations_and_keeps_its_gradients(use_reentrant):
     blocks = [torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)) for _ in range(4)]
@@ -287,7 +291,7 @@ def test_checkpointing_lowers_activations_and_keeps_its_gradients(use_reentrant)
     assert activations[1] < activations[0] / 2
 
 
-@needs_saved_tensor_hooks
+@needs_several_hooks
 @pytest.mark.parametrize("is_outside", [True, False])
 def test_hooks_of_the_user_go_on_working(is_outside):
     if is_outside and not features.has_nested_saved_tensor_hooks():
@@ -349,7 +353,7 @@ def test_a_model_is_copied_and_pickled_in_a_measured_step():
     assert all(torch.equal(each(torch.ones(1, 2)), model(torch.ones(1, 2))) for each in found)
 
 
-@needs_saved_tensor_hooks
+@needs_several_hooks
 def test_hooks_of_the_user_may_outlive_the_measured_step():
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     measured(hooks.__enter__)

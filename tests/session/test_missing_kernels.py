@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers import half_kernels
 
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpError
@@ -69,7 +68,7 @@ def test_where_torch_computes_in_half_its_errors_stay_as_they_are(level, monkeyp
 
 
 def test_a_network_is_told_so_before_it_trains(level):
-    if half_kernels.trains_in(opt_levels.OPT_LEVELS[level].dtypes.low):
+    if cpu.trains_in(opt_levels.OPT_LEVELS[level].dtypes.low):
         pytest.skip("this torch trains in the level's dtype on a CPU")
     # torch 2.1 has a half kernel for ReLU, and convolutions are emulated.
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2))

@@ -5,6 +5,7 @@ Losses alone do not tell it: those of a half level may be several percent away f
 
 import ctypes
 import inspect
+import sys
 import zlib
 
 import torch
@@ -12,8 +13,8 @@ import torch
 from ...support.nested import tensors_in
 from ...support.torch_compat import thread_context
 
-#: Steps whose data are recorded, and the elements of a tensor that count.
-STEPS, ELEMENTS = 30, 4096
+#: Steps whose data are recorded; the tensors of each that count, and the elements of each tensor.
+STEPS, TENSORS, ELEMENTS = 30, 64, 4096
 
 
 class DataFingerprints:
@@ -46,11 +47,16 @@ class DataFingerprints:
 
     def called(self, arguments):
         """Take the arguments of a model, nested in containers, into account."""
-        self._add(self._inputs, arguments)
+        if _is_traced():
+            return
+        compiler = sys.modules.get("torch._dynamo")
+        # Between two graphs the compiler takes what runs in Python for the model's, too.
+        add = self._add if compiler is None else compiler.disable(self._add)
+        add(self._inputs, arguments)
 
     def _add(self, samples, value):
-        if self._steps < STEPS:
-            samples += [_sample(each) for each in tensors_in(value) if _is_data(each)]
+        if self._steps < STEPS and len(samples) < TENSORS:
+            samples += [_sample(each) for each in tensors_in(value) if _is_data(each)][: TENSORS - len(samples)]
 
     def end_step(self):
         """Return (checksum of what was loaded, checksum of inputs) of the step that ends, 0 without any; or None."""
@@ -62,8 +68,15 @@ class DataFingerprints:
         return found
 
 
+def _is_traced():
+    """Return whether what runs now is recorded or transformed, so that tensors have no values of their own."""
+    return (thread_context.functorch_level(), thread_context.jit_tracing_state()) != (None, None)
+
+
 def _is_data(tensor):
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.requires_grad
+    if tensor.is_cuda and thread_context.is_capturing_cuda_graph():
+        return False
     return is_plain and tensor.device.type != "meta"
 
 

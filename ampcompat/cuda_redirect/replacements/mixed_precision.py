@@ -27,9 +27,10 @@ def autocast_init(target, original):
     def init(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
+        options = given if "dtype" in signature.parameters else given.setdefault("kwargs", {})  # torch 1.10
         if target.means_cuda(given["device_type"]):
-            dtype = torch.float16 if given.get("dtype") is None else given["dtype"]
-            given.update(device_type=target.type, dtype=dtype if dtype in supported else torch.bfloat16)
+            dtype = torch.float16 if options.get("dtype") is None else options["dtype"]
+            given["device_type"], options["dtype"] = target.type, dtype if dtype in supported else torch.bfloat16
         original(*bound.args, **bound.kwargs)
 
     return init

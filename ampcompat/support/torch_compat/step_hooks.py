@@ -5,6 +5,7 @@ The compilers before torch 2.4 turn them off: the first ``torch.compile`` of a p
 """
 
 import functools
+import inspect
 import sys
 
 import torch
@@ -28,7 +29,8 @@ def register(patches, before, after=None):
         patches.defer(optim.register_optimizer_step_post_hook(after).remove)
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
-        patches.set(torch, "compile", _compile_and_restore(patches, torch.compile))
+        compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute
+        patches.redirect(compile, functools.partial(_compile_and_restore, patches))
 
 
 def plain_step(kind):

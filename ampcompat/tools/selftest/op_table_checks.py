@@ -16,7 +16,7 @@ from .training import REPORT, first_line
 
 #: How many differing forms the table shows; the JSON file has all.
 SHOWN = 4
-#: Parts of the messages with which torch says that it lacks a kernel, or a function's later arguments (torch 1.6).
+#: Parts of the messages with which torch says that it lacks a kernel, a gradient or a function's later arguments.
 LACKING = (
     "not implemented",
     "not supported",
@@ -28,6 +28,7 @@ LACKING = (
     "requires compiling",
     "got an unexpected keyword argument",
     "must be Tensor, not tuple",
+    "is not differentiable with respect to argument",
 )
 
 
