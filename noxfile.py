@@ -37,17 +37,22 @@ REQUIREMENTS, TESTS = readme_command()
 VERSIONS = "import platform, torch; print('torch', torch.__version__, '/ python', platform.python_version())"
 
 
+CLIENTS = table("tests", "clients", "table.txt")
+
+
 def define_torch_leg(release, python, leg, _gigabytes, *also):
     """Define the session that runs the README's test command with a release of torch in place of its own."""
+    name = "main" if leg == "main" else "torch-" + release
     requirements = ["torch==" + release if each == TORCH else each for each in REQUIREMENTS]
+    clients = [(client, folder) for client, folder, _, run_by in CLIENTS if run_by == name]
 
     def run(session):
-        session.install(*requirements, *also)
+        files = [arg for _, folder in clients for arg in ("-r", f"tests/clients/{folder}/requirements.txt")]
+        session.install(*requirements, *also, *files)
         session.run("python", "-c", VERSIONS)
-        session.run(*TESTS, *session.posargs)
+        session.run(*TESTS, *session.posargs, env={"AMPCOMPAT_CLIENT": ",".join(client for client, _ in clients)})
 
     run.__doc__ = f"The test suite with torch {release}."
-    name = "main" if leg == "main" else "torch-" + release
     nox.session(run, name=name, python=python, tags=["ci"] if leg in FIXED else [])
 
 
@@ -107,7 +112,7 @@ def package(session):
     session.run("bash", ".ci/package.sh", external=True)
 
 
-def define_client_leg(leg, folder, python):
+def define_client_leg(leg, folder, python, run_by):
     """Define the session that runs the tests of packages that use ampcompat's names, or Apex's."""
     tests = ROOT / "tests" / "clients" / folder
 
@@ -121,17 +126,17 @@ def define_client_leg(leg, folder, python):
         session.run(*TESTS, f"tests/clients/{folder}", *session.posargs, env=env)
 
     run.__doc__ = f"Packages as they are: tests/clients/{folder}."
-    nox.session(run, name=leg, python=python, tags=["ci"])
+    nox.session(run, name=leg, python=python, tags=["ci"] if run_by == "CI" else [])
 
 
-for row in table("tests", "clients", "table.txt"):
+for row in CLIENTS:
     define_client_leg(*row)
 
 
 @nox.session(name="newest-clients", python="3.11")
 def newest_clients(session):
     """The tests of the clients with the newest releases of all of them, where those still support Apex."""
-    for _, folder, _ in table("tests", "clients", "table.txt"):
+    for _, folder, *_ in CLIENTS:
         tests = ROOT / "tests" / "clients" / folder
         names = [row[0] for row in table("tests", "clients", folder, "requirements.txt")]
         session.install(*sorted({re.split("[=<>]", name)[0] for name in names}), "--upgrade")

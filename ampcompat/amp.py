@@ -37,13 +37,13 @@ import torch
 from .engine.amp_names.old_api import init
 from .engine.amp_names.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
 from .engine.amp_names.state_view import AmpStateModule
-from .engine.patched_optimizers import held_gradients
-from .engine.patched_optimizers.record import record_of
+from .engine.patched_optimizers.master_params import prepared_params
+from .engine.patched_optimizers.optimizer_record import record_of
 from .engine.session import process_state
 from .engine.session.accumulation import accumulate
+from .engine.session.argument_checks import listed, make_request
 from .engine.session.disabled_session import DisabledSession, disable
-from .engine.session.initialize_arguments import listed, make_request
-from .engine.session.registrations import (
+from .engine.session.registered_functions import (
     bfloat16_function,
     float_function,
     half_function,
@@ -53,7 +53,7 @@ from .engine.session.registrations import (
     register_half_function,
     register_promote_function,
 )
-from .engine.session.session import new_session
+from .engine.session.training_session import new_session
 from .errors import hide_internal_frames
 from .support.patching import run_after
 from .tools.diagnostics.diagnosis import add_diagnosis
@@ -63,7 +63,7 @@ from .tools.step_statistics.added_observers import add_observers
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker has it; it is not imported when this runs
 
-    from .engine.session.initialize_types import InitializeOptions, KeptFloat32
+    from .engine.session.type_annotations import InitializeOptions, KeptFloat32
 
 __all__ = [
     "O0",
@@ -284,7 +284,7 @@ def scale_loss(
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Clip their gradients."""
-    return held_gradients.master_params(optimizer)
+    return prepared_params(optimizer)
 
 
 def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:

@@ -12,10 +12,10 @@ import torch
 
 from . import opt_levels
 from .engine.models import fsdp
-from .engine.patched_optimizers.record import record_of
+from .engine.patched_optimizers.optimizer_record import record_of
 from .engine.session import process_state
 from .engine.session.disabled_session import DisabledSession
-from .engine.session.session import Session, new_session
+from .engine.session.training_session import Session, new_session
 from .errors import AmpError, AmpTypeError
 from .support.observer import Observer
 from .support.patching import run_after
@@ -68,7 +68,7 @@ def session(
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
-        The ``engine.session.session.Session``.
+        The ``engine.session.training_session.Session``.
 
     Raises:
         AmpError: a session is open already, the level is unknown, or an option is invalid for the level; or statistics

@@ -16,7 +16,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 
 #: CPU flags for half arithmetic, as torch and the operating system name them.
 UNITS = ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "bf16", "fp16_arith", "sve_bf16")
@@ -74,18 +74,18 @@ class Subject:
 
     def seconds(self, steps):
         """Return the median seconds of a step, over a few after a warm-up."""
-        before = os.environ.get(half_emulation.VARIABLE)
+        before = os.environ.get(emulated_half_arithmetic.VARIABLE)
         if self.setting is not None:
-            os.environ[half_emulation.VARIABLE] = self.setting
+            os.environ[emulated_half_arithmetic.VARIABLE] = self.setting
         try:
             with ampcompat.session(self.level, verbosity=0):
                 amp.initialize(self.model, self.optimizer, verbosity=0)
                 self.step()
                 return statistics.median(self.step() for _ in range(steps))
         finally:
-            os.environ.pop(half_emulation.VARIABLE, None)
+            os.environ.pop(emulated_half_arithmetic.VARIABLE, None)
             if before is not None:
-                os.environ[half_emulation.VARIABLE] = before
+                os.environ[emulated_half_arithmetic.VARIABLE] = before
 
     def step(self):
         start = time.perf_counter()
@@ -126,7 +126,7 @@ def cpu_flags():
 def print_heading():
     print("torch {}, {} threads; CPU: {}".format(torch.__version__, torch.get_num_threads(), " ".join(cpu_flags())))
     for dtype in (torch.float16, torch.bfloat16):
-        print(f"{dtype}: {half_emulation.in_words(dtype)}")
+        print(f"{dtype}: {emulated_half_arithmetic.describe(dtype)}")
     print("network      level     ms a step   over O0", flush=True)
 
 

@@ -10,7 +10,8 @@ relative to that of the unchanged one, or to the standard deviation of its losse
 where all losses and final weights are equal bit for bit, as must be for a float32 script that repeats itself.
 
 ``--list apex`` runs scripts that use Apex, which ``apex_scripts.md`` lists, at their own level. A row has the number of
-backward passes, and the means of the first and of the last quarter of the losses.
+backward passes, the means of the first and of the last quarter of the losses, and how far these are from those of
+``run --opt-level O0``, which puts O0 in place of the script's own level.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def main():
     parser.add_argument("--keep", help="a folder for what the scripts print and write")
     parser.add_argument("--list", choices=("forced", "apex"), default="forced")
     options = parser.parse_args()
-    levels = options.levels.split(",") if options.list == "forced" else ["own level"]
+    levels = options.levels.split(",") if options.list == "forced" else ["own level", "difference from O0"]
     scripts = {"forced": forced_list, "apex": apex_list}[options.list].SCRIPTS
     print("| script | family | passes | " + " | ".join(levels) + " | seconds |\n|" + "---|" * (4 + len(levels)))
     failed = 0
@@ -66,7 +67,7 @@ def print_row(script, levels, options):
     if unchanged["failure"]:
         cells = [unchanged["failure"]]
     elif script.level:
-        cells = [own_level(script, unchanged)]
+        cells = [own_level(script, unchanged), judged(run(script, "O0", options), unchanged)]
     else:
         cells = [judged(unchanged, run(script, each, options)) for each in levels]
     row = [script.name, script.family, str(len(unchanged["losses"]))] + cells + [f"{time.time() - start:.0f}"]
@@ -131,7 +132,7 @@ def environment(script, record, options):
         "SCRIPT_STEPS": str(script.steps),
         "SCRIPT_SMALL": script.small,
     }
-    own.update(SCRIPT_USES_APEX="1" if script.level else "", SCRIPT_LACKS=script.lacks)
+    own.update(SCRIPT_USES_APEX="1" if script.level else "", SCRIPT_LACKS=script.lacks, SCRIPT_SILENT=script.silent)
     own.update(SCRIPT_IMAGES=str(script.images), PYTHONPATH=os.pathsep.join(filter(None, path)))
     return dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0", PYTHONUNBUFFERED="1", **own)
 
@@ -151,8 +152,9 @@ def failure(code, found, level):
 
 def judged(unchanged, found):
     """Return the cell of one level."""
-    if found["failure"]:
-        return found["failure"]
+    for each in (unchanged, found):
+        if each["failure"]:
+            return each["failure"]
     if found["losses"] == unchanged["losses"] and found["digest"] == unchanged["digest"]:
         return "equal"
     if not all(map(math.isfinite, found["losses"])):

@@ -22,7 +22,7 @@ import torch
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.opt_levels import OPT_LEVELS
 
 
@@ -169,7 +169,7 @@ def print_heading(device, levels):
     print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")
     for level in levels:
         low = OPT_LEVELS[level].dtypes.low
-        if device == "cpu" and half_emulation.is_wanted(low):
+        if device == "cpu" and emulated_half_arithmetic.is_wanted(low):
             print(
                 f"{level}: half math is on for {low} (AMPCOMPAT_HALF_MATH=off turns it off): products are computed in "
                 "float32 between rounded values, the rival's by torch's own half kernels."

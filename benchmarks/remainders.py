@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ampcompat.engine.master_weights import remainders
+from ampcompat.engine.master_weights.param_remainders import remainder_bits
 
 BLOCK = 1 << 22
 
@@ -21,10 +21,10 @@ def count(first, step):
     values = torch.arange(first, last, step, dtype=torch.int64).to(torch.int32).view(torch.float32)
     weights = values.to(torch.bfloat16).view(torch.int16)
     found = values.clone()
-    ties = remainders.split(found, weights)
-    without_list = weights.to(torch.int32) * 65536 + remainders.stored_in(found) != values.view(torch.int32)
+    ties = remainder_bits.split(found, weights)
+    without_list = weights.to(torch.int32) * 65536 + remainder_bits.stored_in(found) != values.view(torch.int32)
     without_list &= ~values.isnan()
-    remainders.join(found, weights, ties)
+    remainder_bits.join(found, weights, ties)
     differs = found.view(torch.int32) != values.view(torch.int32)
     is_nan = values.isnan()
     lost = int((is_nan & ~found.isnan()).sum())

@@ -4,9 +4,10 @@ Prints, for models of many small params, the dispatched operations, host reads a
 
     ours      the exit of amp.scale_loss + optimizer.step()
     rival     torch.amp.GradScaler: unscale_ + step + update
+    by hand   at O2: the least that float32 masters of half weights need, written for this model (``ByHand``)
 
-and the ratio of their times (median of interleaved rounds). Gradients are put in place by hand, so that nothing but the
-two is measured.
+and the ratios of their times (medians of interleaved rounds). Gradients are put in place by hand, so that nothing else
+is measured. GradScaler has neither half gradients nor masters: what these cost is the ratio of "by hand" to it.
 
     python benchmarks/step_overhead.py [--params 8 200 2000] [--elements 32 256 1024] [--rounds 100] [--device cpu]
 """
@@ -85,6 +86,37 @@ class Rival:
         self.scaler.update()
 
 
+class ByHand:
+    """Masters as somebody would write them for one model: foreach operations, and buffers that stay allocated."""
+
+    def __init__(self, count, elements, device, make_optimizer):
+        self.weights = [param.detach().half().requires_grad_() for param in make_model(count, elements, device)]
+        self.masters = [weight.detach().float().requires_grad_() for weight in self.weights]
+        self.wide = [torch.empty_like(master) for master in self.masters]
+        self.optimizer = make_optimizer(self.masters)
+        self.scale, self.device = 2.0**16, device
+
+    def prepare(self):
+        self.optimizer.zero_grad()
+        for weight in self.weights:
+            weight.grad = torch.ones_like(weight)
+
+    def run(self):
+        found, factor = torch.zeros((), device=self.device), torch.full((), 1.0 / self.scale, device=self.device)
+        with torch.no_grad():
+            torch._foreach_copy_(self.wide, [weight.grad for weight in self.weights])
+            torch._amp_foreach_non_finite_check_and_unscale_(self.wide, found, factor)
+            for weight, master, wide in zip(self.weights, self.masters, self.wide):
+                weight.grad, master.grad = None, wide
+            if found.item():
+                self.scale /= 2
+            else:
+                self.optimizer.step()
+                torch._foreach_copy_(self.weights, self.masters)
+            for master in self.masters:
+                master.grad = None
+
+
 def count(subject):
     """Return the dispatched operations, the host reads and the calls of Python functions of one step."""
     calls = []
@@ -117,29 +149,23 @@ def synchronize():
 
 
 def compare(level, params, elements, rounds, device, make_optimizer):
-    rival = Rival(params, elements, device, make_optimizer)
-    ours = Ours(level, params, elements, device, make_optimizer)
+    """Return the numbers of a row."""
+    subjects = [
+        Ours(level, params, elements, device, make_optimizer),
+        Rival(params, elements, device, make_optimizer),
+    ]
+    if level == "O2":
+        subjects.append(ByHand(params, elements, device, make_optimizer))
     try:
-        for subject in (ours, rival) * 5:
+        for subject in subjects * 5:
             clock(subject)
-        ratios, seconds = [], {"ours": [], "rival": []}
-        for _ in range(rounds):
-            mine, theirs = clock(ours), clock(rival)
-            ratios.append(mine / theirs)
-            seconds["ours"].append(mine)
-            seconds["rival"].append(theirs)
-        counts = [each for pair in zip(count(ours), count(rival)) for each in pair]
+        seconds = [[clock(subject) for subject in subjects] for _ in range(rounds)]
+        counts = [each for pair in zip(*map(count, subjects[:2])) for each in pair]
     finally:
         ampcompat.reset()
-    return (
-        params,
-        elements,
-        level,
-        *counts,
-        statistics.median(seconds["ours"]) * 1e6,
-        statistics.median(seconds["rival"]) * 1e6,
-        statistics.median(ratios),
-    )
+    medians = [statistics.median(column) * 1e6 for column in zip(*seconds)]
+    ratios = [statistics.median(row[0] / row[rival] for row in seconds) for rival in range(1, len(subjects))]
+    return [params, elements, level] + counts, medians, ratios
 
 
 OPTIMIZERS = {
@@ -159,15 +185,16 @@ def main():
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     print(f"torch {torch.__version__}, {stated.device}, {stated.rounds} rounds, {cpu_capability()}")
-    print("                              ours/rival:")
+    print("                              ours/rival:                             us:                    ours to:")
     print(
-        "optimizer   params elements level  operations       host reads       Python calls   us ours     rival   ratio"
+        "optimizer   params elements level   operations  host reads  calls        ours   rival by hand  rival by hand"
     )
     for name in stated.optimizers:
         for params, elements, level in itertools.product(stated.params, stated.elements, stated.levels):
-            row = compare(level, params, elements, stated.rounds, stated.device, OPTIMIZERS[name])
-            line = "{:11} {:6} {:8} {:5} {:7}/{:<7} {:7}/{:<7} {:7}/{:<7} {:9.0f} {:9.0f} {:9.2f}"
-            print(line.format(name, *row), flush=True)
+            row, medians, ratios = compare(level, params, elements, stated.rounds, stated.device, OPTIMIZERS[name])
+            line = "{:11} {:6} {:8} {:5} {:6}/{:<6} {:4}/{:<4} {:5}/{:<5}".format(name, *row)
+            line += "".join(f"{each:8.0f}" for each in medians) + " " * 8 * (3 - len(medians))
+            print(line + "".join(f"{each:7.2f}" for each in ratios), flush=True)
 
 
 def cpu_capability():

@@ -17,7 +17,7 @@ from cpu_half import cpu_flags
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.master_weights import remainder_chunks
+from ampcompat.engine.master_weights.param_remainders import chunk_sizes
 
 OPTIMIZERS = {
     "SGD, momentum": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
@@ -137,7 +137,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     stated = parser.parse_args()
     print("torch {}, {}, CPU: {}".format(torch.__version__, stated.device, " ".join(cpu_flags())))
-    remainder_chunks.FEWEST = 2048  # several chunks in a small network
+    chunk_sizes.FEWEST = 2048  # several chunks in a small network
     bitwise(stated.steps, stated.device)
     times(stated.layers, stated.width, stated.device, stated.rounds)
 

@@ -1,12 +1,12 @@
 """``WrittenMemory`` notes every way to write a tensor that moves no version counter, and nothing else."""
 
 import gc
-import sys
 import threading
 
 import numpy
 import pytest
 import torch
+from helpers.threads import in_threads
 
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.written_memory import WrittenMemory
@@ -182,28 +182,16 @@ def test_tensors_that_died_leave_no_notes(written, param):
 def test_threads_that_write_and_clear_lose_no_alias(written):
     params = [torch.nn.Parameter(torch.ones(1)) for _ in range(50)]
     written.watch(params)
-    errors, kept = [], []
+    kept = []
 
     def work():
-        try:
-            for _ in range(20):
-                for param in params:
-                    kept.append(param.data)
-                    written.clear([param])
-                    assert param in written
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(20):
+            for param in params:
+                kept.append(param.data)
+                written.clear([param])
+                assert param in written
 
-    threads, interval = [threading.Thread(target=work) for _ in range(3)], sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not errors
+    assert in_threads(work) == []
     del kept[:]
     written.clear(params)
     assert not written

@@ -80,10 +80,10 @@ class Memory:
 
 @dataclass
 class Finding:
-    """Why a step was skipped."""
+    """What the diagnosis tells of a step: why it was skipped, or that a value has grown."""
 
     step: int = described(COUNT, "its number, from 0", 0)
-    text: str = described(TEXT, "the reason, and what to try", "")
+    text: str = described(TEXT, "what happened, and what to try", "")
 
 
 _SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)
@@ -114,6 +114,14 @@ class Run:
     metrics: Dict[str, List[Tuple[int, float]]] = described(
         map_of(schema.METRIC), "what the script logged", factory=dict
     )
+    loaded: List[int] = described(
+        list_of(COUNT),
+        "checksums of what data loaders returned in each of the first 30 steps, 0: nothing",
+        factory=list,
+    )
+    inputs: List[int] = described(
+        list_of(COUNT), "checksums of what models were called with in each of them", factory=list
+    )
     layers: List[Tuple[str, float]] = described(
         NAMED_ERRORS, "the error of each layer's output against float32", factory=list
     )
@@ -121,6 +129,9 @@ class Run:
     predicted: Optional[Memory] = described(optional(schema.record(Memory)), "the formula's memory", None)
     memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
     findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)
+    warnings: List[Finding] = described(
+        list_of(schema.record(Finding)), "values that grew towards the largest of their dtype", factory=list
+    )
     checkpoints: List[str] = described(
         list_of(TEXT), "files that `torch.save` wrote after the first step", factory=list
     )

@@ -14,7 +14,7 @@ import sys
 from .. import __version__
 from .argument_parser import INTERRUPTED, CommandParser
 
-#: command -> (module of this package, what it does). The module has a function of the
+#: command -> (its module here, without ``_command``; what it does). The module has a function of the
 #: command's name: ``run(arguments) -> exit code``.
 COMMANDS = {
     "run": ("run", "run a script written for Apex, unmodified"),
@@ -50,7 +50,7 @@ def main(arguments=None):
     if options.command is None:
         parser.print_help()
         return 0
-    module = importlib.import_module("." + COMMANDS[options.command][0], __name__)
+    module = importlib.import_module(f".{COMMANDS[options.command][0]}_command", __name__)
     try:
         code = getattr(module, options.command)(options.arguments)
         sys.stdout.flush()
@@ -97,7 +97,7 @@ def _shown(command, arguments):
 
 
 def _is_option_of_run(option):
-    from .run import add_observing_options, add_training_options
+    from .run_command import add_observing_options, add_training_options
 
     parser = CommandParser()
     add_training_options(parser)

@@ -10,11 +10,11 @@ import zipfile
 from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report import export, renderer
 from ..errors import AmpError
-from ..tools.check.amp_use import uses_amp
+from ..tools.check.is_amp_used import uses_amp
 from . import device_option, gate_options, target_option
+from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
-from .run import BACKENDS, parse_dtypes, parse_level, script_command
-from .variants import choose_rows, parse_against, parse_variant
+from .run_command import BACKENDS, parse_dtypes, parse_level, script_command
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
 EXCLUSIONS = (
@@ -225,7 +225,7 @@ def _check_environment(parser):
 
 
 def _check_outputs(parser, options):
-    """Check that what is to be written can be; ``--resume`` is ``--json`` too."""
+    """Check that the output files can be written; ``--resume`` is ``--json`` too."""
     if options.resume and options.json not in (None, options.resume):
         parser.error("--resume writes the report too: leave out --json")
     options.json = options.resume or options.json

@@ -13,8 +13,8 @@ from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
 from ..cuda_redirect import missing_cuda
-from ..tools.check.conditions import conditional_calls_in
-from .find_keep_fp32 import find_in_processes
+from ..tools.check.rule_searches.conditional_initialize import conditional_calls_in
+from .ab_find_keep_fp32 import find_in_processes
 
 
 def print_report(options, report, outputs):

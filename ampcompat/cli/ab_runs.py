@@ -12,9 +12,9 @@ from dataclasses import replace
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
-from ..abtest.running.execution import Recorded, add_recorded, run_all
+from ..abtest.running.executors import Recorded, add_recorded, run_all
 from ..abtest.running.subprocess_parent import SubprocessRun
-from . import shares
+from . import machine_shares
 
 #: How a run ends that is not done again.
 FINISHED = ("ok", "stopped")
@@ -179,8 +179,8 @@ class _Runner:
         Args:
             suffix: of the runs' names.
         """
-        free = shares.share_out(jobs, self._options.gpus)
-        pool = ThreadPoolExecutor(jobs, initializer=shares.take, initargs=(free,))
+        free = machine_shares.share_out(jobs, self._options.gpus)
+        pool = ThreadPoolExecutor(jobs, initializer=machine_shares.take, initargs=(free,))
         try:
             run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
         finally:
@@ -188,7 +188,7 @@ class _Runner:
 
     def _run_one(self, suffix, planned):
         options, progress = self._options, self._progress
-        variables = shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
+        variables = machine_shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
         label = planned.label + suffix
         name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
         child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)

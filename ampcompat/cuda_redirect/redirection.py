@@ -8,7 +8,7 @@ from types import FunctionType
 
 import torch
 
-from ..engine.casting import compile, other_patches
+from ..engine.casting import other_patches, torch_compile
 from ..support.patching import PatchStack
 from . import name_table
 from .after_import import ImportHook
@@ -46,7 +46,7 @@ class Redirection:
         try:
             self._apply(None, *[name for name in name_table.LAZY_MODULES if name in sys.modules])
             other_patches.script_originals(self._originals, self._patches)
-            compile.patch_compile(self._patches)
+            torch_compile.patch_compile(self._patches)
         except BaseException:
             self.undo()
             raise
@@ -70,7 +70,7 @@ class Redirection:
             if replacement is not original:
                 if owner is torch and isinstance(replacement, FunctionType):
                     replacement.__module__, replacement.__qualname__ = "torch", name  # for pickle
-                    vars(replacement)[compile.MARK] = True
+                    vars(replacement)[torch_compile.MARK] = True
                 self._patches.set(owner, name, replacement)
                 if owner is torch and callable(original) and not isinstance(original, type):
                     self._originals.append((owner, name, original))

@@ -10,9 +10,9 @@ import logging
 import torch
 
 from .. import amp, opt_levels
-from ..engine.patched_optimizers.record import record_of
+from ..engine.patched_optimizers.optimizer_record import record_of
 from ..engine.session import process_state
-from ..engine.session.backward_pass import WHERE_EQUAL
+from ..engine.session.scale_loss import WHERE_EQUAL
 from ..errors import AmpError, AmpTypeError
 from ..support.torch_compat.thread_context import world_size
 from . import session_access

@@ -5,7 +5,7 @@ every MMCV can resume from it, and its checkpoints can be resumed here.
 """
 
 from ..apex.fp16_utils.loss_scaler import has_non_finite
-from ..engine.loss_scaling import scaler
+from ..engine.loss_scaling import loss_scaler
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..opt_levels import DYNAMIC, parse_scale
 
@@ -18,7 +18,7 @@ _MMCV_KEYS = frozenset(["mode", "scale_factor", "scale_window"])
 _TORCH_KEYS = {"growth_factor": "scale_factor", "growth_interval": "scale_window", "backoff_factor": "backoff_factor"}
 
 
-class _CountingScaler(scaler.LossScaler):
+class _CountingScaler(loss_scaler.LossScaler):
     """The loss scaler of ``loss_scaling``, which also counts iterations as MMCV does."""
 
     iterations = 0

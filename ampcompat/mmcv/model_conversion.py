@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from ..engine.models import forward
+from ..engine.models import forward_conversion
 from ..errors import AmpTypeError
 from ..opt_levels import HALF
 from ..support.nested import cast_floating
@@ -61,10 +61,12 @@ def patch_norm_fp32(module):
     for norm in module.modules():
         if isinstance(norm, (torch.nn.modules.batchnorm._BatchNorm, torch.nn.GroupNorm)):
             norm.to(pair.high)
-            if getattr(norm, forward.MARK, None) is None and _needs_conversion(norm, pair):
+            if getattr(norm, forward_conversion.MARK, None) is None and _needs_conversion(norm, pair):
                 # The module is marked instead of getting a closure as its ``forward``, so that copies and pickles work.
-                conversion = forward.ForwardConversion(type(norm), pair.high, pair.low, token=norm_conversions.token)
-                forward.mark(norm, conversion, norm_conversions.patches)
+                conversion = forward_conversion.ForwardConversion(
+                    type(norm), pair.high, pair.low, token=norm_conversions.token
+                )
+                forward_conversion.mark(norm, conversion, norm_conversions.patches)
     return module
 
 
@@ -72,7 +74,7 @@ class _NormConversions(Observer):
     """The conversions around ``forward`` of norms, removed when the session closes."""
 
     def __init__(self):
-        self.token = forward.Token()
+        self.token = forward_conversion.Token()
         self.patches = PatchStack()
 
     def closed(self, session):

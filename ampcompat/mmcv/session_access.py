@@ -8,7 +8,7 @@ import threading
 
 from .. import opt_levels
 from ..engine.session import process_state
-from ..engine.session.session import new_session
+from ..engine.session.training_session import new_session
 
 _LOCK = threading.Lock()
 

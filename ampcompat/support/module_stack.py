@@ -18,7 +18,7 @@ class OpPlace(NamedTuple):
         return None if self.model is None else self.module
 
     def layer_of(self, names):
-        """Return which of these modules this one is, or is within; None if it is in none of them."""
+        """Return which of these modules contains this one, or is this one; None if none does."""
         for name in names if self.model is not None else ():
             if not name or self.module == name or self.module.startswith(name + "."):
                 return name

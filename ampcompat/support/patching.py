@@ -4,7 +4,9 @@ It restores the owner's own ``__dict__`` as it was: a name that a class inherite
 inherited value, and a static method is restored as one.
 """
 
+import contextlib
 import functools
+import inspect
 import itertools
 import weakref
 from types import FunctionType, ModuleType
@@ -134,6 +136,23 @@ class _Entry:
 
     def _drop(self, reference):
         self._home.pop(self._number, None)
+
+
+def wraps_method(original):
+    """Return ``functools.wraps(original)``, after which ``inspect.getfullargspec`` too reads the args of the original.
+
+    It does not look at what a function wraps, as ``inspect.signature`` does. Scripts read the args of ``forward`` by
+    both.
+    """
+
+    def decorate(function):
+        wrapper = functools.wraps(original)(function)
+        if not hasattr(original, "__wrapped__"):
+            with contextlib.suppress(TypeError, ValueError):  # a builtin may have none
+                wrapper.__signature__ = inspect.signature(original)
+        return wrapper
+
+    return decorate
 
 
 def run_all(calls):

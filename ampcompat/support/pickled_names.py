@@ -10,10 +10,10 @@ import sys
 #: The module of a pickle -> name -> (module, name) today, relative to the package.
 _MOVED = {
     "models": {},
-    "models.forward": {"ForwardCasts": ("engine.models.forward", "ForwardConversion")},
+    "models.forward": {"ForwardCasts": ("engine.models.forward_conversion", "ForwardConversion")},
     "models.state_dict": {
         "O2StateDictHook": ("engine.models.state_dict", "O2StateDictHook"),
-        "MasterTable": ("engine.master_weights.store", "MasterStore"),
+        "MasterTable": ("engine.master_weights.session_masters", "SessionMasters"),
         "_get_nothing": ("engine.models.state_dict", "refresh_nothing"),
     },
 }

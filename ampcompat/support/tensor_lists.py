@@ -189,3 +189,19 @@ def all_finite(tensor):
     """Return whether no element is inf or nan; waits for the device."""
     # x - x is 0 for every finite x and nan otherwise: it needs only subtraction, which every torch has.
     return bool((tensor - tensor == 0).all())
+
+
+def add_gradients(tensors, grads):
+    """Add gradients to those of tensors; a tensor without a gradient gets the given one itself."""
+    sums, terms = [], []
+    for tensor, grad in zip(tensors, grads):
+        held = stored_gradient(tensor)
+        if held is None:
+            set_stored_gradient(tensor, grad)
+        elif held.is_sparse or grad.is_sparse:  # torch wants a dense one first
+            set_stored_gradient(tensor, grad + held if held.is_sparse else held + grad)
+        else:
+            sums.append(held)
+            terms.append(grad)
+    if sums:
+        add_(sums, terms)

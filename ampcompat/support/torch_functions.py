@@ -1,4 +1,4 @@
-"""What kinds of functions torch has, for those who observe its calls."""
+"""The kinds of functions that torch has, for code that observes its calls."""
 
 import torch
 

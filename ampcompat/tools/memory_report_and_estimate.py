@@ -11,20 +11,20 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import torch
 
 from .. import opt_levels
-from ..engine.master_weights.stored_masters import check_policy
-from ..engine.patched_optimizers.record import record_of
+from ..engine.master_weights.param_remainders.stored_master import check_policy
+from ..engine.patched_optimizers.optimizer_record import record_of
 from ..engine.session import process_state
-from ..engine.session.initialize_arguments import checked_count, checked_list, is_module, is_optimizer, listed
+from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from ..support.torch_compat import fake_tensors
 from .memory import memory_table
 from .memory.bytes_by_kind import MemoryUsage
 from .memory.formulas import WITHOUT_AMP, Estimate, before_initialize, during_training
 from .memory.measured_step import measured_step, was_skipped
-from .memory.sharding import Sharding, StateSharding
+from .memory.shard_layout import Sharding, StateSharding
 from .memory_on_fake_tensors.batch_sizes import BatchTable, batch_table
 from .memory_on_fake_tensors.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
-from .memory_on_fake_tensors.ranks import WAYS, Ranks
+from .memory_on_fake_tensors.ranks_and_zero_stages import WAYS, Ranks
 
 __all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 

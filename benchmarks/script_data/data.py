@@ -23,6 +23,19 @@ def text(folder, path="data/train.txt", words=40, lines=400):
             file.write(" ".join(f"w{(start + 3 * index) % words}" for index in range(12)) + "\n")
 
 
+def token_ids(folder, vocabulary=64, count=4000):
+    """Write the ids of tokens that follow each other in a pattern, as nanoGPT reads them."""
+    import pickle
+    import struct
+
+    os.makedirs(os.path.join(folder, "data", "tokens"), exist_ok=True)
+    for name in ("train.bin", "val.bin"):
+        with open(os.path.join(folder, "data", "tokens", name), "wb") as file:
+            file.write(struct.pack(f"<{count}H", *[index * 7 % vocabulary for index in range(count)]))
+    with open(os.path.join(folder, "data", "tokens", "meta.pkl"), "wb") as file:
+        pickle.dump({"vocab_size": vocabulary}, file)
+
+
 def enwik8(folder):
     """Write 91 million bytes that compress well, as scripts split the file at 90 million."""
     os.makedirs(os.path.join(folder, "data"), exist_ok=True)
@@ -114,3 +127,45 @@ def clip_data(folder):
     with open(os.path.join(folder, "train.csv"), "w") as file:
         file.write("filepath,title\n")
         file.writelines(f"images/0/{index}.jpg,picture {index} of some\n" for index in range(24))
+
+
+def audio(folder, count=64, seconds=0.6, rate=16000):
+    """Write WAV files of tones, one per letter of their text, and a list of them, one JSON object a line."""
+    import json
+    import math
+    import struct
+    import wave
+
+    rng = random.Random(0)
+    with open(os.path.join(folder, "audio.json"), "w") as listed:
+        for index in range(count):
+            text = "".join(rng.choice("abcdefg") for _ in range(4))
+            path = os.path.join(folder, f"{index}.wav")
+            samples = int(seconds * rate)
+            tones = [200 + 150 * "abcdefg".index(text[4 * each // samples]) for each in range(samples)]
+            values = [int(9000 * math.sin(6.2832 * tone * each / rate)) for each, tone in enumerate(tones)]
+            with wave.open(path, "wb") as file:
+                file.setparams((1, 2, rate, samples, "NONE", ""))
+                file.writeframes(struct.pack(f"<{samples}h", *values))
+            listed.write(json.dumps({"audio_filepath": path, "duration": seconds, "text": text}) + "\n")
+
+
+def proteins(folder):
+    """Write LMDB files of amino acid sequences and the classes of their folds, as ``tape`` reads them."""
+    import pickle
+
+    import lmdb
+
+    rng = random.Random(0)
+    for part, names in (("pfam", ("train", "valid")), ("remote_homology", ("train", "valid"))):
+        os.makedirs(os.path.join(folder, "data", part), exist_ok=True)
+        for name in names:
+            env = lmdb.open(os.path.join(folder, "data", part, f"{part}_{name}.lmdb"), map_size=1 << 24)
+            with env.begin(write=True) as transaction:
+                for index in range(64):
+                    letters = "".join(rng.choice("ACDEFGHIKLMNPQRSTVWY") for _ in range(24))
+                    item = {"primary": letters * 2, "protein_length": 48, "clan": 1, "family": 1}
+                    item["fold_label"] = "ACDEFGHIKLMNPQRSTVWY".index(letters[0])
+                    transaction.put(str(index).encode(), pickle.dumps(item))
+                transaction.put(b"num_examples", pickle.dumps(64))
+            env.close()

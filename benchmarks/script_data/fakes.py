@@ -18,6 +18,7 @@ from ampcompat.cuda_redirect.after_import import ImportHook
 
 #: Packages that scripts only log to or plot with: every name in them is a function that returns another such object.
 SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim ray wget".split()
+SILENT += ["sidechainnet"] + os.environ.get("SCRIPT_SILENT", "").split()
 
 #: Data sets of torchvision: name -> (mode of the images, size, number of classes).
 IMAGES = {
@@ -40,8 +41,12 @@ def install():
     sys.meta_path.insert(0, SilentFinder)
     sys.modules["torchvision._meta_registrations"] = Silent()  # it fails where torchvision is built for another torch
     ImportHook(["numpy"], lambda name: _name_as_before()).start()
-    ImportHook(["torch"], lambda name: Recorder().install()).start()
+    ImportHook(["torch"], lambda name: (Recorder().install(), _torch_as_before())).start()
     ImportHook(["torchvision.datasets"], _replace_datasets).start()
+    ImportHook(["torchvision.ops.boxes"], _without_extension).start()
+    ImportHook(["torchvision.models"], _torchvision_as_before).start()
+    for name in ("faster", "keypoint", "mask"):
+        ImportHook([f"torchvision.models.detection.{name}_rcnn"], _no_weights).start()
     for rule in filter(None, os.environ.get("SCRIPT_SMALL", "").split(";")):
         module, _, call = rule.strip().partition(":")
         ImportHook([module], functools.partial(_shrink, ast.parse(call, mode="eval").body)).start()
@@ -53,9 +58,56 @@ def _name_as_before():
 
     names = {"float_": numpy.float64, "complex_": numpy.complex128, "unicode_": numpy.str_}
     names.update({each.__name__: each for each in (int, float, object, bool, complex, str)})
+    names["sctypes"] = {"int": [numpy.int16, numpy.int32, numpy.int64], "float": [numpy.float32, numpy.float64]}
     for name, value in names.items():
         if name not in vars(numpy):
             setattr(numpy, name, value)
+
+
+def _torch_as_before():
+    """Give torch the module ``torch._six``, which went with torch 2.0."""
+    try:
+        six = importlib.import_module("torch._six")
+    except ImportError:
+        six = sys.modules["torch._six"] = types.ModuleType("torch._six")
+    names = {"container_abcs": collections.abc, "string_classes": (str, bytes), "int_classes": int, "inf": float("inf")}
+    for name, value in names.items():
+        if not hasattr(six, name):
+            setattr(six, name, value)
+    sampler = importlib.import_module("torch.utils.data").Sampler
+    if sampler.__init__ is object.__init__:
+        sampler.__init__ = lambda own, data_source=None: None
+
+
+def _torchvision_as_before(module_name):
+    """Give torchvision the module ``torchvision.models.utils``, which went with 0.13."""
+    utils = types.ModuleType("torchvision.models.utils")
+    utils.load_state_dict_from_url = Silent
+    sys.modules.setdefault("torchvision.models.utils", utils)
+
+
+def _no_weights(module_name):
+    """Give a module of torchvision the addresses of weights that it had before 0.13."""
+    vars(importlib.import_module(module_name)).setdefault("model_urls", {})
+
+
+def _without_extension(module_name):
+    """Replace non-maximum suppression where torchvision cannot load its extension, as that for CUDA on a CPU."""
+    boxes = importlib.import_module(module_name)
+    if importlib.import_module("torchvision.extension")._has_ops():
+        return
+
+    def nms(corners, scores, iou_threshold):
+        import torch
+
+        kept, order = [], scores.argsort(descending=True)
+        overlaps = boxes.box_iou(corners.float(), corners.float())
+        while len(order):
+            kept.append(order[0])
+            order = order[1:][overlaps[order[0], order[1:]] <= iou_threshold]
+        return torch.stack(kept) if kept else scores.new_zeros(0, dtype=torch.int64)
+
+    boxes.nms = nms
 
 
 class Silent(types.ModuleType):
@@ -84,6 +136,9 @@ class Silent(types.ModuleType):
 
     def __setitem__(self, key, value):
         pass
+
+    def __fspath__(self):
+        return self.__name__
 
 
 class SilentFinder:
@@ -130,6 +185,8 @@ def _shrink(call, module_name):
 def _replace_datasets(module_name):
     importlib.import_module(module_name)
     modules = [module for name, module in sys.modules.items() if name.startswith(module_name)]  # its own ones too
+    for module in modules:
+        vars(module).setdefault("Kinetics400", Silent())
     for name, (mode, size, classes) in IMAGES.items():
         made = _dataset(name, mode, size, classes)
         for module in modules:

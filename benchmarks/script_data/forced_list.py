@@ -26,6 +26,7 @@ class Script(NamedTuple):
     launcher: str = ""
     level: str = ""
     lacks: str = ""  # names of ``fakes.SILENT`` that are not to be found
+    silent: str = ""  # names that are to be found besides, as those of other parts of a package
 
 
 PIX2PIX_DATA = """
@@ -86,6 +87,14 @@ SPIKING = "spikingjelly-2.0.0/spikingjelly/activation_based/examples"
 CLEAN_RL = "cleanrl-0.4.8/cleanrl"
 OPACUS = "opacus-1.6.0/examples"
 EXAMPLES = "pytorch_examples/"
+OPEN_CLIP = (
+    "--dataset-type csv --train-data train.csv --csv-separator , --batch-size 4 --model tiny --precision amp "
+    "--workers 0 --epochs 1 --warmup 2 --lr 0.001 --device cuda --save-frequency 0 "
+)
+NANO_GPT = (
+    "--dataset=tokens --batch_size=4 --block_size=32 --n_layer=2 --n_head=2 --n_embd=32 --warmup_iters=2 "
+    "--gradient_accumulation_steps=2 --eval_interval=1000 --eval_iters=1 --learning_rate=0.003 --lr_decay_iters=20 "
+)
 ALADDIN = "aladdinpersson/"
 CPU_DEVICE = "-device cuda:0 -data-dir data -T 4 -j 0 "
 
@@ -340,11 +349,41 @@ SCRIPTS = [
         "open_clip_torch-3.3.0",
         "-m open_clip_train.main",
         "image and text, two towers",
-        "--dataset-type csv --train-data train.csv --csv-separator , --batch-size 4 --model tiny "
-        "--precision amp --workers 0 --epochs 1 --warmup 2 --lr 0.001 --device cuda --save-frequency 0",
+        OPEN_CLIP,
         has_scaler=True,
         written_for_cuda=True,
         setup=("images(count=24, size=36)", "clip_data()"),
         steps=6,
+    ),
+    Script(
+        "open_clip_compiled",
+        "open_clip_torch-3.3.0",
+        "-m open_clip_train.main",
+        "image and text, torch.compile",
+        OPEN_CLIP + "--torchcompile",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("images(count=24, size=36)", "clip_data()"),
+        steps=6,
+    ),
+    Script(
+        "nanogpt",
+        "karpathy_nanoGPT",
+        "train.py",
+        "GPT, accumulation, clipping",
+        NANO_GPT + "--dtype=float16 --compile=False",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("token_ids()",),
+    ),
+    Script(
+        "nanogpt_compiled",
+        "karpathy_nanoGPT",
+        "train.py",
+        "GPT, torch.compile",
+        NANO_GPT + "--dtype=float16 --compile=True",
+        has_scaler=True,
+        written_for_cuda=True,
+        setup=("token_ids()",),
     ),
 ]

@@ -9,9 +9,8 @@ from helpers.processes import environment
 from ampcompat.abtest import Report, to_text
 from ampcompat.abtest.report_data import Run
 from ampcompat.abtest.running import cluster_plan
-from ampcompat.abtest.running.execution import Recorded
-from ampcompat.cli import ab as ab_command
-from ampcompat.cli import main
+from ampcompat.abtest.running.executors import Recorded
+from ampcompat.cli import ab_command, main
 from ampcompat.errors import AmpError
 
 

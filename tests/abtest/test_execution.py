@@ -13,8 +13,8 @@ from ampcompat import amp
 from ampcompat.abtest import compare
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.report_data import NEVER_INITIALIZED, Run
-from ampcompat.abtest.running import execution
-from ampcompat.abtest.running.execution import Recorded, run_all
+from ampcompat.abtest.running import executors
+from ampcompat.abtest.running.executors import Recorded, run_all
 from ampcompat.errors import AmpError
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
@@ -106,7 +106,7 @@ def test_an_error_of_ours_ends_the_series_and_cancels_what_waits():
 def test_the_coordinator_keeps_nothing_of_runs_that_have_ended_and_looks_once_per_run(monkeypatch):
     """By counting: 600 runs, of which at most as many futures are alive as were submitted and not ended."""
     alive, naps = set(), []
-    monkeypatch.setattr(execution, "_wait", naps.append)
+    monkeypatch.setattr(executors, "_wait", naps.append)
 
     class Counted(Future):
         def __init__(self):

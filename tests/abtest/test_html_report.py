@@ -13,7 +13,7 @@ from ampcompat.abtest.judging import advice
 
 skip_without_report_extra()
 
-from ampcompat.abtest.report import charts, html  # noqa: E402
+from ampcompat.abtest.report import build_charts, html  # noqa: E402
 
 NAMES = ("good", "broken", "hostile", "one level", "nothing measured", "no runs")
 
@@ -77,14 +77,16 @@ def test_one_legend_has_every_run_with_its_colour_and_seeds_and_acts_on_all_char
     assert [each["run"] for each in runs][0] == "O1 a.json" and [each["dashed"] for each in runs][0] is False
     assert all(each["dashed"] for each in runs[1:]) and all(each["seeds"] == 1 for each in runs)
     runs = {each["run"]: each for each in json.loads(re.search(r"RUNS = (\[.*?\]);", pages["broken"]).group(1))}
-    assert runs["O0"]["colour"] == charts.COLOURS["O0"] and not runs["O3"]["is_finite"] and runs["O0"]["is_finite"]
+    assert (
+        runs["O0"]["colour"] == build_charts.COLOURS["O0"] and not runs["O3"]["is_finite"] and runs["O0"]["is_finite"]
+    )
     for text in ('id="legend"', 'id="apart"', 'id="unzoom"', 'class="soft finger"', 'class="soft mouse"'):
         assert text in pages["good"]
 
 
 @pytest.mark.parametrize("name", ["good", "broken", "one step"])
 def test_the_page_holds_the_rows_of_a_chart_by_line_and_field(name):
-    for chart in charts.charts([("", MADE[name]())]):
+    for chart in build_charts.charts([("", MADE[name]())]):
         packed = html.packed(chart.spec)
         rows = []
         for line in packed["usermeta"]["lines"]:
@@ -161,6 +163,12 @@ def test_equal_findings_are_shown_once(pages):
     assert said.count("The output of body.4 was nan in forward.") == 1 and "steps 60 to 119, O1" in said
 
 
+def test_a_warning_of_growth_has_a_section_of_its_own():
+    said = html.to_html(Report(runs={"O1": Run(warnings=[Finding(7, "The output of body.4 has grown.")])}))
+    assert re.search(r"<h2>Values that grew</h2>.*step 7, O1.*The output of body.4 has grown", said, re.DOTALL)
+    assert "Why steps were skipped</h2>" not in said
+
+
 def test_of_many_different_findings_only_the_first_are_open():
     findings = [Finding(step, f"no. {step}") for step in range(9)]
     said = html.to_html(Report(runs={"O1": Run(findings=findings, skipped=list(range(9)))}))
@@ -191,6 +199,6 @@ def test_several_reports_share_one_table_and_the_charts(pages):
 
 
 def test_the_hint_to_scroll_is_shown_above_wide_tables_only():
-    css = pathlib.Path(charts.__file__).with_name("page.css").read_text(encoding="utf-8")
+    css = pathlib.Path(build_charts.__file__).with_name("page.css").read_text(encoding="utf-8")
     displays = dict(re.findall(r"^(\S*\s?>?\s?\.sideways) \{ display: (\w+)", css, re.MULTILINE))
     assert displays == {".sideways": "none", ".wide > .sideways": "block"}

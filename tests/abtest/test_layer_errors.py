@@ -8,11 +8,11 @@ from helpers import precision
 
 from ampcompat import amp
 from ampcompat.abtest import Report, Run, to_text
-from ampcompat.abtest.judging import keep_fp32
+from ampcompat.abtest.judging import keep_fp32_search
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.recording import layer_errors
 from ampcompat.abtest.running import in_process
-from ampcompat.cli.find_keep_fp32 import find
+from ampcompat.cli.ab_find_keep_fp32 import find
 
 pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, has no such errors")
 
@@ -71,7 +71,7 @@ def test_planted_layers_rank_first_and_are_found(bad):
     train = train_with(*bad)
     report = run_at(train, [("O0", 0), ("O0", 1), ("O2", 0)], layers=True)
     planted = {f"bad{index}" for index in range(len(bad))}
-    ranking = keep_fp32.ranking(report.runs["O2"])
+    ranking = keep_fp32_search.ranking(report.runs["O2"])
     assert {name for name, _, _ in ranking[: len(bad)]} == planted
     assert sum(share for name, _, share in ranking if name in planted) > 0.99
     assert judge(report)["O2"].kind != ACCEPTED
@@ -127,15 +127,15 @@ def test_the_search_finds_a_smallest_set():
         tried.append(list(kept))
         return {"b", "d"} <= set(kept)
 
-    assert keep_fp32.search("abcdefgh", is_accepted) == ["b", "d"]
+    assert keep_fp32_search.search("abcdefgh", is_accepted) == ["b", "d"]
     assert len(tried) < 10
-    assert keep_fp32.search("abc", lambda kept: False) is None
-    assert keep_fp32.argument(["b", "d"]) == 'keep_fp32=["b", "d"]'
+    assert keep_fp32_search.search("abc", lambda kept: False) is None
+    assert keep_fp32_search.argument(["b", "d"]) == 'keep_fp32=["b", "d"]'
 
 
 def test_the_table_of_layers_has_shares_and_layers_that_were_not_reached_come_last():
     run = Run(layers=[("a", 0.003), ("late", math.nan), ("b", 0.004)], gradients=[("a.weight", 0.5)])
-    assert [(name, share) for name, _, share in keep_fp32.ranking(run)] == [
+    assert [(name, share) for name, _, share in keep_fp32_search.ranking(run)] == [
         ("b", pytest.approx(0.64)),
         ("a", pytest.approx(0.36)),
         ("late", 0.0),

@@ -136,6 +136,26 @@ def test_runs_with_other_data_are_not_judged_though_their_first_losses_agree():
     assert found.kind == NOT_JUDGED and "runs saw different data" in found.text
 
 
+@pytest.mark.parametrize(
+    "loaded, inputs, are_same",
+    [
+        ([3, 1, 0], [0, 0, 0], True),
+        ([0, 0, 0], [3, 1, 2], True),
+        ([3, 1, 0], [3, 1, 2], True),
+        ([3, 1, 0], [9, 1, 2], False),  # as where a level computes what a model is called with
+        ([0, 0, 0], [7, 7, 7], False),  # as of a constant grid of coordinates, whatever the targets are
+        ([], [], False),
+    ],
+)
+def test_runs_with_equal_batches_are_judged_however_much_the_level_rounds_the_first_losses(loaded, inputs, are_same):
+    constant = inputs == [7, 7, 7]
+    data = {"loaded": [3, 1, 0] if any(loaded) else [0, 0, 0], "inputs": inputs if constant else [3, 1, 2]}
+    baseline = run_with(curve(), **(data if loaded else {}))
+    rounded = [1.1 * value for value in curve()[:20]] + curve()[20:]
+    found = judge(report_with(baseline, O5=run_with(rounded, loaded=loaded, inputs=inputs)))["O5"]
+    assert (found.kind == ACCEPTED) is are_same and ("different data" in found.text) is not are_same
+
+
 def test_runs_with_other_data_are_not_judged_though_they_fall_alike_at_first():
     """One large fall dominates a correlation of values, though the batches have nothing in common."""
     fallen = [[10.0] + [value / 2 for value in curve(seed)] for seed in (0, 5)]

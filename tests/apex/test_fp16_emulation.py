@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 from helpers.precision import HIGH, LOW, PAIR
 
 from ampcompat.apex import fp16_utils
-from ampcompat.engine.casting import half_emulation, half_emulation_mode
+from ampcompat.engine.casting import emulated_half_arithmetic, emulated_half_models
 from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
         self.seen = []
 
     def block(self, x):
-        self.seen.append(half_emulation_mode.is_active())
+        self.seen.append(emulated_half_models.is_active())
         hidden = self.recurrent(x)[0]
         return hidden @ hidden.transpose(1, 2) @ hidden
 
@@ -74,7 +74,7 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 @pytest.fixture(autouse=True)
 def half_math_is_on(monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
 
 
 def batch():
@@ -104,12 +104,12 @@ def passed(model, x):
 def test_its_forward_is_emulated_and_nothing_else_is(way, setting, monkeypatch):
     if setting == "off":
         skip_if_batch_norm_is_missing()
-    monkeypatch.setenv(half_emulation.VARIABLE, setting)
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, setting)
     model = WAYS[way](Net().to(HIGH))
     with torch.no_grad():
         output = model(batch())
     assert inner(model).seen == [setting == "on"] and output.dtype is LOW
-    assert not half_emulation_mode.is_active()
+    assert not emulated_half_models.is_active()
 
 
 @each_way
@@ -139,7 +139,7 @@ def test_copies_and_pickles_are_emulated_too_and_state_dicts_do_not_contain_it(w
             assert torch.equal(one, other)
         assert inner(clone).seen == [True]
     skip_if_batch_norm_is_missing()
-    monkeypatch.setenv(half_emulation.VARIABLE, "off")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "off")
     elsewhere = pickle.loads(pickle.dumps(model))  # loaded where half is not emulated
     inner(elsewhere).seen = []
     elsewhere(batch())
@@ -173,7 +173,7 @@ def test_a_class_is_put_back_when_its_last_network_is_gone():
 def test_a_network_on_another_device_is_not_touched_by_the_mode(way):
     class Seen(torch.nn.Linear):
         def forward(self, x):
-            modes.append(half_emulation_mode.is_active())
+            modes.append(emulated_half_models.is_active())
             return x
 
     modes = []

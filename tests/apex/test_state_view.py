@@ -8,7 +8,7 @@ from helpers import precision
 
 from ampcompat import amp as ampcompat_amp
 from ampcompat.apex import install
-from ampcompat.engine.loss_scaling import scaler
+from ampcompat.engine.loss_scaling import loss_scaler
 from ampcompat.engine.session import process_state
 
 SPELLINGS = [
@@ -91,7 +91,7 @@ def test_what_a_script_assigns_before_initialize_is_shown_until_then(amp_state):
 
 def test_loss_scalers_that_a_script_assigns_scale_the_next_loss(amp_state):
     model, optimizer = initialize(opt_level="O2")
-    amp_state.loss_scalers = [scaler.LossScaler(8.0)]
+    amp_state.loss_scalers = [loss_scaler.LossScaler(8.0)]
     with ampcompat_amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer) as scaled_loss:
         assert scaled_loss == 8.0 * model(torch.ones(1, 2)).sum()
         scaled_loss.backward()

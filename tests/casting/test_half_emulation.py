@@ -9,7 +9,7 @@ from helpers.precision import HIGH, LOW, PAIR
 from hypothesis import given, settings, strategies
 from torch.nn.modules import rnn
 
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.support.torch_compat import features
 
@@ -48,7 +48,7 @@ def in_double(tensors):
 
 
 def computed(function, tensors):
-    call = half_emulation.EmulatedCall(*PAIR)
+    call = emulated_half_arithmetic.EmulatedCall(*PAIR)
     return call.run(function, [call.widened(tensor) for tensor in tensors], {})
 
 
@@ -88,7 +88,7 @@ def test_a_recurrent_layer_and_its_gradients_are_those_of_float64_rounded_once(k
     for target, weight in zip(reference.parameters(), weights):
         target.data.copy_(weight.data)
     series = torch.randn(4, 3, 6).to(LOW)
-    call = half_emulation.EmulatedCall(*PAIR)
+    call = emulated_half_arithmetic.EmulatedCall(*PAIR)
     function = getattr(rnn._VF, {"RNN": "rnn_tanh"}.get(kind, kind.lower()))
     state = torch.zeros(2, 3, 5, dtype=HIGH)
     wide = [call.widened(weight) for weight in weights]
@@ -185,17 +185,17 @@ def test_channels_last_and_transposed_inputs_give_the_same_values():
 
 @pytest.mark.parametrize("stated, wanted", [("on", True), ("off", False), ("ON ", True)])
 def test_the_setting_decides(monkeypatch, stated, wanted):
-    monkeypatch.setenv(half_emulation.VARIABLE, stated)
-    assert half_emulation.is_wanted(LOW) is wanted
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, stated)
+    assert emulated_half_arithmetic.is_wanted(LOW) is wanted
 
 
 def test_an_unknown_setting_is_an_error_that_names_the_known_ones(monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "yes")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "yes")
     with pytest.raises(AmpValueError, match="auto, on, off"):
-        half_emulation.is_wanted(LOW)
+        emulated_half_arithmetic.is_wanted(LOW)
 
 
 def test_ranks_that_differ_are_told_apart_in_one_sentence():
-    sentence = half_emulation.difference(torch.bfloat16, [1, 0, 1])
+    sentence = emulated_half_arithmetic.difference(torch.bfloat16, [1, 0, 1])
     assert "bfloat16" in sentence and "emulated" in sentence and "AMPCOMPAT_HALF_MATH=on, or off" in sentence
     assert "on rank 0, 2," in sentence and "kernels on rank 1." in sentence

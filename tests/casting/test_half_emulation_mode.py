@@ -10,7 +10,7 @@ from helpers.precision import HIGH, LOW, PAIR
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.casting import half_emulation, half_emulation_mode
+from ampcompat.engine.casting import emulated_half_arithmetic, emulated_half_models
 from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
@@ -38,7 +38,7 @@ class Recorder(torch.overrides.TorchFunctionMode):
 
 @pytest.fixture(autouse=True)
 def half_math_is_on(monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_outside_of_the_model_products_stay_low(prepared, level):
 
 @each_level
 def test_off_means_that_torch_computes(prepared, level, monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "off")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "off")
     model, _ = prepared(torch.nn.Linear(3, 3), level)
     with Recorder() as seen:
         model(torch.ones(2, 3))
@@ -136,7 +136,7 @@ def test_a_checkpoint_recomputes_as_it_computed(prepared, reentrant, level):
     batch = torch.randn(2, 3, 6).requires_grad_()
     expected = trained(*prepared(plain, level), batch)
     found = trained(*prepared(twin, level), batch)
-    assert [half_emulation_mode.HalfMode in modes for modes in twin.modes] == [True, True]
+    assert [emulated_half_models.HalfMode in modes for modes in twin.modes] == [True, True]
     assert torch.equal(found[0], expected[0])
     assert all(torch.equal(mine, other) for mine, other in zip(found[1], expected[1]))
 
@@ -149,7 +149,7 @@ def test_what_a_checkpointed_block_saves_is_its_input_alone(prepared, level):
     kept = []
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each)
     x = torch.randn(2, 3, 6, dtype=LOW, requires_grad=True)
-    with hooks, half_emulation_mode.HalfMode(PAIR):
+    with hooks, emulated_half_models.HalfMode(PAIR):
         result = torch.utils.checkpoint.checkpoint(model.block, x, use_reentrant=False)
     assert [tensor.shape for tensor in kept if tensor.numel()] == [x.shape]  # and an empty one, in torch 2.8
     result.sum().backward()
@@ -275,13 +275,13 @@ def test_a_traced_model_knows_nothing_of_us(prepared, level):
 
 
 def test_a_model_on_another_device_gets_no_mode():
-    assert half_emulation_mode.choose(PAIR, [torch.nn.Linear(2, 2).to("meta")]) is None
-    assert half_emulation_mode.choose(PAIR, [torch.nn.Linear(2, 2)]) is not None
+    assert emulated_half_models.choose(PAIR, [torch.nn.Linear(2, 2).to("meta")]) is None
+    assert emulated_half_models.choose(PAIR, [torch.nn.Linear(2, 2)]) is not None
 
 
 def test_explicit_results_and_their_dtypes_are_left_to_torch():
     x, into = torch.ones(2, 2, dtype=LOW), torch.zeros(2, 2, dtype=LOW)
-    with Recorder() as seen, half_emulation_mode.HalfMode(PAIR):
+    with Recorder() as seen, emulated_half_models.HalfMode(PAIR):
         torch.mm(x, x, out=into)
     assert seen.dtypes["mm"] == {LOW}
     assert torch.equal(into, torch.full((2, 2), 2.0, dtype=LOW))

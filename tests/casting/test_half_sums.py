@@ -8,7 +8,7 @@ from opened import PAIRS
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.casting import half_emulation, half_emulation_mode
+from ampcompat.engine.casting import emulated_half_arithmetic, emulated_half_models
 from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
@@ -120,7 +120,7 @@ def test_a_sum_and_a_gradient_are_those_of_float64_rounded_once(name, dtype):
     function, values = SUMS[name]
     pair = next(pair for pair in PAIRS.values() if pair.low is dtype)
     low, double = values.to(dtype).requires_grad_(), values.double().requires_grad_()
-    with half_emulation_mode.HalfMode(pair):
+    with emulated_half_models.HalfMode(pair):
         found = function(low)
     expected = function(double)
     assert found.dtype is dtype
@@ -149,7 +149,7 @@ def zipf_distributed(count, size):
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("level", ["O2", "O3", "O5"])
 def test_an_embedding_of_many_words_has_the_gradient_of_float64_rounded_once(level, sparse, monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
     dtype = torch.bfloat16 if level == "O5" else torch.float16
     words, upstream = zipf_distributed(8192, 50), torch.randint(1, 4, (8192, 4))  # exact in half
     expected = torch.zeros(50, 4).double().index_add_(0, words, upstream.double())
@@ -166,14 +166,14 @@ def test_an_embedding_of_many_words_has_the_gradient_of_float64_rounded_once(lev
 
 def test_an_embedding_with_a_largest_norm_still_scales_its_own_weight():
     weight = torch.full((2, 4), 8.0, dtype=torch.float16)
-    with half_emulation_mode.HalfMode(PAIRS["float16"]):
+    with emulated_half_models.HalfMode(PAIRS["float16"]):
         F.embedding(torch.tensor([0]), weight.requires_grad_(), max_norm=2.0)
     assert weight.detach().norm(dim=1).tolist() == [2.0, 16.0]
 
 
 def test_slices_stay_views():
     whole = torch.zeros(4, 3, dtype=torch.float16)
-    with half_emulation_mode.HalfMode(PAIRS["float16"]):
+    with emulated_half_models.HalfMode(PAIRS["float16"]):
         whole[1:3] += 1
         whole.clone().requires_grad_()[0].sum()
         assert whole[None, ..., 0]._is_view()
@@ -183,6 +183,6 @@ def test_slices_stay_views():
 
 def test_an_in_place_sum_returns_its_own_tensor():
     into = torch.zeros(4, dtype=torch.float16)
-    with half_emulation_mode.HalfMode(PAIRS["float16"]):
+    with emulated_half_models.HalfMode(PAIRS["float16"]):
         assert into.index_add_(0, SAME, torch.ones(COUNT, dtype=torch.float16)) is into
     assert into.tolist() == [4096.0, 0.0, 0.0, 0.0]

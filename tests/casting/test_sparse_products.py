@@ -6,7 +6,7 @@ from helpers.precision import HIGH, low_of
 
 import ampcompat
 from ampcompat import amp, opt_levels
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 
@@ -40,7 +40,7 @@ CASES = [("O1", "on", True), ("O1", "on", False), ("O4", "on", True), ("O4", "of
 def case(request, backend, monkeypatch):
     """(The low dtype of a session that casts by function, whether the matrix has a gradient)."""
     level, setting, trains = request.param
-    monkeypatch.setenv(half_emulation.VARIABLE, setting)
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, setting)
     low = low_of(level)
     with ampcompat.session(level, backend=backend, dtypes=opt_levels.DtypePair(low, HIGH), verbosity=0):
         model = torch.nn.Linear(1, 1).to(HIGH)

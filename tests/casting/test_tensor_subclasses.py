@@ -4,7 +4,7 @@ import pytest
 import torch
 from opened import PAIRS, each_setting, opened
 
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 
 if not hasattr(torch.Tensor, "_make_wrapper_subclass") or not hasattr(torch.Tensor, "__torch_dispatch__"):
     pytest.skip("this torch has no wrapper subclasses", allow_module_level=True)
@@ -38,7 +38,7 @@ class Scaled(torch.Tensor):
 
 @each_setting
 def test_a_product_of_a_subclass_is_its_own(setting, monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
     low, high = PAIRS[setting[1]]
     if low is torch.float32:
         pytest.skip("autocast never asks for this dtype")
@@ -64,7 +64,7 @@ class Logged(torch.Tensor):
 
 @each_setting
 def test_a_subclass_that_handles_functions_sees_its_product_in_the_low_dtype(setting, monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
     low, high = PAIRS[setting[1]]
     matrix = torch.eye(3, dtype=high).as_subclass(Logged)
     del Logged.seen[:]

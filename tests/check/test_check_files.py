@@ -270,7 +270,7 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
             return True
 
     write(tmp_path, {f"{name}.py": "1\n" for name in "abcd"})
-    monkeypatch.setattr("ampcompat.cli.check._INTERVAL", 0.0)
+    monkeypatch.setattr("ampcompat.cli.check_command._INTERVAL", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", stream)
@@ -289,12 +289,16 @@ CUDA_USES = [
 ]
 
 
+def project_with(line, elsewhere):
+    """Return the files of a project with a line in its script, or in a module that the script imports."""
+    script = "import torch\nfrom apex import amp\nimport models\namp.initialize(model, optimizer)\n"
+    return {"train.py": script, "models.py": line} if elsewhere else {"train.py": script + line}
+
+
 @pytest.mark.parametrize("line", CUDA_USES, ids=CUDA_USES)
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_script_that_uses_cuda_gets_a_command_for_machines_without_it(tmp_path, capsys, line, elsewhere):
-    script = "import torch\nfrom apex import amp\nimport models\namp.initialize(model, optimizer)\n"
-    files = {"train.py": script, "models.py": line} if elsewhere else {"train.py": script + line}
-    write(tmp_path, files)
+    write(tmp_path, project_with(line, elsewhere))
     assert main(["check", str(tmp_path)]) == 0
     path = tmp_path / "train.py"
     assert f"  without a GPU: python -m ampcompat run --device cpu {path} ARGS\n" in capsys.readouterr().out
@@ -313,9 +317,7 @@ CUDA_CHOICES = [
 @pytest.mark.parametrize("line", CUDA_CHOICES, ids=CUDA_CHOICES)
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_script_that_asks_for_cuda_itself_gets_no_second_command(tmp_path, capsys, line, elsewhere):
-    script = "import torch\nfrom apex import amp\nimport models\namp.initialize(model, optimizer)\n"
-    files = {"train.py": script, "models.py": line} if elsewhere else {"train.py": script + line}
-    report = check(write(tmp_path, files), capsys)
+    report = check(write(tmp_path, project_with(line, elsewhere)), capsys)
     assert report["scripts"][0]["without_gpu"] == "" and report["scripts"][0]["command"].endswith("train.py ARGS")
 
 

@@ -93,17 +93,6 @@ class Run:
         return found
 
 
-def differing(first, second):
-    """Return the names under which two portraits differ by a bit, a dtype or a shape."""
-    if first.keys() != second.keys():
-        return sorted(first.keys() ^ second.keys())
-    return [
-        name
-        for name, tensor in first.items()
-        if tensor.dtype is not second[name].dtype or not torch.equal(tensor, second[name])
-    ]
-
-
 def written(checkpoint):
     """Return the bytes that ``torch.save`` writes."""
     file = io.BytesIO()

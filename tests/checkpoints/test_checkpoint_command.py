@@ -9,7 +9,8 @@ import saved_runs
 import torch
 from helpers import precision
 from helpers.half_kernels import trains_in
-from saved_runs import SAVED_AT, STEPS, Run, differing, uninterrupted, written
+from helpers.networks import differing
+from saved_runs import SAVED_AT, STEPS, Run, uninterrupted, written
 
 from ampcompat import amp
 from ampcompat.cli import main

@@ -89,4 +89,7 @@ def test_the_state_of_an_fp16_optimizer_loads(maker):
 def test_the_old_names_are_those_of_pickles_alone():
     with pytest.raises(AttributeError):
         _ = sys.modules["ampcompat.models.state_dict"].hook
-    assert sys.modules["ampcompat.models.forward"].ForwardCasts is ampcompat.engine.models.forward.ForwardConversion
+    assert (
+        sys.modules["ampcompat.models.forward"].ForwardCasts
+        is ampcompat.engine.models.forward_conversion.ForwardConversion
+    )

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
+from helpers.networks import differing
 from helpers.precision import HIGH, low_of
-from saved_runs import SAVED_AT, STEPS, Run, differing, read, uninterrupted, written
+from saved_runs import SAVED_AT, STEPS, Run, read, uninterrupted, written
 
 from ampcompat import amp
 from ampcompat.errors import AmpError

@@ -5,8 +5,9 @@ import itertools
 import pytest
 import saved_runs
 from helpers import precision
+from helpers.networks import differing
 from helpers.pairing import paired
-from saved_runs import OPTIMIZERS, SAVED_AT, STEPS, Run, differing, read, uninterrupted
+from saved_runs import OPTIMIZERS, SAVED_AT, STEPS, Run, read, uninterrupted
 
 from ampcompat import amp
 from ampcompat.opt_levels import OPT_LEVELS

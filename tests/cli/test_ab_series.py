@@ -19,8 +19,7 @@ from ampcompat import amp
 from ampcompat.abtest import Report
 from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.cli import ab as ab_command
-from ampcompat.cli import ab_options, ab_runs, main, shares, variants
+from ampcompat.cli import ab_command, ab_options, ab_runs, ab_variants, machine_shares, main
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
@@ -174,12 +173,12 @@ def start_forked(command, **outputs):
 
 def test_the_names_of_options_are_those_of_initialize():
     known = set(inspect.signature(amp.initialize).parameters)
-    assert known - set(variants.INITIALIZE) == {"models", "optimizers", "enabled", "opt_level", "verbosity"}
-    assert set(variants.INITIALIZE) <= known
+    assert known - set(ab_variants.INITIALIZE) == {"models", "optimizers", "enabled", "opt_level", "verbosity"}
+    assert set(ab_variants.INITIALIZE) <= known
 
 
 def test_a_variant_has_options_of_run_of_initialize_and_of_the_environment():
-    name, changes = variants.parse_variant(
+    name, changes = ab_variants.parse_variant(
         "my variant: --opt-level O2 --backend patched keep_fp32=head,embed loss_scale=1024 master_weights=False "
         "cast_model_type=torch.bfloat16 'NAME=two words' --dtypes float32,float64 python=/usr/bin/python3 --device cpu"
     )
@@ -220,10 +219,10 @@ def test_a_wrong_variant_is_an_error_before_anything_runs(begun, script, capsys,
     ],
 )
 def test_rows_and_the_baseline(levels, baseline, rows):
-    found, chosen = variants.choose_rows(levels, [("a", {}), ("b", {})], baseline)
+    found, chosen = ab_variants.choose_rows(levels, [("a", {}), ("b", {})], baseline)
     assert sorted(found) == sorted(rows) and chosen == (baseline or rows[0])
     with pytest.raises((ValueError, argparse.ArgumentTypeError)):
-        variants.choose_rows(levels, [], "c")
+        ab_variants.choose_rows(levels, [], "c")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +230,7 @@ def test_rows_and_the_baseline(levels, baseline, rows):
     [(["a/gan.py", "1"], "gan.py"), (["-m", "pkg.train", "1"], "pkg.train"), (["old/new.py"], "unchanged")],
 )
 def test_where_scripts_are_compared_the_row_of_the_script_has_its_name(command, name):
-    found, chosen = variants.choose_rows(None, [("new.py", {"script": "new.py"})], None, command)
+    found, chosen = ab_variants.choose_rows(None, [("new.py", {"script": "new.py"})], None, command)
     assert list(found) == [name, "new.py"] and chosen == name
 
 
@@ -293,21 +292,21 @@ def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own
 )
 def test_each_run_gets_its_share_of_cores_threads_and_gpus(monkeypatch, jobs, gpus, cores, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores), raising=False)
-    for name in shares.THREADS:
+    for name in machine_shares.THREADS:
         monkeypatch.delenv(name, raising=False)
-    for index, (share, (own, given)) in enumerate(zip(shares.share_out(jobs, gpus), expected)):
-        threads = given if isinstance(given, dict) else dict.fromkeys(shares.THREADS, str(given))
+    for index, (share, (own, given)) in enumerate(zip(machine_shares.share_out(jobs, gpus), expected)):
+        threads = given if isinstance(given, dict) else dict.fromkeys(machine_shares.THREADS, str(given))
         threads = dict(threads, **({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {}))
         assert (share.cores, share.variables) == (own, threads)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert all("OMP_NUM_THREADS" not in share.variables for share in shares.share_out(2, []))
+    assert all("OMP_NUM_THREADS" not in share.variables for share in machine_shares.share_out(2, []))
 
 
 def test_each_launcher_has_a_port_of_its_own():
-    free = shares.share_out(1, ["2"])
-    with ThreadPoolExecutor(1, initializer=shares.take, initargs=(free,)) as pool:
-        found = [pool.submit(shares.variables, True).result() for _ in range(2)]
-        assert pool.submit(shares.variables, False).result() == {"CUDA_VISIBLE_DEVICES": "2"}
+    free = machine_shares.share_out(1, ["2"])
+    with ThreadPoolExecutor(1, initializer=machine_shares.take, initargs=(free,)) as pool:
+        found = [pool.submit(machine_shares.variables, True).result() for _ in range(2)]
+        assert pool.submit(machine_shares.variables, False).result() == {"CUDA_VISIBLE_DEVICES": "2"}
     assert all(each["MASTER_PORT"] == each["PET_MASTER_PORT"] != "29500" for each in found)
     assert all(each["CUDA_VISIBLE_DEVICES"] == "2" for each in found)
 

@@ -4,7 +4,7 @@ import pytest
 from helpers import forked, processes
 
 from ampcompat import cli
-from ampcompat.cli import estimate
+from ampcompat.cli import estimate_command
 from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools.memory.bytes_by_kind import BytesByKind
 
@@ -70,7 +70,7 @@ def runs_are_forked(monkeypatch):
     def run(arguments, stdin, env):
         return forked.run(forked.estimated_run, arguments[-1], env=env)
 
-    monkeypatch.setattr(estimate.subprocess, "run", run)
+    monkeypatch.setattr(estimate_command.subprocess, "run", run)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def script(tmp_path):
 
 
 def test_the_prediction_on_this_cpu_is_what_is_measured_there(script, tmp_path):
-    found = estimate.predicted([script, "16"], None, "cpu")
+    found = estimate_command.predicted([script, "16"], None, "cpu")
     measured = tmp_path / "measured.py"
     measured.write_text(MEASURED.replace(".cuda()", "").replace("num_workers=2", "num_workers=0"))
     done = forked.run(forked.command, str(measured), "16")
@@ -162,7 +162,7 @@ while True:
 def test_a_step_of_two_optimizers_ends_with_the_one_that_steps_last(tmp_path):
     path = tmp_path / "gan.py"
     path.write_text(GAN)
-    found = estimate.predicted([str(path)], None, "cuda")
+    found = estimate_command.predicted([str(path)], None, "cuda")
     params = 2 * 32 * 4096 + 4096 + 32
     assert found["num_params"] == params and found["by_kind"]["optimizer"] == pytest.approx(4 * params, rel=0.01)
     assert found["by_kind"]["activations"] >= 64 * 4096 * 2  # the generator's output, in half

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ampcompat import cli
-from ampcompat.cli.info import RULES
+from ampcompat.cli.info_command import RULES
 from ampcompat.engine.op_table import expansion
 
 

@@ -10,7 +10,7 @@ from helpers.pages import PageReader, skip_without_report_extra
 from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging import advice
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.cli import live as live_page
+from ampcompat.cli import ab_live as live_page
 
 skip_without_report_extra()
 

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 import ampcompat
 from ampcompat.abtest.report import renderer
-from ampcompat.cli import migrate
+from ampcompat.cli import migrate_command
 from ampcompat.opt_levels import OPT_LEVELS
 
 ALIAS = os.path.join("ampcompat", "apex", "site")
@@ -110,7 +110,9 @@ def test_the_metadata_is_that_of_the_project(distributions):
     assert metadata.get_payload() == read("README.md")
 
 
-@pytest.mark.parametrize("extra, shown", [("report", renderer.NOT_INSTALLED), ("migrate", migrate.NOT_INSTALLED)])
+@pytest.mark.parametrize(
+    "extra, shown", [("report", renderer.NOT_INSTALLED), ("migrate", migrate_command.NOT_INSTALLED)]
+)
 def test_what_is_said_of_missing_packages_names_those_of_the_extra(distributions, extra, shown):
     assert "pip install " in shown
     named = shown.partition("pip install ")[2].rstrip(".").replace("'", "").split()

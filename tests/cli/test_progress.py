@@ -5,7 +5,7 @@ import io
 import pytest
 
 from ampcompat.abtest import Run
-from ampcompat.cli import progress
+from ampcompat.cli import run_progress
 
 
 class Terminal(io.StringIO):
@@ -26,9 +26,9 @@ def test_a_bar_fits_the_width_of_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "BAR_INTERVAL", 0)
+    monkeypatch.setattr(run_progress, "BAR_INTERVAL", 0)
     stream = Terminal()
-    shown = progress.make_progress(stream, steps=4)
+    shown = run_progress.make_progress(stream, steps=4)
     shown.interval = 0
     shown.begin("O1")
     for step in range(3):
@@ -45,7 +45,7 @@ def test_a_bar_fits_the_width_of_the_terminal(monkeypatch, columns):
 def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    shown = progress.make_progress(stream)
+    shown = run_progress.make_progress(stream)
     shown.begin("O0")
     shown.update("O0", step_event(0))
     shown.end("O0", Run(status="failed", error="ValueError: no", step_seconds=[1.0]))
@@ -55,9 +55,9 @@ def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
 def test_several_runs_at_once_share_a_line_and_an_estimate(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_progress.time, "monotonic", lambda: now[0])
     stream = Terminal()
-    shown = progress.make_progress(stream, steps=11, runs=4)
+    shown = run_progress.make_progress(stream, steps=11, runs=4)
     for label in ("O0", "O1"):
         shown.begin(label)
         shown.update(label, step_event(0))
@@ -72,7 +72,7 @@ def test_several_runs_at_once_share_a_line_and_an_estimate(monkeypatch):
 
 
 def test_runs_of_a_resumed_series_are_numbered_as_those_of_the_whole():
-    shown = progress.make_progress(io.StringIO(), runs=5, kept=2)
+    shown = run_progress.make_progress(io.StringIO(), runs=5, kept=2)
     shown.begin("O1")
     assert shown.heading() == "O1 (run 3 of 5)"
     shown.begin("O2")
@@ -83,7 +83,7 @@ def test_runs_of_a_resumed_series_are_numbered_as_those_of_the_whole():
 
 def test_a_log_says_once_that_a_run_is_starting_and_has_every_loss(monkeypatch):
     stream = io.StringIO()
-    shown = progress.make_progress(stream)
+    shown = run_progress.make_progress(stream)
     shown.interval = 0
     shown.begin("O0")
     for _ in range(3):

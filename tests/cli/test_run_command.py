@@ -9,8 +9,7 @@ import torch
 from helpers import forked, half_kernels
 from helpers.processes import ROOT, RUN, environment, error_line, python, run_in_process
 
-from ampcompat.cli import main
-from ampcompat.cli import run as run_command
+from ampcompat.cli import main, run_command
 from ampcompat.opt_levels import OPT_LEVELS
 
 STATE = """
@@ -283,7 +282,7 @@ def test_other_dtypes_run_every_level_on_any_torch(script, capsys, monkeypatch):
 
 
 def test_run_does_not_import_torch():
-    done = python("-c", "import sys, ampcompat.cli.run; print('torch' in sys.modules)")
+    done = python("-c", "import sys, ampcompat.cli.run_command; print('torch' in sys.modules)")
     assert done.stdout == "False\n", done.stderr
 
 

@@ -70,7 +70,7 @@ def test_the_first_wrong_op_is_told_with_its_line_and_is_in_the_report(tmp_path)
     assert report.step_comparison.step == 1 and report.step_comparison.unchecked == 0 and report.runs == {}
     without_paths = in_one_line(to_text(report, 100)).partition("operations of step 2")[2]
     assert "introduced inherited" in without_paths and without_paths in told
-    assert "runs in float16 though the op table has it in float32" in told
+    assert "runs in float16 although the op table says float32" in told
     assert "operations of step 2 were repeated on the inputs of O0" in told
 
 

@@ -89,7 +89,7 @@ CASES = {
         "O1",
         body(lambda x, w: torch.softmax(x * w, -1), in_half),
         ("softmax", "forward"),
-        "runs in float16 though the op table has it in float32",
+        "runs in float16 although the op table says float32",
     ),
     "reduction": (
         "O2",

@@ -8,8 +8,8 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import unchanged
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
-from ampcompat.cli import main, variants
-from ampcompat.tools.check.amp_use import uses_amp
+from ampcompat.cli import ab_variants, main
+from ampcompat.tools.check.is_amp_used import uses_amp
 from ampcompat.tools.forced_levels.forced_level import is_supported
 
 PLAIN = """
@@ -36,6 +36,7 @@ def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts):
     report = Report.load(file)
     assert (report.baseline, list(report.runs)) == ("unchanged", ["unchanged", "O0"])
     assert unchanged.is_equal(report) is not casts
+    assert report.runs["O0"].inputs == report.runs["unchanged"].inputs and len(set(report.runs["O0"].inputs)) == 6
     told = f"torch.autocast in {script}:7" if casts else "O0 has the same losses as the unchanged script, bit for bit"
     assert told in report.advice
 
@@ -62,10 +63,10 @@ def test_the_baseline_has_the_memory_of_an_equal_o0_and_none_else():
 
 
 def test_levels_of_a_script_without_amp_are_compared_with_the_script_unchanged():
-    rows, baseline = variants.choose_rows(["O1"], [], None, uses_amp=False)
+    rows, baseline = ab_variants.choose_rows(["O1"], [], None, uses_amp=False)
     assert (list(rows), baseline) == (["unchanged", "O1"], "unchanged")
-    assert variants.choose_rows(["O1"], [], "none") == (rows, baseline)
-    assert variants.choose_rows(["O1"], [], "O0", uses_amp=False)[1] == "O0"
+    assert ab_variants.choose_rows(["O1"], [], "none") == (rows, baseline)
+    assert ab_variants.choose_rows(["O1"], [], "O0", uses_amp=False)[1] == "O0"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.engine.patched_optimizers.record import record_of
+from ampcompat.engine.patched_optimizers.optimizer_record import record_of
 from ampcompat.engine.session import process_state
+from ampcompat.support.observer import Observer
 from ampcompat.tools.forced_levels.forced_level import forced
 
 pytestmark = pytest.mark.skipif(
@@ -164,6 +165,28 @@ def test_a_state_dict_is_torchs_own_and_resumes(level):
             assert resumed.scaler.state_dict()["_growth_tracker"] == 2
             resumed.scaler.load_state_dict(saved)
             assert resumed.scaler.state_dict() == saved
+
+
+class LossesTold(Observer):
+    """Keeps what the observers of a session are told of its losses."""
+
+    def __init__(self):
+        self.losses = []
+
+    def before_backward(self, backward):
+        self.losses.append(backward.loss.item())
+
+
+@pytest.mark.parametrize("divisor", [1, 4])
+def test_observers_are_told_the_loss_before_the_scripts_scaler_multiplies_it(divisor, monkeypatch):
+    told = LossesTold()
+    monkeypatch.setattr(process_state, "observers", [told])
+    with forced("O1"):
+        script = Script()
+        loss = script.loss()
+        scaled = script.scaler.scale(loss)
+        (scaled if divisor == 1 else scaled / divisor).backward()
+    assert script.scaler.get_scale() == 2.0**16 and told.losses == [loss.item() / divisor]
 
 
 def test_gradients_of_half_models_are_unscaled():

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import inspect
 import io
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.patched_optimizers.record import record_of
+from ampcompat.engine.patched_optimizers.optimizer_record import record_of
 from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
@@ -482,3 +483,28 @@ def test_a_tensor_without_a_module_beside_a_model(level):
         return weights(model) + [log_alpha.detach().clone()]
 
     assert_equal(both(level, run))
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, inputs, mask=None):
+        return self.layer(inputs)
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O4"])
+def test_inspect_reads_the_args_of_forward_as_of_the_script_unchanged(level):
+    def read(model):
+        return inspect.getfullargspec(model.forward).args, str(inspect.signature(model.forward))
+
+    expected = read(Masked())
+    assert expected == (["self", "inputs", "mask"], "(inputs, mask=None)")
+    with forced(level):
+        model = Masked()
+        optimizer = sgd(model)
+        assert read(model) == expected  # while the calls of its class are watched
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        assert read(model) == expected  # and when it is prepared

@@ -144,6 +144,26 @@ def test_a_float64_model(level):
     assert optimizer is not None and model.weight.dtype is torch.float64
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.filterwarnings("ignore:.*FSDP.*:UserWarning", "ignore:.*FullyShardedDataParallel.*:FutureWarning")
+@pytest.mark.parametrize("wraps_all", [True, False])
+def test_a_model_in_the_first_fsdp(wraps_all, tmp_path, level="O2"):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    meeting = f"file://{tmp_path / 'meeting'}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        with forced(level):
+            model = FullyShardedDataParallel(nn.Linear(2, 1), device_id=torch.device("cpu"))
+            model = model if wraps_all else nn.Sequential(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with pytest.raises(AmpError, match=rf"SGD of .*{LINE} trains a model in FullyShard.* O2 .*fully_shard"):
+                model(torch.ones(1, 2))
+        assert {param.dtype for param in model.parameters()} == {torch.float32} and optimizer is not None
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_gradients_per_sample(level):
     with forced(level):
         model = nn.Linear(2, 1)

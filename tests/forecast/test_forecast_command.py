@@ -7,7 +7,7 @@ import pytest
 import trainings  # noqa: F401  skips old torch
 from helpers import forked
 
-from ampcompat.cli import forecast as command
+from ampcompat.cli import forecast_command as command
 from ampcompat.cli import main
 from ampcompat.tools.forced_levels.forced_level import is_supported
 from ampcompat.tools.forecast import forecast_page, forecast_text

@@ -11,7 +11,7 @@ from ampcompat.support.torch_compat import features
 if not features.has_function_modes():
     pytest.skip("forecasts need function modes, which came with torch 2.0", allow_module_level=True)
 
-from ampcompat.tools.forecast import forecast_data, recorded_forecast  # noqa: E402
+from ampcompat.tools.forecast import forecast_json, recorded_forecast  # noqa: E402
 
 
 class Body(torch.nn.Module):
@@ -76,7 +76,7 @@ def forecast(model, steps=12, **options):
 def observe(model, monkeypatch, steps=3, **options):
     """Return the ``Observed`` of a training."""
     seen = []
-    monkeypatch.setattr(forecast_data, "make", lambda observed: seen.append(observed) or {})
+    monkeypatch.setattr(forecast_json, "make", lambda observed: seen.append(observed) or {})
     record(lambda: train(model, steps, **options), steps)
     return seen[0]
 

@@ -15,7 +15,7 @@ import re
 
 from ampcompat.abtest import Report, to_html, to_text
 from ampcompat.abtest.outcomes import Equivalence, Speed
-from ampcompat.abtest.report import charts
+from ampcompat.abtest.report import build_charts
 from ampcompat.abtest.report.markup import to_latex, to_markdown
 from ampcompat.abtest.report.setting_differences import differing
 from ampcompat.errors import AmpError
@@ -107,7 +107,7 @@ def outcome(tree, draws=False):
         to_text(report, details=True).encode("utf-8")
         (to_markdown(report) + to_latex(report)).encode("utf-8")
         differing([report, Report()])
-        json.dumps([chart.spec for chart in charts.charts([("", report)])], allow_nan=False)
+        json.dumps([chart.spec for chart in build_charts.charts([("", report)])], allow_nan=False)
         if draws:
             to_html(report).encode("utf-8")
     assert repr(Report.from_json(report.to_json())) == repr(report)

@@ -1,10 +1,16 @@
 """Small fits of trainers, unchanged and under a forced level, and what both must have in common."""
 
 import math
+import os
+import pathlib
 
 import pytest
 import torch
 
+from ampcompat.abtest import Report
+from ampcompat.abtest.judging import unchanged
+from ampcompat.abtest.judging.verdict import ACCEPTED, BASELINE, judge
+from ampcompat.cli import main
 from ampcompat.tools.forced_levels.forced_level import forced
 
 #: The levels that are tried, and the dtype that weights then have.
@@ -53,3 +59,30 @@ def fit_by_transformers(transformers, folder):
     trainer = transformers.Trainer(model, arguments, train_dataset=rows)
     trainer.train()
     return [each["loss"] for each in trainer.state.log_history if "loss" in each], model
+
+
+def assert_accepted(script, folder, monkeypatch, *arguments):
+    """Compare O0 and O5 with a script of ``new_trainers/scripts`` by ``ab``: accepted, O0 bit for bit.
+
+    Args:
+        script: its name.
+        folder: a temporary one, for the report.
+        arguments: those of the script.
+    """
+    tests = pathlib.Path(__file__).resolve().parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests.parent), str(tests)]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, file = tests / "clients" / "new_trainers" / "scripts" / script, folder / "report.json"
+    options = ["--levels", "O0,O5", "--timing-steps", "0", "--no-memory", "--jobs", "2", "--json", str(file)]
+    assert main(["ab", *options, str(path), *map(str, arguments)]) == 0
+    report = Report.load(file)
+    assert {name: each.kind for name, each in judge(report).items()} == {
+        "unchanged": BASELINE,
+        "O0": ACCEPTED,
+        "O5": ACCEPTED,
+    }
+    assert unchanged.is_equal(report), report.advice
+    first = report.runs["unchanged"]
+    for run in report.runs.values():
+        assert run.loaded == first.loaded
+        assert any(first.loaded) or (run.inputs == first.inputs and any(first.inputs))  # without a DataLoader

@@ -12,8 +12,7 @@ import pytest
 
 from ampcompat.abtest.running import subprocess_child
 from ampcompat.apex import install
-from ampcompat.cli import main
-from ampcompat.cli import run as run_command
+from ampcompat.cli import main, run_command
 from helpers import snapshots
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])

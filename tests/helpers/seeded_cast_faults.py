@@ -58,14 +58,14 @@ FAULTS_OF_CASTS = [
     ),
     Fault(
         "half checkpoint",
-        "MasterStore.widened",
+        "SessionMasters.widened",
         "return kept_where_equal(value_of(master).to(value.device), value)",
         "return value.to(master.dtype)",
         RESUMED,
     ),
     Fault(
         "loaded values rounded on the way to the master",
-        "MasterStore.load",
+        "SessionMasters.load",
         "master.copy_(value)",
         "master.copy_(value.half())",
         RESUMED,

@@ -64,7 +64,7 @@ FAULTS_OF_TRAINING = [
     ),
     Fault(
         "first scale above the upper bound",
-        "scaler.LossScaler.__init__",
+        "loss_scaler.LossScaler.__init__",
         "min(max_loss_scale, max(init_scale, min_loss_scale or 0.0))",
         "max(init_scale, min_loss_scale or 0.0)",
         "specification/test_initialize.py",
@@ -98,7 +98,7 @@ FAULTS_OF_TRAINING = [
     ),
     Fault(
         "good steps not loaded",
-        "scaler.LossScaler.load_state_dict",
+        "loss_scaler.LossScaler.load_state_dict",
         'state_dict["loss_scale"], state_dict["unskipped"]',
         'state_dict["loss_scale"], 0',
         RESUMED,
@@ -124,7 +124,7 @@ FAULTS_OF_TRAINING = [
     Fault("missed skip of a closure", "_watched.watched", "raise _Skip(loss)", "pass", BLOCKS),
     Fault(
         "flag of the fused step not given",
-        "step._step_with",
+        "step_or_skip._step_with",
         "optimizer.grad_scale, optimizer.found_inf = None, flag",
         "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
         ON_DEVICE,
@@ -260,14 +260,14 @@ FAULTS_OF_TRAINING = [
     ),
     Fault(
         "a weight is written before its stored master is restored",
-        "MasterStore._restore",
+        "SessionMasters._restore",
         "restore(entry.master)",
         "pass",
         STORED,
     ),
     Fault(
         "masters are stored although a script keeps an alias",
-        "MasterStore.may_store",
+        "SessionMasters.may_store",
         "param in self.writes or",
         "False or",
         STORED,

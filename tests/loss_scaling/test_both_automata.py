@@ -9,7 +9,7 @@ from helpers.networks import ScaleReference
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.loss_scaling.scaler import LossScaler
+from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 
 
 def load(scale, unskipped=0):

@@ -5,7 +5,7 @@ import torch
 from helpers.networks import INPUT, Product, each_setting, initialize, session_of
 
 from ampcompat import amp
-from ampcompat.engine.loss_scaling.scaler import LossScaler
+from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 from ampcompat.engine.session import process_state
 
 

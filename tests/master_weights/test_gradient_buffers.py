@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.precision import HIGH, LOW
 
-from ampcompat.engine.master_weights import chunks
+from ampcompat.engine.master_weights import gradient_pool, half_and_master_chunks
 from ampcompat.support.torch_compat import features
 
 needs_pools = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def check(copies, given):
 
 @pytest.mark.parametrize("shapes", [SHAPES, [(2000, 600), (3, 3)]], ids=["small", "large and small"])
 def test_gradients_come_out_in_the_masters_dtype_and_are_taken_away(shapes):
-    for chunk in chunks.chunks_of(make_pairs(shapes)):
+    for chunk in half_and_master_chunks.chunks_of(make_pairs(shapes)):
         for factor in (1.0, 2.0, 3.0):
             given = give(chunk, factor)
             check(taken(chunk), given)
@@ -60,7 +60,7 @@ def test_gradients_come_out_in_the_masters_dtype_and_are_taken_away(shapes):
 
 
 def test_params_without_a_gradient_are_left_out():
-    (chunk,) = chunks.chunks_of(make_pairs())
+    (chunk,) = half_and_master_chunks.chunks_of(make_pairs())
     give(chunk)
     chunk.models[1].grad = None
     assert [gradient is None for gradient in taken(chunk)] == [index == 1 for index in range(len(SHAPES))]
@@ -68,7 +68,7 @@ def test_params_without_a_gradient_are_left_out():
 
 @needs_pools
 def test_the_memory_of_small_gradients_is_used_again():
-    (chunk,) = chunks.chunks_of(make_pairs())
+    (chunk,) = half_and_master_chunks.chunks_of(make_pairs())
     give(chunk)
     first = [gradient.data_ptr() for gradient in taken(chunk)]
     give(chunk)
@@ -104,7 +104,7 @@ def value_of(kept):
 @needs_pools
 @pytest.mark.parametrize("keeper", KEEPERS.values(), ids=KEEPERS)
 def test_what_somebody_keeps_of_a_gradient_stays_as_it_was(keeper):
-    (chunk,) = chunks.chunks_of(make_pairs())
+    (chunk,) = half_and_master_chunks.chunks_of(make_pairs())
     give(chunk)
     index = [master.numel() for master in chunk.masters].index(15)
     kept = keeper(taken(chunk)[index])
@@ -117,7 +117,7 @@ def test_what_somebody_keeps_of_a_gradient_stays_as_it_was(keeper):
 
 @needs_pools
 def test_gradients_that_masters_still_have_are_added_to_and_not_written_over():
-    (chunk,) = chunks.chunks_of(make_pairs())
+    (chunk,) = half_and_master_chunks.chunks_of(make_pairs())
     give(chunk)
     chunk.move_gradients(halve_)
     before = [master.grad.clone() for master in chunk.masters]
@@ -127,7 +127,7 @@ def test_gradients_that_masters_still_have_are_added_to_and_not_written_over():
 
 
 def test_a_copied_chunk_shares_no_memory():
-    (chunk,) = chunks.chunks_of(make_pairs())
+    (chunk,) = half_and_master_chunks.chunks_of(make_pairs())
     given = give(chunk)
     copies = taken(chunk)
     twin = copy.deepcopy(chunk)
@@ -137,6 +137,6 @@ def test_a_copied_chunk_shares_no_memory():
 
 
 def test_at_most_so_many_elements_share_a_pool(monkeypatch):
-    monkeypatch.setattr(chunks, "LARGEST_POOL", 64)
-    found = chunks.chunks_of(make_pairs([(16,), (16,), (40,), (3,), (100,)]))
+    monkeypatch.setattr(gradient_pool, "LARGEST_POOL", 64)
+    found = half_and_master_chunks.chunks_of(make_pairs([(16,), (16,), (40,), (3,), (100,)]))
     assert sorted(len(chunk.masters) for chunk in found)[-1] == (3 if features.counts_storage_uses() else 5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import half_kernels
 
-from ampcompat.engine.master_weights import remainders
+from ampcompat.engine.master_weights.param_remainders import remainder_bits
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
     pytest.skip("this torch has no bfloat16 arithmetic", allow_module_level=True)
@@ -13,9 +13,9 @@ if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
 def restored(values):
     """Return what is restored of the weights and the remainders of float32 values."""
     weights, found = values.to(torch.bfloat16).view(torch.int16), values.clone()
-    ties = remainders.split(found, weights)
-    remainders.spare_memory(found).fill_(float("nan"))
-    remainders.join(found, weights, ties)
+    ties = remainder_bits.split(found, weights)
+    remainder_bits.spare_memory(found).fill_(float("nan"))
+    remainder_bits.join(found, weights, ties)
     return found, ties
 
 

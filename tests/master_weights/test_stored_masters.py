@@ -12,20 +12,20 @@ from helpers import half_kernels
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.master_weights import remainder_chunks, stored_masters
-from ampcompat.engine.master_weights.stored_masters import StoredMaster
-from ampcompat.engine.patched_optimizers.record import record_of
+from ampcompat.engine.master_weights.param_remainders import chunk_sizes, stored_master
+from ampcompat.engine.master_weights.param_remainders.stored_master import StoredMaster
+from ampcompat.engine.patched_optimizers.optimizer_record import record_of
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
-if half_kernels.stand_in() or not features.is_version_within(oldest=stored_masters.OLDEST):
+if half_kernels.stand_in() or not features.is_version_within(oldest=stored_master.OLDEST):
     pytest.skip("this torch has no bfloat16 arithmetic, or cannot store masters", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
     """Let the small networks of these tests have more than one chunk."""
-    monkeypatch.setattr(remainder_chunks, "FEWEST", 40)
+    monkeypatch.setattr(chunk_sizes, "FEWEST", 40)
 
 
 def make_model():

@@ -11,6 +11,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpTypeError, AmpValueError
 from ampcompat.support.torch_compat import fake_tensors, features
+from ampcompat.tools.memory_on_fake_tensors import assumed_values
 
 IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
 needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
@@ -54,6 +55,24 @@ def assert_alike(found, report):
     for kind in ("parameters", "masters", "optimizer", "gradients", "activations", "temporaries"):
         expected = getattr(report.peak_by_kind, kind)
         assert getattr(found.by_kind, kind) == pytest.approx(expected, rel=0.02, abs=256), kind
+
+
+@needs_fakes
+def test_a_model_of_billions_of_params_takes_hardly_more_operations_than_a_small_one(monkeypatch):
+    run, counts = assumed_values.AssumedValues.__torch_dispatch__, []
+
+    def counted(mode, *args):
+        counts[-1] += 1
+        return run(mode, *args)
+
+    monkeypatch.setattr(assumed_values.AssumedValues, "__torch_dispatch__", counted)
+    for width in (64, 1 << 15):
+        counts.append(0)
+        model = torch.nn.Sequential(*[torch.nn.Linear(width, width, device="meta") for _ in range(2)])
+        ampcompat.estimate(
+            model, torch.optim.Adam, "O2", loss=lambda each, width=width: each(torch.ones(1, width)).sum()
+        )
+    assert 100 < counts[1] < 1.2 * counts[0]  # large weights are grouped differently
 
 
 @needs_fakes

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import sys
 from dataclasses import asdict
 
 import migrated_scripts as scripts
@@ -43,6 +44,7 @@ def record(tmp_path, monkeypatch):
                 subprocess_child.main([json.dumps(dict(asdict(planned), event_log=log, parent=None, checkpoints={}))])
         finally:
             install.uninstall()
+            sys.modules.pop("apex", None)  # of a script without the alias: the folder tests/apex
         run = Run()
         for event in EventReader(log).new_events():
             apply_event(run, event)

@@ -178,9 +178,40 @@ for inputs in data[:3]:
     optimizer.step()
 result = [model]
 """
+WRAPPED = """
+model = mlp()
+parallel = nn.DataParallel(model)
+criterion = nn.MSELoss()
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
+for inputs in data:
+    optimizer.zero_grad()
+    criterion(parallel(inputs), torch.ones(4, 1)).backward()
+    optimizer.step()
+result = [model]
+"""
+BUILT = """
+def build(several, adam):
+    model = mlp()
+    if several:
+        model = nn.DataParallel(model)
+    if adam:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return model, optimizer
+
+net, optim = build(True, False)
+for inputs in data:
+    optim.zero_grad()
+    loss = net(inputs).pow(2).mean()
+    loss.backward()
+    optim.step()
+result = [net.module]
+"""
 SCRIPTS = {
     "plain": PLAIN, "accumulating": ACCUMULATING, "gan": GAN, "two_of_one": TWO_OF_ONE, "closure": CLOSURE,
     "scaler": SCALER, "optional_scaler": OPTIONAL_SCALER, "compiled": COMPILED, "half": HALF,
+    "wrapped": WRAPPED, "built": BUILT,
 }  # fmt: skip
 
 
@@ -218,7 +249,10 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
         (("loss.backward()  # of one batch", "torch.autograd.backward([loss])"), r"train.py:2\d: this backward pass"),
         (("torch.optim.SGD(model.parameters()", "torch.optim.SGD(mlp().parameters()"), r"train.py:1\d: no model that"),
         (("model(inputs)", "forward_pass(inputs)"), r"train.py:1\d: no model that this script calls is seen"),
-        (("optimizer = ", "model = nn.DataParallel(model)\noptimizer = "), r"train.py:1\d: the model is wrapped"),
+        (("optimizer = ", "model = nn.DataParallel(model)\nprint(model)\noptimizer = "), r"1\d: the model is wrapped"),
+        (("optimizer = ", "ids = []\nmodel = nn.DataParallel(model, ids)\nids = [0]\noptimizer = "), "is wrapped"),
+        (("optimizer = ", "if data:\n    other = nn.DataParallel(model)\noptimizer = "), "the model is wrapped"),
+        (("optimizer = ", "if data:\n    model = nn.DataParallel(model)\n    print(1)\noptimizer = "), "is wrapped"),
         (("model = mlp()", "model = nn.DataParallel(mlp()).cuda()"), r"train.py:1\d: the model is wrapped"),
         (("loss.backward()  # of one batch", "(lambda: loss.backward())()"), r"train.py:2\d: this backward pass"),
         (("optimizer = ", "class Own:\n    optimizer = torch.optim.Adam(model.parameters())\noptimizer = "),
@@ -260,6 +294,28 @@ def test_a_script_that_cannot_be_rewritten_with_certainty_gets_one_sentence(chan
 def test_what_of_torch_amp_cannot_be_removed_is_refused_with_its_line(change, message):
     with pytest.raises(AmpError, match=rf"train.py:\d+: .*{message}"):
         write_level((HEAD + SCALER).replace(*change), "O5", "train.py")
+
+
+def test_names_of_other_functions_are_other_variables():
+    elsewhere = "def evaluate(model):\n    return model(data[0])\n\n"
+    source = HEAD + elsewhere + PLAIN.replace("model(inputs)", "forward_pass(inputs)")
+    with pytest.raises(AmpError, match=r"train.py:\d+: no model that this script calls is seen"):
+        write_level(source, "O5", "train.py")
+    passed_on = source.replace("result =", "evaluate(model)\nresult =")
+    assert "amp.initialize(model, optimizer, " in write_level(passed_on, "O5").source
+
+
+def test_a_conditional_wrapper_before_the_optimizer_moves_below_amp_initialize():
+    source = HEAD + BUILT.replace("nn.DataParallel(model)", "nn.parallel.DistributedDataParallel(model)  # all ranks")
+    result = write_level(source, "O2")
+    lines = result.source.splitlines()
+    at = lines.index('    amp.initialize(model, optimizer, opt_level="O2")')
+    assert lines[at - 1].startswith("        optimizer = ") and lines[at + 1] == "    if several:"
+    assert (
+        lines[at + 2].endswith("DistributedDataParallel(model)  # all ranks")
+        and lines[at + 3] == "    return model, optimizer"
+    )
+    assert "moved: the model is wrapped after amp.initialize" in str(result.notes)
 
 
 def test_a_model_that_another_one_calls_is_refused_because_a_forced_level_prepares_the_outer_one():

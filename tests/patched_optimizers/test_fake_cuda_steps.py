@@ -10,7 +10,7 @@ from helpers.fake_devices import FakeDevice, features_of_cuda, move, needs_fakes
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as apex_optimizers
-from ampcompat.engine.loss_scaling import overflow
+from ampcompat.engine.loss_scaling import overflow_check
 from ampcompat.support.torch_compat import features
 
 pytestmark = [
@@ -65,7 +65,8 @@ def no_copies_to_the_host():
 @pytest.fixture(autouse=True)
 def flags_are_read(monkeypatch):
     """Let a flag of an overflow be read like a real one, which shows that the host waits: for fake ones it is not."""
-    monkeypatch.setattr(overflow, "fake_tensors", types.SimpleNamespace(is_fake_type=lambda kind: False))
+    without_fakes = types.SimpleNamespace(is_fake_type=lambda kind: False)
+    monkeypatch.setattr(overflow_check, "fake_tensors", without_fakes)
 
 
 def make_model():

@@ -11,8 +11,8 @@ from helpers import half_kernels
 import ampcompat
 from ampcompat.cli import main
 from ampcompat.engine.casting import wrappers
-from ampcompat.engine.loss_scaling.overflow import StepSkips
-from ampcompat.engine.loss_scaling.scaler import LossScaler
+from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
+from ampcompat.engine.loss_scaling.overflow_check import StepSkips
 from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features

@@ -173,7 +173,7 @@ def test_an_error_in_the_block_counts_and_shows_that_of_closing():
 
 def test_reset_closes_every_session_and_raises_the_first_error():
     for name in ("older", "newer"):
-        opened = ampcompat.engine.session.session.new_session(observers=[Raises(name)])
+        opened = ampcompat.engine.session.training_session.new_session(observers=[Raises(name)])
         process_state.sessions.append(opened)
     with pytest.raises(Boom, match="newer") as caught:
         ampcompat.reset()

@@ -1,4 +1,4 @@
-"""Random sequences of what scripts do between two steps, against ``held_gradients.HeldGradients``.
+"""Random sequences of what scripts do between two steps, against ``gradient_scale.HeldGradients``.
 
 200 sequences by default; the environment variable ``STATE_SEQUENCES`` sets another number, such as 10000.
 """
@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from helpers.held_gradients import HeldGradients, StaticScale
+from helpers.gradient_states import HeldGradients, StaticScale
 from helpers.networks import ScaleReference, holds_nonzero, session_of, settings_at
 from helpers.networks import initialize as initialize_amp
 from hypothesis import HealthCheck, settings

@@ -153,6 +153,24 @@ def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes):
 
 
 @each_setting
+def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        optimizers = [torch.optim.SGD([model.a, model.b], lr=RATE), torch.optim.SGD([model.b], lr=RATE / 2)]
+        before = {name: param.detach().double().clone() for name, param in model.named_parameters()}
+        initialize(setting, model, optimizers)
+        reference = ProductReference(setting, model)
+        with amp.scale_loss(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers) as scaled_loss:
+            scaled_loss.backward()
+        reference.backward(LOSSES[0][0])
+        for optimizer in optimizers:
+            optimizer.step()
+        moved = {"a": RATE * reference.grads["a"], "b": 1.5 * RATE * reference.grads["b"]}
+        for name, param in model.named_parameters():
+            assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
+
+
+@each_setting
 def test_an_optimizer_without_a_param_in_this_backward_may_be_given(setting):
     with session_of(setting):
         lab = Lab(setting, 2, 1)

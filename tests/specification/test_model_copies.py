@@ -21,7 +21,7 @@ from helpers.networks import (
 )
 
 from ampcompat import amp
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.support.torch_compat import features
 
 #: The warnings of old torch when it saves a model or pickles a tensor.
@@ -131,7 +131,7 @@ def test_a_model_that_refuses_attributes_trains_and_is_left_as_it_was(setting, h
 @settings_at("O2", "O3", "O5")
 @copies
 def test_a_copy_adds_up_in_float32_on_a_cpu_within_its_session_and_after_it(setting, duplicate, monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, "on")
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
     if not features.has_function_modes():
         pytest.skip("half is emulated in cast models by function modes, which this torch does not have")
     with session_of(setting):

@@ -6,7 +6,7 @@ from helpers.networks import INPUT, Product, ScaleReference, initialize, session
 from hypothesis import HealthCheck, given, settings, strategies
 
 from ampcompat import amp
-from ampcompat.engine.loss_scaling.scaler import LossScaler
+from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 
 briefly = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 overflows = strategies.lists(strategies.booleans(), max_size=40)

@@ -1,7 +1,6 @@
 """Models that train in several threads of one session give what they give one after the other."""
 
 import os
-import sys
 import threading
 
 import torch
@@ -18,12 +17,13 @@ from helpers.networks import (
     train_step,
 )
 from helpers.processes import ROOT, environment
+from helpers.threads import in_threads
 
 from ampcompat import amp
 from ampcompat.engine.casting import autocast_flags
-from ampcompat.engine.master_weights import chunks
-from ampcompat.engine.models import forward as forwards
-from ampcompat.engine.patched_optimizers import held_gradients
+from ampcompat.engine.models import forward_conversion as forwards
+from ampcompat.engine.patched_optimizers import gradient_scale, written_gradients
+from ampcompat.support import tensor_lists
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.weak_list import WeakList
 
@@ -121,33 +121,10 @@ def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setti
         theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
         with PatchStack() as patches:
             patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
-            for module in (held_gradients, chunks.tensor_lists):
+            for module in (gradient_scale, written_gradients, tensor_lists):
                 patches.set(module, "stored_gradient", get)
             backward(models[0], mine)
         assert read and not set(read) & set(theirs)
-
-
-def in_threads(work, count=3):
-    """Run ``work()`` in threads at once, with as many switches between them as there can be; return the errors."""
-    errors = []
-
-    def run():
-        try:
-            work()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    return errors
 
 
 class Echo(torch.nn.Module):

@@ -371,10 +371,10 @@ def test_groups_added_later_are_compared_before_their_first_step(setting):
 
 @with_masters
 def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch):
-    from ampcompat.engine.master_weights import chunks
+    from ampcompat.engine.master_weights import half_and_master_chunks
 
     compared = []
-    monkeypatch.setattr(chunks, "take_values", lambda *lists: compared.append(lists))
+    monkeypatch.setattr(half_and_master_chunks, "take_values", lambda *lists: compared.append(lists))
     with session_of(setting):
         model, optimizer = begin(setting)
         for _ in range(3):

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.cli.run import UNCOMPILED
-from ampcompat.engine.casting import half_emulation, wrappers
+from ampcompat.cli.run_command import UNCOMPILED
+from ampcompat.engine.casting import emulated_half_arithmetic, wrappers
 from ampcompat.support.torch_compat import features, thread_context
 from ampcompat.tools.forced_levels import forced_level
 from ampcompat.tools.step_statistics.function_names import WrittenNames, readable
@@ -114,7 +114,7 @@ def test_every_call_is_counted_once_with_its_dtype_and_reason(level, backend, ex
 @pytest.mark.parametrize("setting", ("on", "off"))
 @pytest.mark.parametrize("level", ("O1", "O2"))
 def test_emulated_products_count_as_half_whatever_computes_them(setting, level, tmp_path, monkeypatch):
-    monkeypatch.setenv(half_emulation.VARIABLE, setting)
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, setting)
     found = train(level, tmp_path)
     (conv,) = [each for each in found["calls"] if each["function"] == "F.conv1d"]
     assert (conv["dtype"], conv["emulated"]) == ("float16", setting == "on")
@@ -150,7 +150,7 @@ def test_functions_that_users_registered_and_removed_from_the_lists(tmp_path):
 
 
 def test_nothing_of_it_stays_and_blocks_of_other_modes_may_end_meanwhile(tmp_path):
-    computed = half_emulation.EmulatedCall.computed
+    computed = emulated_half_arithmetic.EmulatedCall.computed
     with torch.device("cpu"):
         session = ampcompat.session("O1", op_stats_file=str(tmp_path / "f.json"), verbosity=0)
         session.__enter__()
@@ -159,7 +159,7 @@ def test_nothing_of_it_stays_and_blocks_of_other_modes_may_end_meanwhile(tmp_pat
     assert len(thread_context.function_modes()) == 1
     session.__exit__(None, None, None)
     assert thread_context.function_modes() == [] and wrappers.around == []
-    assert half_emulation.EmulatedCall.computed is computed
+    assert emulated_half_arithmetic.EmulatedCall.computed is computed
     assert not torch.nn.modules.module._global_forward_pre_hooks
 
 

@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 
-from ampcompat.engine.casting import half_emulation
+from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.support.torch_compat import cpu
 
 #: What torch reports of a CPU: None means that this torch has no such query.
@@ -21,7 +21,7 @@ REPORTS = {
 @pytest.fixture
 def reported(monkeypatch):
     """Return a function that lets torch report these capabilities, and nothing limit oneDNN."""
-    for name in cpu.ISA_LIMITS + (half_emulation.VARIABLE,):
+    for name in cpu.ISA_LIMITS + (emulated_half_arithmetic.VARIABLE,):
         monkeypatch.delenv(name, raising=False)
 
     def report(capabilities, has_onednn=True):
@@ -36,13 +36,13 @@ def reported(monkeypatch):
 @pytest.mark.parametrize("name", REPORTS)
 def test_float16_is_emulated_on_every_cpu(reported, name):
     reported(REPORTS[name])
-    assert cpu.emulation(torch.float16)[0] is half_emulation.is_wanted(torch.float16) is True
+    assert cpu.emulation(torch.float16)[0] is emulated_half_arithmetic.is_wanted(torch.float16) is True
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_bfloat16_is_emulated_unless_torch_reports_amx_units(reported, name):
     reported(REPORTS[name])
-    assert cpu.emulation(torch.bfloat16)[0] is half_emulation.is_wanted(torch.bfloat16) is (name != "AMX")
+    assert cpu.emulation(torch.bfloat16)[0] is emulated_half_arithmetic.is_wanted(torch.bfloat16) is (name != "AMX")
 
 
 @pytest.mark.parametrize("variable", cpu.ISA_LIMITS)
@@ -72,13 +72,13 @@ def test_wider_dtypes_are_never_emulated(reported, dtype):
 @pytest.mark.parametrize("stated, emulated", [("on", True), ("off", False)])
 def test_the_setting_overrides_every_fact_and_is_named_as_the_reason(reported, monkeypatch, name, stated, emulated):
     reported(REPORTS[name])
-    monkeypatch.setenv(half_emulation.VARIABLE, stated)
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, stated)
     told = (emulated, "AMPCOMPAT_HALF_MATH=" + stated)
-    assert half_emulation.choice(torch.bfloat16) == half_emulation.choice(torch.float16) == told
+    assert emulated_half_arithmetic.choice(torch.bfloat16) == emulated_half_arithmetic.choice(torch.float16) == told
 
 
 @pytest.mark.parametrize("name, words", [("AMX", "torch's own kernels, because"), ("AVX2", "emulated (computed in")])
 def test_the_choice_is_told_in_words(reported, name, words):
     reported(REPORTS[name])
-    sentence = half_emulation.describe(torch.bfloat16)
+    sentence = emulated_half_arithmetic.describe(torch.bfloat16)
     assert sentence.startswith(words) and "AMX" in sentence

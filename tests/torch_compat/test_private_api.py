@@ -4,7 +4,7 @@ import pytest
 import torch
 from private_names import mentioned, sources
 
-from ampcompat.cli.info import _support_lines
+from ampcompat.cli.info_command import _support_lines
 from ampcompat.support.torch_compat import features, private_api
 
 if hasattr(torch, "compile"):

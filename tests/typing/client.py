@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.session.disabled_session import DisabledSession
-from ampcompat.engine.session.session import Session
+from ampcompat.engine.session.training_session import Session
 from ampcompat.tools.diagnostics.gradient_histogram import Histogram
 from ampcompat.tools.memory_report_and_estimate import BatchTable, Estimate, MemoryReport
 

@@ -24,10 +24,11 @@ A difference is steady if, over the windows of the second half, the 95 % t inter
 
 A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
 than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
-where fewer than 20 updates were made, where the runs saw different data (first losses differ by more than 5 %; or the
-changes of the first 30 losses do not correlate in rank, though first losses or successive batches differ by 0.5 %, and
-the first three losses do not agree; and so of every other level), and where the baseline is not a usable
-reference: it is broken itself, or its own seeds are more than 100 % apart.
+where fewer than 20 updates were made, where the runs saw different data, and where the baseline is not a usable
+reference: it is broken itself, or its own seeds are more than 100 % apart. Data are the same where the checksums of the
+batches are, however much a level rounds. Where these are not known, or differ, the data are different if first
+losses differ by more than 5 %; or the changes of the first 30 losses do not correlate in rank, though first losses or
+successive batches differ by 0.5 %, and the first three losses do not agree; and so of every other level.
 """
 
 import math
@@ -150,12 +151,31 @@ def _different_data(run, baseline):
     """Say so if first losses of equal seed, with equal weights, are too far apart for rounding; or return None."""
     for own, base in zip([run] + run.repeats, [baseline] + baseline.repeats):
         first, reference = own.losses().get(0), base.losses().get(0)
-        if first is None or reference is None or not (math.isfinite(first) and math.isfinite(reference)):
+        if (
+            _had_same_data(own, base)
+            or first is None
+            or reference is None
+            or not (math.isfinite(first) and math.isfinite(reference))
+        ):
             continue
         gap = _relative_gap((first, reference))
         if gap > FIRST_LOSS or _are_unrelated(own, base, gap):
             return _told_apart(own, base, gap)
     return None
+
+
+def _had_same_data(run, baseline):
+    """Return whether the checksums of the data of two runs tell that they had the same."""
+    told = [_agree_on(run.loaded, baseline.loaded), _agree_on(run.inputs, baseline.inputs)]
+    return True in told and False not in told
+
+
+def _agree_on(checksums, others):
+    """Return whether checksums by step are equal; None where they tell nothing, such as where no step differs."""
+    both = list(zip(checksums, others))
+    if any(len(set(each) - {0}) < 2 for each in zip(*both)) or not both:
+        return None
+    return all(one == other for one, other in both)
 
 
 def _relative_gap(pair):

@@ -5,11 +5,12 @@ Events are dicts with one of these keys, and what belongs to it:
     environment   {…}: versions, platform and device of the run
     backend       what casts functions, or None
     step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched;
-                  metrics: [[name, value], …]
+                  metrics: [[name, value], …]; data: checksums of what was loaded and of inputs, or None
     memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
                   measured: in which steps
     layers        [[name, error], …] as far as measured by now; gradients: of params
     finding       why a step was skipped; of_step
+    warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
     end           status; error, traceback
 """
@@ -32,6 +33,8 @@ def apply_event(run, event):
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"]))
+    elif "warning" in event:
+        run.warnings.append(Finding(event["of_step"], event["warning"]))
     elif "saved" in event:
         run.checkpoints.append(event["saved"])
     elif "layers" in event:
@@ -53,6 +56,9 @@ def _apply_step(run, event):
         run.watched.append(step)
     for name, value in event.get("metrics", ()):
         run.metrics.setdefault(name, Rows("id")).append((step, value))
+    if event.get("data"):
+        run.loaded.append(event["data"][0])
+        run.inputs.append(event["data"][1])
     run.step_seconds.append(event["seconds"])
     if event["samples"] is None:  # one step with an unknown number of samples makes the rate unknown
         run.samples = None

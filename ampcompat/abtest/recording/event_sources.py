@@ -14,11 +14,14 @@ MEASURED = (1, 2, 5, 20, 60, 100)
 
 
 class DiagnosisEvents:
-    """Makes one event of each explanation of a skipped step, and pauses the diagnosis in the steps that are timed."""
+    """Turns the results of the diagnosis into events, and pauses it in the steps that are timed.
+
+    One event of each explanation of a skipped step, and of each warning of a value that grows.
+    """
 
     def __init__(self, diagnosis):
         self._diagnosis = diagnosis
-        self._count = 0  # explanations that have become events
+        self._count = self._warnings = 0  # explanations, and warnings, that have become events
 
     @property
     def is_watching(self):
@@ -34,10 +37,12 @@ class DiagnosisEvents:
             self._diagnosis.is_paused = False
 
     def new_events(self):
-        """Return the events of explanations since the last call."""
-        new = self._diagnosis.findings[self._count :]
+        """Return the events of explanations and warnings since the last call."""
+        new, warned = self._diagnosis.findings[self._count :], self._diagnosis.warnings[self._warnings :]
         self._count += len(new)
-        return [{"finding": text, "of_step": step} for step, text in new]
+        self._warnings += len(warned)
+        events = [{"warning": text, "of_step": step} for step, text in warned]
+        return events + [{"finding": text, "of_step": step} for step, text in new]
 
 
 class MemoryEvents:

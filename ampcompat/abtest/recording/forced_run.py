@@ -9,7 +9,7 @@ import traceback
 import torch
 
 from ... import __version__, opt_levels
-from ...engine.casting import half_emulation
+from ...engine.casting import emulated_half_arithmetic
 from ...engine.session import process_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
@@ -101,6 +101,7 @@ def recorded_at(level, recorder, options, checkpoints=()):
                 stack.enter_context(watch)
             patches.set(process_state, "initialize_options", options.initialize)
             Checkpoints(recorder, checkpoints).watch(patches)
+            recorder.data.watch(patches)
             if plain is not None:
                 plain.watch(patches)
             elif recorder.limit is not None:
@@ -197,6 +198,6 @@ def device_name(device):
     if device.type != "cpu":
         return device.type
     halves = (("float16", torch.float16), ("bfloat16", torch.bfloat16))
-    emulated = " and ".join(name for name, dtype in halves if half_emulation.is_wanted(dtype))
+    emulated = " and ".join(name for name, dtype in halves if emulated_half_arithmetic.is_wanted(dtype))
     told = f", {emulated} emulated in float32" if emulated else ""
     return f"cpu (threads: {torch.get_num_threads()}{told})"

@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from ...engine.models.forward import MARK
+from ...engine.models.forward_conversion import MARK
 from ...support.nested import cast_floating, floating_tensors
 from ...support.observer import Observer
 from ...support.torch_compat import features
@@ -192,7 +192,7 @@ def relative_error(value, expected):
 
 
 def _float_copy(module):
-    """Return a float32 copy of a module with the same weights, without the conversions around its forward."""
+    """Return a float32 copy of a module, with the same weights and without the conversions around ``forward``."""
     twin = copy.deepcopy(module)
     for part in twin.modules():
         vars(part).pop(MARK, None)

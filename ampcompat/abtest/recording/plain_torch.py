@@ -17,6 +17,7 @@ from ...engine.session import process_state
 from ...support.observer import Observer
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
+from ...tools.forced_levels.trained_modules import outermost, params_in, trained_params
 from .recorder import StepLimitReached
 
 
@@ -71,6 +72,7 @@ class PlainTraining:
         self._loss_ids = {}  # (file, line) -> loss_id
         self._optimizers = weakref.WeakKeyDictionary()  # optimizer -> PlainOptimizer
         self._scaled = deque(maxlen=16)  # (weak reference to the scaled loss, the loss, its GradScaler)
+        self._params = set()  # ids of params in watched models
         self._is_in_backward = self._casts_itself = False
         self._step, self._passes, self._stepped = 0, {}, []  # in this step: loss_id -> optimizer steps before it
 
@@ -86,6 +88,7 @@ class PlainTraining:
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
         patches.redirect(torch.autograd.backward, self._backward)  # sessions replace the attribute meanwhile
         patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        patches.set(torch.jit, "script", self._scripting(torch.jit.script))
         patches.set(torch.autocast, "__enter__", self._entered(torch.autocast.__enter__))
         patches.set(scaler, "scale", self._scale(scaler.scale))
         patches.set(scaler, "step", self._scaler_step(scaler.step))
@@ -112,6 +115,23 @@ class PlainTraining:
         def watched(optimizer, *args, **kwargs):
             make(optimizer, *args, **kwargs)
             self._optimizers.setdefault(optimizer, PlainOptimizer())
+            self._watch_models_of(optimizer)
+
+        return watched
+
+    def _watch_models_of(self, optimizer):
+        """Watch the models that an optimizer trains, unless all of its params are in watched ones."""
+        if not self._params.issuperset(trained_params([optimizer])):
+            models = outermost([optimizer])
+            self._params.update(*map(params_in, models))
+            self._recorder.watch_models(models)
+
+    def _scripting(self, script):
+        @functools.wraps(script)
+        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+            self._params.clear()
+            self._recorder.forget_models()  # the compiler would read the hooks
+            return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
         return watched
 

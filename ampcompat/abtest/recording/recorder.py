@@ -10,15 +10,17 @@ import weakref
 
 import torch
 
-from ...engine.patched_optimizers.record import record_of
+from ...engine.casting.torch_compile import is_compiling
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat import features
 from ..report_data import Run
+from .data_fingerprints import DataFingerprints
 from .event_log import apply_event
 
 
 class StepLimitReached(BaseException):
-    """Ends a training loop from within. Not an ``Exception``, so that scripts that catch those end too."""
+    """Ends a training loop from within. Not an ``Exception``, so that scripts that catch exceptions end too."""
 
 
 class Recorder(Observer):
@@ -46,7 +48,8 @@ class Recorder(Observer):
         self._passes = []  # (loss_id, loss, scale) of this step
         self._skipped = False
         self._step_start = None  # seconds
-        self._batches = BatchSizes()
+        self.data = DataFingerprints()
+        self._batches = BatchSizes(self.data.called)
         self._count = 0
 
     def record(self, event):
@@ -59,6 +62,14 @@ class Recorder(Observer):
         """Record a metric that the script logs, as of the current step."""
         self._metrics.append((name, value))
 
+    def watch_models(self, models):
+        """Count the batches that these models are called with; they may be watched already."""
+        self._batches.register_hooks(models)
+
+    def forget_models(self):
+        """Remove the hooks from the models."""
+        self._batches.remove_hooks()
+
     # -- observer callbacks --------------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
@@ -66,7 +77,7 @@ class Recorder(Observer):
         self.is_initialized = True
         self._optimizer_records.update(map(record_of, optimizers))
         self.record({"backend": None if session.choice is None else session.choice.name})
-        self._batches.register_hooks(models)
+        self.watch_models(models)
         if self._step_start is None:
             self._step_start = time.perf_counter()
 
@@ -127,6 +138,7 @@ class Recorder(Observer):
             "samples": self._batches.end_step(several),
             "watched": any(source.is_watching for source in self.sources),
             "metrics": [[name, float(value)] for name, value in self._metrics],
+            "data": self.data.end_step(),
         }
         self._metrics = []
         self._stepped, self._passes, self._skipped = [], [], False
@@ -160,22 +172,31 @@ class BatchSizes:
     """Counts the samples of a step: for each backward pass, the largest batch of a forward pass before it.
 
     The size of a batch is the first dimension of the first tensor that a model is called with.
+
+    Args:
+        on_call: called with the arguments of each of these calls, or None.
     """
 
-    def __init__(self):
+    def __init__(self, on_call=None):
+        self._on_call = on_call
         self._largest = 0
         self._samples = 0
         self._hooks = []
+        self._watched = weakref.WeakSet()
 
     def register_hooks(self, models):
-        """Register forward pre-hooks on these models."""
+        """Register forward pre-hooks on these models, unless they have one."""
         for model in models:
-            options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
-            self._hooks.append(model.register_forward_pre_hook(BatchSizeHook(self), **options))
+            if model not in self._watched:
+                options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
+                self._hooks.append(model.register_forward_pre_hook(BatchSizeHook(self), **options))
+                self._watched.add(model)
 
-    def add(self, size):
-        """Take the size of one batch into account."""
-        self._largest = max(self._largest, size)
+    def add(self, arguments):
+        """Take one call into account."""
+        self._largest = max(self._largest, _batch_size(arguments) or 0)
+        if self._on_call is not None and not is_compiling():
+            self._on_call(arguments)
 
     def end_pass(self):
         """Count the largest batch since the last pass."""
@@ -191,6 +212,7 @@ class BatchSizes:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._watched.clear()
 
 
 class BatchSizeHook:
@@ -201,7 +223,7 @@ class BatchSizeHook:
 
     def __call__(self, module, args, kwargs=None):
         if self._sizes is not None and module.training and torch.is_grad_enabled():
-            self._sizes.add(_batch_size((args, kwargs or {})) or 0)
+            self._sizes.add((args, kwargs or {}))
 
     def __reduce__(self):
         return BatchSizeHook, ()

@@ -60,7 +60,7 @@ def _counts(compared):
 
 
 def table(report):
-    """Return a list of one table, of the operations that introduce most; an empty list without any."""
+    """Return a list of one table, with the operations that introduce most error; an empty list if there are none."""
     compared = report.step_comparison
     if compared is None or not compared.largest:
         return []

@@ -12,7 +12,7 @@ from itertools import groupby
 from .. import row_names
 from ..judging.advice import best_level
 from ..judging.summary import summarize
-from . import charts, first_difference_text, renderer, tables
+from . import build_charts, first_difference_text, renderer, tables
 
 #: Causes of skipped steps that are shown at once; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
@@ -37,9 +37,9 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         summaries, drawn: what ``summarize`` returned for each, and ``charts.charts(reports)``, where that is known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
-    drawn = drawn or charts.charts(reports)
+    drawn = drawn or build_charts.charts(reports)
     summaries = summaries or [summarize(report) for _, report in reports]
-    legend = charts.legend(reports)
+    legend = build_charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
         title=row_names.title(reports[0][1]) if len(reports) == 1 else f"{len(reports)} runs",
@@ -52,7 +52,7 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         live=live,
         legend=legend,
         shown_causes=SHOWN_CAUSES,
-        configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
+        configs=[build_charts.config(), build_charts.config("#d8d8d8", "#3a3f45", "#16181b")],
         javascript=renderer.javascript() if drawn else "",
     )
 
@@ -72,16 +72,16 @@ def _allowed(value):
 def _command(report, summary):
     """Return the command that trains at the recommended level, or None; variants are not levels."""
     script, best = report.environment.get("script"), best_level(summary)
-    if script and report.advice.startswith("Take ") and best is not None and best.level in charts.COLOURS:
+    if script and report.advice.startswith("Take ") and best is not None and best.level in build_charts.COLOURS:
         return f"python -m ampcompat run --opt-level {shlex.quote(best.level)} {script}"
     return None
 
 
 def _figure(chart, has_picture):
-    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
+    picture = renderer.image(build_charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
     label = html.escape(_allowed(f"{chart.title}. {chart.caption}"))
     picture = picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-    return dict(chart._asdict(), picture=picture, spec=packed(charts.interactive(chart.spec)))
+    return dict(chart._asdict(), picture=picture, spec=packed(build_charts.interactive(chart.spec)))
 
 
 def packed(spec):

@@ -8,7 +8,7 @@ import importlib.util
 import os
 
 from ...errors import AmpError
-from . import charts, text
+from . import build_charts, text
 
 NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'vl-convert-python>=1.9' jinja2."
 
@@ -62,7 +62,7 @@ def save_figure(reports, path, scale=1.5, drawn=None):
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
     kind = format_of(path)
-    spec = charts.figure(drawn or charts.charts(reports), *text.image_heading(reports))
+    spec = build_charts.figure(drawn or build_charts.charts(reports), *text.image_heading(reports))
     drawn = image(spec, kind, **({"scale": scale} if kind == "png" else {}))
     with open(path, "wb") as file:
         file.write(drawn.encode("utf-8") if kind == "svg" else drawn)

@@ -4,7 +4,7 @@ import math
 from collections import namedtuple
 from statistics import median
 
-from ..judging import equivalence, keep_fp32, time_to_target
+from ..judging import equivalence, keep_fp32_search, time_to_target
 from ..judging.summary import LossEnd, emulates_half
 from ..report_data import KINDS, Memory
 from ..row_names import name_of, noun
@@ -142,7 +142,7 @@ def layers(report):
     for level, run in report.runs.items():
         if level == report.baseline or not run.layers:
             continue
-        outputs = [[name, _error(error), percent(share)] for name, error, share in keep_fp32.ranking(run)]
+        outputs = [[name, _error(error), percent(share)] for name, error, share in keep_fp32_search.ranking(run)]
         gradients = [[name, _error(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
         title = "Error of each layer at " + level
         tables.append(Table(title, ["layer", "error", "share"], outputs[:SHOWN_LAYERS], 1, []))
@@ -201,10 +201,18 @@ def details(report, summary):
 
 def overflows(report):
     """Return why steps were skipped as ``[(steps and levels, text), …]``, each text once, in the order of the steps."""
+    return _by_text((level, finding) for level, run in report.runs.items() for finding in run.findings)
+
+
+def warnings(report):
+    """Return which values grew towards the largest of their dtype, as ``overflows`` returns why steps were skipped."""
+    return _by_text((level, warning) for level, run in report.runs.items() for warning in run.warnings)
+
+
+def _by_text(findings):
     found = {}
-    for level, run in report.runs.items():
-        for finding in run.findings:
-            found.setdefault(finding.text, []).append((finding.step, level))
+    for level, finding in findings:
+        found.setdefault(finding.text, []).append((finding.step, level))
     return [(_places(places), text) for text, places in sorted(found.items(), key=lambda item: min(item[1]))]
 
 

@@ -13,7 +13,7 @@ from ...errors import AmpError
 from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
 from ..report_data import NOT_RUN, Report, write_atomically
-from .execution import add_recorded, run_process
+from .executors import add_recorded, run_process
 from .subprocess_parent import exit_code, sigterm_as_interrupt
 
 PLAN, COMMANDS = "plan.json", "commands.txt"

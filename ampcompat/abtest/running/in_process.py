@@ -16,7 +16,7 @@ from ..planned_run import PlannedRun
 from ..recording.forced_run import RunOptions, device_name, environment, recorded_at, run_to_end
 from ..recording.recorder import Recorder
 from ..report_data import NOTHING_TO_RECORD, Report, planned_runs
-from . import execution, seeding
+from . import executors, seeding
 
 LEVELS = ("O0", "O1", "O2", "O3")
 
@@ -96,12 +96,12 @@ def _submit_all(report, train, runs, steps, seed, options, executor):
         PlannedRun(level, command, repeat, level, seed, steps, options, folder=os.getcwd() if command else None)
         for level, repeat in runs
     ]
-    function = execution.run_process if command else functools.partial(run_function, train)
+    function = executors.run_process if command else functools.partial(run_function, train)
     rows = list(dict.fromkeys(level for level, _ in runs))
     with contextlib.ExitStack() as stack:
         pool = executor or stack.enter_context(ThreadPoolExecutor(1))
-        add = functools.partial(execution.add_recorded, report, rows)
-        execution.run_all(pool, planned, function, add, limit=None if executor else 1)
+        add = functools.partial(executors.add_recorded, report, rows)
+        executors.run_all(pool, planned, function, add, limit=None if executor else 1)
     advice.advise(report)
 
 
@@ -112,7 +112,7 @@ def run_function(train, planned):
         _check(train, planned.steps)
         with seeding.restored():
             _train(recorder, train, planned.level, planned.repeat, planned.seed, RunOptions(**planned.options))
-    return execution.Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "")
+    return executors.Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "")
 
 
 def run_levels(report, train, runs, steps, seed, options, on_event=None):

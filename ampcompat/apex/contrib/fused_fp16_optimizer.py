@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from ...engine.loss_scaling.scaler import LossScaler
+from ...engine.loss_scaling.loss_scaler import LossScaler
 from ...engine.patched_optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ...errors import AmpError
 from .. import fp16_utils

@@ -1,7 +1,7 @@
 """Emulated products on a CPU, for networks that scripts have put into half without ``amp.initialize``.
 
-A network is marked in the same way as ``engine.models.forward`` marks the models of a session. Its ``forward`` then
-runs in a ``HalfMode``.
+A network is marked as ``engine.models.forward_conversion`` marks the models of a session. Its ``forward`` then runs in
+a ``HalfMode``.
 """
 
 import gc
@@ -9,8 +9,8 @@ import threading
 
 import torch
 
-from ...engine.casting import autograd, half_emulation_mode
-from ...engine.models import forward as forwards
+from ...engine.casting import autograd, emulated_half_models
+from ...engine.models import forward_conversion as forwards
 from ...support import tensor_lists
 from ...support.patching import PatchStack
 
@@ -22,7 +22,7 @@ def emulate(network, dtypes):
     """
     low, high = dtypes
     has_low = any(param.dtype is low and tensor_lists.is_narrower(param, high) for param in network.parameters())
-    if has_low and not _is_marked(network) and half_emulation_mode.mode_for(dtypes) is not None:
+    if has_low and not _is_marked(network) and emulated_half_models.mode_for(dtypes) is not None:
         forwards.mark(network, EmulatedForward(type(network), dtypes), PatchStack())  # permanent: no session undoes it
     return network
 
@@ -32,7 +32,7 @@ def emulate_modules_of(params, dtypes):
 
     For callers that have only the params and do not know which of these modules the script will call.
     """
-    if not params or half_emulation_mode.mode_for(dtypes) is None:
+    if not params or emulated_half_models.mode_for(dtypes) is None:
         return
     param_ids = {id(param) for param in params}
     modules = _tracked_modules()
@@ -58,13 +58,13 @@ class EmulatedForward(forwards.ForwardConversion):
 
     def __init__(self, owner, dtypes):
         self._dtypes = dtypes
-        self._mode = half_emulation_mode.mode_for(dtypes)
+        self._mode = emulated_half_models.mode_for(dtypes)
         super().__init__(owner)
 
     def run(self, forward, model, args, kwargs):
         """Call ``forward(model, *args, **kwargs)`` with emulation, unless it is active already."""
-        mode = half_emulation_mode.context_of(self._mode)
-        if mode is None or half_emulation_mode.is_active() or not _is_on_cpu(model):
+        mode = emulated_half_models.context_of(self._mode)
+        if mode is None or emulated_half_models.is_active() or not _is_on_cpu(model):
             return forward(model, *args, **kwargs)
         with _recompute_context, mode:
             return forward(model, *args, **kwargs)
@@ -93,7 +93,7 @@ class _RecomputeContext:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
-                autograd.checkpoint_under_same_casts(half_emulation_mode, self._patches)
+                autograd.checkpoint_under_same_casts(emulated_half_models, self._patches)
 
     def __exit__(self, *exc_info):
         with self._lock:

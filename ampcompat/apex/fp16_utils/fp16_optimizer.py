@@ -9,8 +9,8 @@ params stay scaled; their masters hold the unscaled ones, overwritten at each ``
 
 import torch
 
-from ...engine.loss_scaling.scaler import LossScaler
-from ...engine.master_weights.values import make_master, recast
+from ...engine.loss_scaling.loss_scaler import LossScaler
+from ...engine.master_weights.create_masters import make_master, recast
 from ...errors import AmpError, GradientOverflowError
 from ...opt_levels import DYNAMIC, parse_scale
 from ...support import tensor_lists

@@ -1,7 +1,7 @@
 """``LossScaler`` and ``DynamicLossScaler``, the loss scalers for training loops written by hand.
 
 A loop calls ``has_overflow`` and decides itself whether to step. The attributes have Apex's names, because old
-checkpoints contain pickled scalers. ``FP16_Optimizer`` uses ``engine.loss_scaling.scaler`` instead.
+checkpoints contain pickled scalers. ``FP16_Optimizer`` uses ``engine.loss_scaling.loss_scaler`` instead.
 """
 
 import torch

@@ -17,14 +17,14 @@ import torch
 
 from ...engine.casting import autocast_flags
 from ...engine.op_table import expansion
-from ...engine.session import process_state, registrations
+from ...engine.session import process_state, registered_functions
 from ...support import tensor_lists
 from ...support.torch_compat import features
 
 
 def _cast_to_float(function):
     """Decorate a norm: O1 and O4 cast it in the same way as ``torch.nn.functional.layer_norm``, autocast to half."""
-    casting = registrations.cast_when_active(function, expansion.FLOAT)
+    casting = registered_functions.cast_when_active(function, expansion.FLOAT)
 
     @functools.wraps(function)
     def norm(input, *args, **kwargs):

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from ...errors import AmpValueError
 from ...support.torch_compat.thread_context import in_process_group
-from . import syncbn_extension
+from . import functions_of_syncbn
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -128,13 +128,13 @@ class _SyncNorm(torch.autograd.Function):
     def backward(ctx, grad_output, *unused):
         input, mean, inv_std, weight, count = ctx.saved_tensors
         saved = grad_output.to(mean.dtype), input.to(mean.dtype), mean, inv_std, weight
-        sum_dy, sum_dy_xmu, grad_weight, grad_bias = syncbn_extension.reduce_bn(*saved)
+        sum_dy, sum_dy_xmu, grad_weight, grad_bias = functions_of_syncbn.reduce_bn(*saved)
         grad_input = None
         if ctx.needs_input_grad[0]:
             sums = torch.stack([sum_dy, sum_dy_xmu])
             if ctx.group is not None:
                 dist.all_reduce(sums, group=ctx.group)
-            grad_input = syncbn_extension.batchnorm_backward(*saved, sums[0], sums[1], count).to(input.dtype)
+            grad_input = functions_of_syncbn.batchnorm_backward(*saved, sums[0], sums[1], count).to(input.dtype)
         if weight is None:
             grad_weight = None
         return grad_input, grad_weight, grad_bias if ctx.has_bias else None, None, None
@@ -148,21 +148,21 @@ def _compute_dtype(input, weight):
 
 def _joint_statistics(input, group):
     """Return mean, biased variance and the count of values per channel over the batches of a group."""
-    mean, variance = syncbn_extension.welford_mean_var(input)
+    mean, variance = functions_of_syncbn.welford_mean_var(input)
     count = mean.new_full((1,), input.numel() // input.shape[1])
     if group is None:
         return mean, variance, count
     own = torch.cat([mean, variance, count])
     ranks = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(ranks, own, group)
-    return syncbn_extension.combined_mean_var(*torch.stack(ranks).split([len(mean), len(mean), 1], dim=1))
+    return functions_of_syncbn.combined_mean_var(*torch.stack(ranks).split([len(mean), len(mean), 1], dim=1))
 
 
 def _normalize(input, mean, variance, weight, bias, eps):
     """Return the output, in the dtype of ``input``; computed in ``_compute_dtype``."""
     dtype = _compute_dtype(input, weight)
     inv_std = torch.rsqrt(variance.to(dtype) + eps)
-    return syncbn_extension.normalized(input.to(dtype), mean.to(dtype), inv_std, weight, bias).to(input.dtype)
+    return functions_of_syncbn.normalized(input.to(dtype), mean.to(dtype), inv_std, weight, bias).to(input.dtype)
 
 
 def convert_syncbn_model(module, process_group=None, channel_last=False):

@@ -11,7 +11,7 @@ from ...opt_levels import level_named
 from ..session import process_state
 from ..session.disabled_session import disable
 from ..session.process_state import enter
-from ..session.session import new_session
+from ..session.training_session import new_session
 
 
 def init(

@@ -10,7 +10,7 @@ import warnings
 
 from ...errors import AmpError
 from ...support.notices import is_first_rank
-from ..patched_optimizers import held_gradients
+from ..patched_optimizers.master_params import prepared_params
 from ..session import process_state
 from .old_api import handle_of
 from .properties import Properties
@@ -124,7 +124,7 @@ class AmpStateModule(types.ModuleType):
 
     def master_params(self, optimizer):
         """Iterate over the params in ``optimizer.param_groups``, as ``amp.master_params`` does."""
-        return held_gradients.master_params(optimizer)
+        return prepared_params(optimizer)
 
     def warn_or_err(self, msg):
         """Raise, or only warn if the script set ``hard_override``."""

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import function as autograd_function
 from torch.utils import checkpoint
 
-from . import compile
+from . import torch_compile
 
 #: Packages whose own functions were written for a backward pass without casts.
 _INTERNAL = ("torch", "ampcompat")
@@ -125,7 +125,7 @@ def _bound(original, backend, position):
 
     @functools.wraps(original)
     def wrapper(*args, **kwargs):
-        if not compile.is_compiling():
+        if not torch_compile.is_compiling():
             args = args[:position] + (backend.bind_casts(args[position]),) + args[position + 1 :]
         return original(*args, **kwargs)
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Any, Callable, Collection, ContextManager, Iterable, Iterator, Optional
+from contextlib import nullcontext
+from typing import Any, Callable, Collection, ContextManager, Iterable, Optional
 
 from ...support.patching import PatchStack
+
+_NOTHING_TO_PAUSE = nullcontext()  # it can be entered again within itself, and by several threads
 
 
 def do_nothing() -> None:
@@ -39,10 +41,9 @@ class CastBackend:
         """Return whether a function called now, in this thread, would be cast."""
         return False
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> ContextManager[None]:
         """Return a context manager with casts off in this thread: nestable, restored when the body raises."""
-        yield
+        return _NOTHING_TO_PAUSE
 
     def uncast_forward(self) -> ContextManager[None]:
         """Return a context manager for the ``forward`` of a model at a level that casts no functions: casts off."""

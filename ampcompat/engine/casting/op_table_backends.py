@@ -15,8 +15,8 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ...support.written_memory import WrittenMemory
 from ..op_table import expansion as op_rules
-from ..op_table.rows import SPARSE, TAKES_SPARSE
-from . import autocast_flags, autograd, compile, half_emulation, other_patches, patch_targets, wrappers
+from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
+from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend, do_nothing
 from .thread_state import InRegion, Paused, Switch, WithFlags
@@ -50,21 +50,21 @@ class OpTableBackend(CastBackend):
         self._paused = Paused(self._switch)
         thread = self._switch.local
         self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
-        rounded = functools.partial(half_emulation.rounded, low=low, high=high)
+        rounded = functools.partial(emulated_half_arithmetic.rounded, low=low, high=high)
         self._rounded_cache = WeightCache(rounded, WrittenMemory(), thread)
-        self._emulate = half_emulation.is_wanted(low)
+        self._emulate = emulated_half_arithmetic.is_wanted(low)
         self._caster = ArgumentCaster(
             dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast
         )
 
     def _make_exemption(self):
-        switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, compile.is_tracing
+        switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, torch_compile.is_tracing
 
         def is_off_traced():
             if flags is None:
                 return switch.is_off_somewhere
             # A compiler cannot follow thread-locals, and it guards on autocast's flags.
-            return not compile.is_autocast_enabled(flags.devices)
+            return not torch_compile.is_autocast_enabled(flags.devices)
 
         def is_exempt(args, kwargs):
             if is_tracing():
@@ -83,10 +83,10 @@ class OpTableBackend(CastBackend):
     def _paused_inside(self):
         # A compiler traces such a function down to kernels, which no wrapper casts, so without autocast it needs no
         # pause. It cannot trace thread-locals either.
-        return nullcontext() if self._flags is None and compile.is_compiling() else self.paused()
+        return nullcontext() if self._flags is None and torch_compile.is_compiling() else self.paused()
 
     def _make_to_low(self):
-        low, cached, is_tracing = self.dtypes.low, self._cache.cast, compile.is_tracing
+        low, cached, is_tracing = self.dtypes.low, self._cache.cast, torch_compile.is_tracing
         not_low, convert = frozenset(BYTES) - frozenset([low]), METHODS[low]
 
         # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
@@ -114,7 +114,7 @@ class OpTableBackend(CastBackend):
         for cache in (self._cache, self._rounded_cache):
             cache.written.open(patches, on_move if cache is self._cache else None)
             patches.defer(cache.forget_all)
-        compile.patch_compile(patches, _one_of_each_code(originals))
+        torch_compile.patch_compile(patches, _one_of_each_code(originals))
         patches.defer(self._switch.turn_off)
         if not is_regional:
             self._switch.turn_on()
@@ -137,21 +137,21 @@ class OpTableBackend(CastBackend):
         return self._switch.is_on()
 
     def paused(self):
-        if self._flags is not None and compile.is_tracing():
-            return compile.autocast_off(self._flags.devices or self._available)
+        if self._flags is not None and torch_compile.is_tracing():
+            return torch_compile.autocast_off(self._flags.devices or self._available)
         return self._paused
 
     def is_paused(self):
         """Return whether this thread pauses casts, other than in the ``forward`` of a model at another level."""
-        is_off = self._switch.is_off_somewhere if compile.is_tracing() else self._switch.local.off
+        is_off = self._switch.is_off_somewhere if torch_compile.is_tracing() else self._switch.local.off
         return is_off and not self._switch.local.uncast
 
     def entered(self, dtypes=None):
         switch, local = self._switch, self._switch.local
         # Read in any case, so that the compiler guards on it: it traces operators without calling our wrappers.
-        is_off = compile.is_tracing() and switch.is_off_somewhere
-        if not compile.READS_THREADS and compile.is_tracing():
-            has_flags = self._flags is None or compile.is_autocast_enabled(self._flags.devices)
+        is_off = torch_compile.is_tracing() and switch.is_off_somewhere
+        if not torch_compile.READS_THREADS and torch_compile.is_tracing():
+            has_flags = self._flags is None or torch_compile.is_autocast_enabled(self._flags.devices)
             return None if is_off or has_flags else WithFlags(switch)
         if local.uncast:
             return self.region()
@@ -164,7 +164,7 @@ class OpTableBackend(CastBackend):
 
     def uncast_forward(self):
         # A compiler guards on what traced code reads of a thread, so that code must not change it.
-        return self.paused() if compile.is_tracing() else self._paused_and_marked()
+        return self.paused() if torch_compile.is_tracing() else self._paused_and_marked()
 
     @contextmanager
     def _paused_and_marked(self):

@@ -13,7 +13,7 @@ import threading
 import weakref
 
 from ...support.torch_compat import features
-from .compile import end_graph, is_tracing
+from .torch_compile import end_graph, is_tracing
 
 _switches = weakref.WeakSet()
 #: Whether the compiler of this torch ends its graph where autocast's flags are set.

@@ -13,7 +13,7 @@ from ...support.torch_compat.thread_context import (
     is_capturing_cuda_graph,
     jit_tracing_state,
 )
-from .compile import is_compiling
+from .torch_compile import is_compiling
 
 Parameter = torch.nn.Parameter
 _Tensor = torch.Tensor

@@ -11,9 +11,9 @@ import torch
 from ...errors import AmpNotImplementedError
 from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import expansion
-from . import half_emulation
+from . import emulated_half_arithmetic
 from .argument_casts import cast_to, widest
-from .compile import MARK, is_compiling, is_tracing
+from .torch_compile import MARK, is_compiling, is_tracing
 
 #: Functions (row, wrapper) -> function that are put around each wrapper that is made while they are here: observers.
 around = []
@@ -50,10 +50,15 @@ def half_emulated(function, caster, always=True):
     def in_half(*args, **kwargs):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
-        if not (always or _has_sparse(args)) or is_compiling() or "out" in kwargs or not half_emulation.is_for(args):
+        if (
+            not (always or _has_sparse(args))
+            or is_compiling()
+            or "out" in kwargs
+            or not emulated_half_arithmetic.is_for(args)
+        ):
             args, kwargs = map_arguments(caster.to_low, args, kwargs)
             return function(*args, **kwargs)
-        call = half_emulation.EmulatedCall(caster.low, caster.high, caster.rounded_weight)
+        call = emulated_half_arithmetic.EmulatedCall(caster.low, caster.high, caster.rounded_weight)
         with paused():
             return call.computed(function, args, kwargs, call.rounded)
 
@@ -186,10 +191,10 @@ def float32_inside(function, caster):
 
     @functools.wraps(function)
     def in_own_dtype(*args, **kwargs):
-        if is_exempt(args, kwargs) or not half_emulation.is_for(args) or args[0].dtype is not low:
+        if is_exempt(args, kwargs) or not emulated_half_arithmetic.is_for(args) or args[0].dtype is not low:
             return function(*args, **kwargs)
         args, kwargs = map_arguments(caster.to_high, args, kwargs)
-        return half_emulation.round_results(function(*args, **kwargs), low)
+        return emulated_half_arithmetic.round_results(function(*args, **kwargs), low)
 
     return in_own_dtype
 

@@ -7,7 +7,7 @@ subclass, so that all ranks skip the same steps. ``scale_loss`` then calls the m
 import torch
 
 from ...support import tensor_lists
-from .overflow import OverflowCheck
+from .overflow_check import OverflowCheck
 
 
 class ApexNames:

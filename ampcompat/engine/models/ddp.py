@@ -12,8 +12,8 @@ import torch
 
 from ...support import tensor_lists
 from ...support.torch_compat.thread_context import world_size
-from ..casting import half_emulation
-from ..loss_scaling import process_group
+from ..casting import emulated_half_arithmetic
+from ..loss_scaling import overflow_all_reduce
 
 #: Where a wrapper's unreduced gradients of earlier passes are: there are none, in ``.grad`` of the params, in masters.
 NONE, IN_PLACE, IN_MASTERS = range(3)
@@ -105,10 +105,10 @@ class DDPWrappers:
         is_on_cpu = all(param.device.type == "cpu" for param in module.parameters())
         if self._low is None or not is_on_cpu:
             return
-        emulates = process_group.compared(int(half_emulation.is_wanted(self._low)), group)
+        emulates = overflow_all_reduce.compared(int(emulated_half_arithmetic.is_wanted(self._low)), group)
         if len(set(emulates)) > 1 and not self._has_warned:
             self._has_warned = True
-            warnings.warn(half_emulation.difference(self._low, emulates), stacklevel=3)
+            warnings.warn(emulated_half_arithmetic.difference(self._low, emulates), stacklevel=3)
 
     def are_weights_shared_by_hand(self):
         """Return whether there are other ranks but no wrapper, so that only the script itself can share weights."""
@@ -184,9 +184,9 @@ def _average(params, group):
         has = [param.grad is not None for param in alike]
         parts = [(param.grad if there else torch.zeros_like(param)).reshape(-1) for param, there in zip(alike, has)]
         flat = torch.cat(parts + [torch.tensor(has, dtype=parts[0].dtype, device=parts[0].device)])
-        torch.distributed.all_reduce(flat, **process_group.group_option(group))
+        torch.distributed.all_reduce(flat, **overflow_all_reduce.group_option(group))
         marks = has if all(has) else flat[-len(alike) :].tolist()
-        flat.div_(torch.distributed.get_world_size(**process_group.group_option(group)))
+        flat.div_(torch.distributed.get_world_size(**overflow_all_reduce.group_option(group)))
         start = 0
         for param, mark in zip(alike, marks):
             mean = flat[start : start + param.numel()].view(param.shape)

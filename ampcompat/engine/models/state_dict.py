@@ -12,7 +12,7 @@ import torch
 
 from ...support import tensor_lists
 from ...support.swapped_tensors import holders
-from ..master_weights.store import MasterStore
+from ..master_weights.session_masters import SessionMasters
 
 
 class O2StateDictHook:
@@ -56,7 +56,7 @@ class O2StateDictHook:
         return value.to(self.dtype) if wide is None else wide
 
     def __reduce__(self):
-        return O2StateDictHook, (self.dtype, MasterStore())
+        return O2StateDictHook, (self.dtype, SessionMasters())
 
 
 class RefreshMasters:
@@ -76,12 +76,12 @@ class RefreshMasters:
             self._masters.load(param, state_dict.get(prefix + name))
 
     def __reduce__(self):
-        return RefreshMasters, (None, MasterStore())
+        return RefreshMasters, (None, SessionMasters())
 
 
 def refresh_nothing():
     """Return the hook of a model without masters, under the name by which pickles of ampcompat 0.2.0 ask for it."""
-    return RefreshMasters(None, MasterStore())
+    return RefreshMasters(None, SessionMasters())
 
 
 def new_modules(model, masters):

@@ -7,7 +7,7 @@ names that its torch does not have. Owners are dotted names, so this module does
 import functools
 from typing import Any, NamedTuple
 
-from .rows import (
+from .function_dtypes import (
     BANNED,
     BANNED_MESSAGE,
     FLOAT,

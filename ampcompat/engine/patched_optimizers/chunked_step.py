@@ -14,7 +14,7 @@ import torch
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, thread_context
-from ..master_weights import zero_redundancy
+from ..master_weights import zero_redundancy_optimizer
 from .amp_stash import STASH
 
 #: What ``check`` tries: params of each group, the extent of their dimensions, the size of the gradients of each step.
@@ -172,7 +172,7 @@ def check(optimizer):
     """
     name = type(optimizer).__name__
     advice = "Leave store_param_remainders=True out for it."
-    if zero_redundancy.is_partitioned(optimizer):
+    if zero_redundancy_optimizer.is_partitioned(optimizer):
         raise AmpError(f"{name} steps on this rank's part of the params with an optimizer of its own. {advice}")
     try:
         with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:

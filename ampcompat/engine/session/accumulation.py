@@ -18,8 +18,8 @@ import torch
 from ...errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from ...support.accumulation_groups import group_bounds
 from . import process_state
-from .backward_pass import WHERE_EQUAL
-from .initialize_arguments import check_loss, checked_count, is_optimizer
+from .argument_checks import check_loss, checked_count, is_optimizer
+from .scale_loss import WHERE_EQUAL
 
 
 @hide_internal_frames

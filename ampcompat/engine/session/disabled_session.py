@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 from . import process_state
-from .session import Session
+from .training_session import Session
 
 
 def disable(verbosity, models=(), optimizers=()):

@@ -10,11 +10,11 @@ import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support.patching import PatchStack
-from ..master_weights import zero_redundancy
-from ..models import averages, forward, fsdp, state_dict, weights
-from ..patched_optimizers import chunked_step, step
+from ..master_weights import zero_redundancy_optimizer
+from ..models import averaged_model, cast_weights, forward_conversion, fsdp, keep_fp32, model_checks, state_dict
+from ..patched_optimizers import chunked_step, replaced_methods
 from ..patched_optimizers.amp_stash import STASH
-from ..patched_optimizers.record import OptimizerRecord, record_of
+from ..patched_optimizers.optimizer_record import OptimizerRecord, record_of
 from . import process_state
 
 #: Modules that take no hooks of ``state_dict``; before torch 1.5 traced modules are among them.
@@ -84,7 +84,7 @@ def _check_models(models, session, policy, allow_half):
             )
     for model in models:
         fsdp.check(model, policy)
-        weights.check_model(model, allow_half)
+        model_checks.check_model(model, allow_half)
         if policy.casts_model and any(isinstance(module, _SCRIPTED) for module in model.modules()):
             raise AmpError(
                 "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at "
@@ -95,7 +95,7 @@ def _check_models(models, session, policy, allow_half):
 def _check_optimizers(optimizers, policy):
     for optimizer in optimizers:
         if policy.master_weights:
-            zero_redundancy.check(optimizer)
+            zero_redundancy_optimizer.check(optimizer)
         if "FP16_Optimizer" in [base.__name__ for base in type(optimizer).__mro__]:
             raise AmpError(
                 "An optimizer is wrapped in FP16_Optimizer, which does by itself what amp.initialize does. Pass the "
@@ -133,7 +133,7 @@ class Preparation:
         session, policy = self._session, request.policy
         if policy.patch_torch_functions:
             self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
-        self._cast = weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
+        self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
         self._rollback.callback(self._cast.release)
         contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)
         for model in plan.models + plan.grown_models:
@@ -146,38 +146,38 @@ class Preparation:
             self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
         if policy.casts_model:
-            averages.patch(self._patches)
+            averaged_model.patch(self._patches)
 
     def _prepare_model(self, model, request, paused, entered, mode):
         policy, masters = request.policy, self._session.masters
         low, high = policy.cast_model_type, policy.dtypes.high
         modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
-        kept = weights.matching(model, request.keep_fp32)
+        kept = keep_fp32.matching(model, request.keep_fp32)
         if policy.weights_dtype is not None:
             kept += self._cast_weights(policy, model, modules, kept)
         elif request.allow_half_model:
             self._cast.cast(modules, modules)
         for module in [module for module in kept if module in modules]:
             self._mark(module, high, request.output_dtype if module is model else low, paused)
-        if model not in kept and (model in modules or not forward.is_marked(model)):
+        if model not in kept and (model in modules or not forward_conversion.is_marked(model)):
             self._mark(model, low, request.output_dtype, entered, mode)
 
     def _cast_weights(self, policy, model, modules, kept):
         """Cast the weights of modules; return the batch norms that stay float32 and do not take half inputs."""
         inner = [child for module in kept for child in module.modules()]
-        norms = weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+        norms = keep_fp32.batch_norms(model) if policy.keep_batchnorm_fp32 else []
         norms = [norm for norm in norms if norm not in inner]
         self._cast.cast(modules, inner + norms)
         low, high = policy.cast_model_type, policy.dtypes.high
         if policy.casts_model:
             fsdp.gather_in(policy, model, inner + norms, self._patches)
             state_dict.hook(modules, high, self._session.masters, self._patches)
-        return [norm for norm in norms if weights.needs_wide_input(norm, low, high)]
+        return [norm for norm in norms if keep_fp32.needs_wide_input(norm, low, high)]
 
     def _mark(self, module, input_dtype, output_dtype, context, mode=None):
         token = self._session.forward_token
-        conversion = forward.ForwardConversion(type(module), input_dtype, output_dtype, mode, context, token)
-        forward.mark(module, conversion, self._patches)
+        conversion = forward_conversion.ForwardConversion(type(module), input_dtype, output_dtype, mode, context, token)
+        forward_conversion.mark(module, conversion, self._patches)
 
     def add_optimizer(self, optimizer, configuration, originals):
         """Give an optimizer masters and its replaced methods; return its record.
@@ -192,7 +192,7 @@ class Preparation:
 
     def attach(self, record):
         """Replace the methods of a record's optimizer."""
-        step.attach(record, self._patches)
+        replaced_methods.attach(record, self._patches)
         self._records.append(record)
 
     def commit(self):

@@ -12,7 +12,7 @@ import torch
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from .. import casting
-from ..casting import autograd, half_emulation_mode
+from ..casting import autograd, emulated_half_models
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
@@ -112,7 +112,7 @@ class ProcessCasts:
             if choice is not None:
                 _watch_moves(self._cast_where_models_are, patches)
             if self._patches_checkpoint:
-                autograd.checkpoint_under_same_casts(half_emulation_mode, patches)
+                autograd.checkpoint_under_same_casts(emulated_half_models, patches)
             self._patches.absorb(patches)
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
 
@@ -144,7 +144,7 @@ class ProcessCasts:
 
     def region(self):
         """Return a context manager with casts on in this thread, or with emulated half where a CPU needs it."""
-        mode = half_emulation_mode.context_of(self._half_mode)
+        mode = emulated_half_models.context_of(self._half_mode)
         return self.backend.region() if mode is None else mode
 
     def context_of_forward(self, dtypes):
@@ -164,7 +164,7 @@ class ProcessCasts:
             kept, whole, mode = self.paused, functools.partial(self.context_of_forward, policy.dtypes), None
         else:
             kept, whole = None, self.context_of_uncast_forward
-            mode = half_emulation_mode.choose(policy.dtypes, models) if policy.casts_model else None
+            mode = emulated_half_models.choose(policy.dtypes, models) if policy.casts_model else None
             self._half_mode = mode or self._half_mode
         with self.paused():  # kernels are tried out
             return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low), mode

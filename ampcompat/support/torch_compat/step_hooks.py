@@ -16,7 +16,7 @@ _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 
 
 def register(patches, before, after=None):
-    """Have functions called at every step of every optimizer until ``patches`` is undone.
+    """Call functions at every step of every optimizer until ``patches`` is undone.
 
     Args:
         patches: a ``PatchStack``.
@@ -49,7 +49,7 @@ def _compile_and_restore(patches, compile):
 
 
 def _restore(patches):
-    """Let those classes call hooks again that torch says call them, and do not."""
+    """Let the classes that torch marks as calling hooks, although they do not, call them again."""
     for kind in _subclasses(torch.optim.Optimizer):
         step = vars(kind).get("step")
         if getattr(step, "hooked", False) and not _calls_hooks(step):

@@ -78,7 +78,7 @@ def _loops(source):
 
 
 def _reached(path, project, imports, sources):
-    """Return a script, and the files of the code base that it imports, by way of others too, as a sorted list."""
+    """Return a script and the files of the code base that it imports, directly or not, as a sorted list."""
     seen, waiting = set(), [path]
     while waiting and len(seen) < _MOST:
         file = waiting.pop()

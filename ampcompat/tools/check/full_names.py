@@ -1,4 +1,4 @@
-"""Full names of what a module imports, of whichever package."""
+"""Full names of what a module imports, from any package."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""How a file without Apex trains: its backward passes, its optimizers, and what forces no level, or only some."""
+"""How a file without Apex trains: backward passes and optimizers, and what rules out some levels or all of them."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from typing import NamedTuple, Tuple
 from .bindings import dotted, last_name
 from .flow import scopes
 from .full_names import FullNames
-from .rule_table import finding
+from .rule_texts import finding
 
 #: Written out, as in ``cli.run``: ``check`` needs no torch.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
@@ -105,7 +105,7 @@ class LoopsWithoutApex:
         package, _, name = self.names.of(call.func).rpartition(".")
         return package in ("torch.func", "functorch") and name in _FUNCTIONAL
 
-    # -- what forces no level, or only some ----------------------------------------------------------------------------
+    # -- what rules out some levels or all of them ---------------------------------------------------------------------
 
     def _found_limits(self, calls):
         limits = [Limit(each, LEVELS) for each in self._tensors_without_module()]

@@ -3,27 +3,25 @@
 import os
 import re
 
-from . import (
-    backward_rules,
-    code_files,
-    conditions,
-    forced_scripts,
-    initialize_rules,
-    launch_rules,
-    notebooks,
-    tensor_rules,
-)
+from . import code_files, forced_scripts, notebooks
 from .alias_names import EXTENSIONS
+from .apex_names_used import uses
+from .asked_levels import UNKNOWN, RequestedLevel, asked_levels, default_levels, initialize_calls
 from .bindings import Bindings
 from .check_report import CheckReport
 from .imports import ProjectImports
-from .levels import UNKNOWN, RequestedLevel, asked_levels, default_levels, initialize_calls
 from .report_records import ERROR, NOTE, REFUSED, WARNING, Broken, SourcePlace
-from .rule_table import RULES, finding
+from .rule_searches import (
+    around_initialize,
+    around_scale_loss,
+    conditional_initialize,
+    functions_and_checkpoints,
+    launching,
+)
+from .rule_texts import RULES, finding
 from .scripts import find_scripts
 from .source import Source
 from .text_files import TextFile, required_in_setup
-from .uses import uses
 
 #: A Python file without any of these uses nothing of Apex, not even by way of another file of the project.
 _HINTS = re.compile(
@@ -83,7 +81,7 @@ class _Project:
         except code_files.Unreadable as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
-        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launch_rules.uses_cuda(data))
+        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launching.uses_cuda(data))
         if kind == code_files.PYTHON:
             self.training += [path] if forced_scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(forced_scripts.AMPCOMPAT.search(data))
@@ -159,12 +157,12 @@ class _Project:
         mentions = (source.place(at) for at, line in enumerate(source.lines, 1) if _WORD.search(line))
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
-        self.report.findings += initialize_rules.check(source, bindings)
-        self.report.findings += conditions.check(source, bindings)
-        self.report.findings += launch_rules.check(source, bindings)
-        self.report.findings += backward_rules.check(source, bindings, _may_be(levels, _MASTERS))
+        self.report.findings += around_initialize.check(source, bindings)
+        self.report.findings += conditional_initialize.check(source, bindings)
+        self.report.findings += launching.check(source, bindings)
+        self.report.findings += around_scale_loss.check(source, bindings, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
-            self.report.findings += tensor_rules.checkpoints(source, bindings)
+            self.report.findings += functions_and_checkpoints.checkpoints(source, bindings)
 
     def _binary_cross_entropy(self, imports, bindings, asked):
         """Look at the files that call ``amp.initialize`` and at what they import from the project."""
@@ -178,7 +176,7 @@ class _Project:
             source = self.source(path)
             if source is not None:
                 known = bindings.get(path) or Bindings(source.nodes)
-                self.report.findings += tensor_rules.binary_cross_entropy(source, known)
+                self.report.findings += functions_and_checkpoints.binary_cross_entropy(source, known)
 
     def source(self, path):
         """Return the ``Source`` of a Python file, read now if it was not needed before; None if it is unreadable."""

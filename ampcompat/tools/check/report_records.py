@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
     Attributes:
         place: where.
-        rule: the rule's name in ``rule_table.RULES``.
+        rule: the rule's name in ``rule_texts.RULES``.
         message: what was found, and what to do.
         severity: ``error``, ``warning`` or ``note``.
     """

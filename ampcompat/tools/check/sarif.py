@@ -3,7 +3,7 @@
 import os
 
 from ... import __version__
-from .rule_table import RULES
+from .rule_texts import RULES
 
 
 def to_sarif(report):

@@ -4,7 +4,7 @@ import os
 import shlex
 from typing import NamedTuple
 
-from .launch_rules import chooses_device
+from .rule_searches.launching import chooses_device
 from .source import is_script
 
 #: How many files without Apex are read to see whether they import one with it.

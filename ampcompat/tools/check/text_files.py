@@ -3,11 +3,11 @@
 import ast
 import re
 
+from .apex_names_used import use
+from .asked_levels import levels_in_command
 from .bindings import string
-from .levels import levels_in_command
 from .report_records import RequestedLevel
-from .rule_table import finding
-from .uses import use
+from .rule_texts import finding
 
 _REQUIRED = re.compile(
     r"^\s*(?:- *)?[\"']?apex(?:\[[\w,]*\])?\s*(?:(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*])[^#]*)?[\"']?,?\s*(?:#.*)?$"

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import torch
 
-from ...engine.casting import compile
+from ...engine.casting import torch_compile
 from ...support.nested import floating_tensors
 from ...support.patching import PatchStack
 from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
 from ...support.uncopied_hook import ModuleHook
+from .largest_values import max_abs
 from .replay import ModelCalls, replay
-from .tensor_stats import max_abs
 
 #: Entries that are kept: bounds the memory where forward passes are never followed by a backward pass.
 MAX_ENTRIES = 20000
@@ -117,7 +117,7 @@ class ActivationHooks:
     # -- what the hooks call -------------------------------------------------------------------------------------------
 
     def _is_traced(self):
-        return compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
+        return torch_compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
 
     def _model_input(self, name, module, args):
         if not self._is_traced() and not self.is_in_backward():

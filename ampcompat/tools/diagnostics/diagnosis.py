@@ -13,12 +13,12 @@ from ...support.observer import Observer
 from .activation_hooks import ActivationHooks
 from .gradient_histogram import GradientCounter
 from .growth_messages import led_up, warning
+from .largest_values import NamedScalars, RunningMax, named_maxima
 from .model_names import ModelNames
 from .pass_record import PassRecord, read_record, weight_maxima, zero_eps
 from .recent_maxima import WINDOW, RecentMaxima
 from .repeated_messages import Findings
 from .skip_facts import NOT_RECORDED
-from .tensor_stats import NamedScalars, RunningMax, named_maxima
 
 #: Every n-th pass is counted in the histogram, with about so many values of each gradient.
 COUNT_EVERY, SAMPLE = 10, 1 << 16

@@ -11,7 +11,7 @@ from typing import Dict, NamedTuple, Optional
 
 import torch
 
-from .tensor_stats import dense_values
+from .largest_values import dense_values
 
 #: The range of exponents that are counted one by one: all of float32's, and one more at either end for float64.
 LOWEST, HIGHEST = -150, 128

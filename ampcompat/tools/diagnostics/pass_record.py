@@ -7,8 +7,8 @@ import torch
 
 from ...support.torch_compat.thread_context import world_size
 from .activation_hooks import INPUT
+from .largest_values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 from .skip_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts, module_of
-from .tensor_stats import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 
 
 class PassRecord(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
-from .tensor_stats import low_dtype
+from .largest_values import low_dtype
 
 #: Passes whose maxima are read together: one copy to the host in so many passes.
 READ_EVERY = 4

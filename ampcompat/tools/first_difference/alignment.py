@@ -27,7 +27,7 @@ def aligned(reference, compared):
 
 
 def _consistent(reference, compared, pairs):
-    """Return the pairs whose inputs come from paired operations too, as far as those are paired.
+    """Return the pairs whose inputs come from paired operations too, where those operations are paired.
 
     The autograd engine adds up gradients in the order in which they come, which casts change.
     """

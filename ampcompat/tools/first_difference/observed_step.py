@@ -12,13 +12,14 @@ import sys
 
 import torch
 
-from ... import amp, opt_levels
+from ... import opt_levels
 from ...errors import AmpError
 from ...support.module_stack import ModuleStack
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, autograd_node
+from ..stated_options import StatedOptions
 from . import compare_steps
 from .op_recorder import FunctionNames, OpRecorder, StepMode
 from .step_record import StepRecord
@@ -54,7 +55,7 @@ class ObservedStep(Observer):
         self._modules, self._names = ModuleStack(), FunctionNames()
         self._patches = PatchStack()
         self._recorder = self._store = self._maxima = None
-        self._session, self._stated = None, {}
+        self._session, self._stated = None, StatedOptions()
         self._events, self._kept = [], []
         self.is_done = False
 
@@ -62,20 +63,13 @@ class ObservedStep(Observer):
         self._names.__enter__()
         self._modules.start()
         self._patches.defer(self._modules.stop)
-        self._patches.set(amp, "_initialize", self._noting(amp._initialize))
+        self._stated.record(self._patches)
         return self
 
     def __exit__(self, *error):
         self._stop()
         self._patches.undo()
         self._names.__exit__(*error)
-
-    def _noting(self, initialize):
-        def noted(stated):
-            self._stated = {**stated, **{name: value for name, value in self._stated.items() if value is not None}}
-            return initialize(stated)
-
-        return noted
 
     # -- what the session and the recorder tell ------------------------------------------------------------------------
 
@@ -160,9 +154,10 @@ class ObservedStep(Observer):
         level = self._task["level"]
         if level is None or self._session is None:  # without amp the loss is not scaled
             return 1.0
-        stated = {name: self._stated.get(name) for name in opt_levels.LEVEL_OPTIONS}
+        options = self._stated.options
+        stated = {name: options.get(name) for name in opt_levels.LEVEL_OPTIONS}
         stated.update({name: value for name, value in self._task["initialize"].items() if name in stated})
-        return opt_levels.resolve(self._stated.get("opt_level") or "O1", stated, {"opt_level": level})[1].loss_scale
+        return opt_levels.resolve(options.get("opt_level") or "O1", stated, {"opt_level": level})[1].loss_scale
 
     def _loss_scale(self):
         """Return the loss scale of both runs; a dynamic one keeps gradients far from the end of float16's range."""

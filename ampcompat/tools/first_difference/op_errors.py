@@ -117,7 +117,7 @@ class OpErrors:
         is_meant_wide = rule == expansion.FLOAT and any(map(is_half, dtypes))
         if is_meant_wide and self._largest("own", "expected", torch.float32) > SAME:
             name = descriptions.dtype_name(self._dtype)
-            return f"{descriptions.RUNS_IN} {name} though the op table has it in float32"
+            return f"{descriptions.RUNS_IN} {name} although the op table says float32"
         return None
 
     def _largest(self, name, other, dtype):

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...engine.casting.emulated_half_models import without_mode_checks
 from ...support.module_stack import OUTSIDE as NO_MODULE
 from ...support.module_stack import OpPlace
 from ...support.script_frames import BOOKKEEPING, is_library
@@ -17,7 +17,7 @@ from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 from .storage_values import StorageValues, layout_of
 
-#: Functions in Python whose name says less than those of the functions they call.
+#: Python functions whose names say less than those of the functions they call.
 WALKED = frozenset([torch.nn.functional.multi_head_attention_forward])
 #: Operations whose result has the numbers of the input, besides views.
 COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
@@ -51,7 +51,7 @@ class FunctionNames(FunctionMode):
 
 
 class StepMode(DispatchMode):
-    """A dispatch mode that knows whether it is entered.
+    """A dispatch mode that knows whether it is active.
 
     Attributes:
         is_entered: whether it is.

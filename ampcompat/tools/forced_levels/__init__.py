@@ -2,12 +2,13 @@
 
 ``level_startup`` begins when the script has imported torch. If the script calls ``amp.initialize``, all of it ends.
 
-    forced_level    prepares models by ``amp.initialize`` when they are first called in training
-    models          which modules hold an optimizer's params; wrapped models
-    layers          layers that the script calls outside of a model's ``forward``
-    backward        backward passes act as within ``amp.scale_loss``
-    graph           which tensors a backward pass reaches
-    autocast        the script's own ``torch.autocast`` regions
-    grad_scaler     the script's own ``GradScaler``
-    refusals        what cannot work, and where in the script it is
+    forced_level              prepares models by ``amp.initialize`` when they are first called in training
+    trained_modules           which modules hold an optimizer's params; wrapped models
+    closure_before_forward    a first step with a closure, in which the model is first called
+    layers_outside_forward    layers that the script calls outside of a model's ``forward``
+    script_backward           backward passes act as within ``amp.scale_loss``
+    reached_by_backward       which tensors a backward pass reaches
+    script_autocast           the script's own ``torch.autocast`` regions
+    script_grad_scaler        the script's own ``GradScaler``
+    refusals                  what cannot work, and where in the script it is
 """

@@ -12,19 +12,19 @@ import weakref
 
 import torch
 
-from ...engine.casting.compile import is_compiling
-from ...engine.patched_optimizers.record import record_of
-from ...engine.patched_optimizers.step import is_stepping
+from ...engine.casting.torch_compile import is_compiling
+from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.patched_optimizers.step_or_skip import is_stepping
 from ...engine.session import process_state
 from ...errors import AmpError
-from ...support.patching import PatchStack, run_after
+from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
-from . import layers, models, refusals
-from .autocast import AutocastRegions
-from .backward import BackwardPasses
-from .first_steps import FirstSteps
-from .grad_scaler import ScriptScalers
+from . import layers_outside_forward, refusals, refused_calls, trained_modules
+from .closure_before_forward import FirstSteps
+from .script_autocast import AutocastRegions
+from .script_backward import BackwardPasses
+from .script_grad_scaler import ScriptScalers
 
 
 class ForcedLevel:
@@ -49,6 +49,7 @@ class ForcedLevel:
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
+        self._accepted = None  # the ``AcceptedCalls`` while there is a session
         self._is_preparing = self._has_optimizers = False
         self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
@@ -83,6 +84,7 @@ class ForcedLevel:
         session, self.session = self.session, None
         self._calls.undo()
         if session is not None:
+            self._accepted.end()
             session.close()
         for optimizer in list(self.made_at):
             self._steps.release(optimizer)
@@ -126,13 +128,15 @@ class ForcedLevel:
 
     def _watch_calls(self, optimizer):
         owners = [(torch.nn.Module, "__call__")] if "__call__" in vars(torch.nn.Module) else []
-        owners += [(each, "forward") for each in models.classes_with_params_of(optimizer)]  # scripts call it directly
+        owners += [
+            (each, "forward") for each in trained_modules.classes_with_params_of(optimizer)
+        ]  # scripts call it directly
         for owner, name in owners:
             if not getattr(getattr(owner, name), "is_watched", False):
                 self._calls.set(owner, name, self._called(getattr(owner, name)))
 
     def _called(self, call):
-        @functools.wraps(call)
+        @wraps_method(call)
         def watched(module, *args, **kwargs):
             if not is_compiling() and self._waiting and module not in self._unrelated:
                 if self._before_call(module) and call.__name__ == "forward":
@@ -158,15 +162,15 @@ class ForcedLevel:
         """Prepare the optimizers that train a module, and return whether there were some."""
         if not torch.is_grad_enabled() or torch.jit.is_tracing() or self._is_preparing:
             return False
-        params = models.params_in(module)
-        optimizers = [each for each in self._waiting if not params.isdisjoint(models.trained_params([each]))]
+        params = trained_modules.params_in(module)
+        optimizers = [each for each in self._waiting if not params.isdisjoint(trained_modules.trained_params([each]))]
         if not optimizers:
             self._unrelated.add(module)
             return False
-        model = models.unwrapped(module)
-        parts = [model] + models.holders(optimizers, model)
+        model = trained_modules.unwrapped(module)
+        parts = [model] + trained_modules.holders(optimizers, model)
         self._prepare(parts, sorted(optimizers, key=list(self.made_at).index))
-        for wrapper in models.wrappers(module):
+        for wrapper in trained_modules.wrappers(module):
             self._wrap_again(wrapper)
         self._steps.prepared()
         return True
@@ -174,8 +178,10 @@ class ForcedLevel:
     def _cast(self, method):
         @functools.wraps(method)
         def watched(module, *args, **kwargs):
-            is_half = method.__name__ in ("half", "bfloat16") or models.names_half(args + tuple(kwargs.values()))
-            if is_half and models.params_in(module) & self._trained():
+            is_half = method.__name__ in ("half", "bfloat16") or trained_modules.names_half(
+                args + tuple(kwargs.values())
+            )
+            if is_half and trained_modules.params_in(module) & self._trained():
                 raise refusals.half_by_hand(method.__name__, self.level)
             return method(module, *args, **kwargs)
 
@@ -183,7 +189,7 @@ class ForcedLevel:
 
     def _trained(self):
         """Return the ids of the params that optimizers train, as they are in the models."""
-        known = set(models.trained_params(self._waiting))
+        known = set(trained_modules.trained_params(self._waiting))
         return known.union(id(param) for record in self.prepared() for param in record.leaf_params())
 
     def _wrapped(self, make):
@@ -216,7 +222,7 @@ class ForcedLevel:
         record = record_of(optimizer)
         if record is None or not record.configuration.policy.master_weights or record.pairs():
             return
-        params = models.trained_params([optimizer])
+        params = trained_modules.trained_params([optimizer])
         for other in self.prepared():
             if any(id(pair.master) in params for pair in other.pairs()) and not is_stepping(other.optimizer):
                 raise refusals.inner_step(optimizer, self.made_at[optimizer], other.optimizer, self.level)
@@ -227,9 +233,11 @@ class ForcedLevel:
         from ... import amp  # once a model trains: a script that imports torch alone pays nothing
 
         for optimizer in optimizers:
-            if models.trains_float64(optimizer):
+            if trained_modules.trains_float64(optimizer):
                 raise refusals.float64(optimizer, self.made_at[optimizer], self.level)
-            if self.level != "O0" and models.has_gradients_per_sample(optimizer):
+            if any(map(trained_modules.is_first_fsdp, parts)):
+                raise refusals.first_fsdp(optimizer, self.made_at[optimizer], self.level)
+            if self.level != "O0" and trained_modules.has_gradients_per_sample(optimizer):
                 raise refusals.gradients_per_sample(optimizer, self.made_at[optimizer], self.level)
             self._steps.release(optimizer)
         self._calls.undo()  # ``amp.initialize`` replaces ``forward`` too
@@ -240,9 +248,12 @@ class ForcedLevel:
             )
         finally:
             self._is_preparing = False
+        if self.session is None:
+            self._accepted = refused_calls.AcceptedCalls(process_state.current())
+            self._accepted.begin()
         self.session = process_state.current()
         for part in parts:
-            layers.watch(part, self.session, self.regions.is_float32)
+            layers_outside_forward.watch(part, self.session, self.regions.is_float32)
         configuration = self.session.configuration_of(optimizers)
         if self.scaler is None:
             self.scaler = configuration.scalers[0]
@@ -256,7 +267,7 @@ class ForcedLevel:
 
     def prepare_tensors(self, optimizer):
         """Prepare an optimizer of tensors that are in no module; return whether it is one, beside prepared models."""
-        if self.session is None or models.are_in_modules(optimizer):
+        if self.session is None or trained_modules.are_in_modules(optimizer):
             return False
         self._prepare([], [optimizer])
         self._steps.prepared()
@@ -269,7 +280,7 @@ class ForcedLevel:
 
     def owner_that_waits(self, leaves):
         """Return an optimizer whose models are not prepared and that trains one of some tensors, or None."""
-        owners = models.trained_params(self._waiting) if self._waiting else {}
+        owners = trained_modules.trained_params(self._waiting) if self._waiting else {}
         return next((owners[key] for key in leaves if key in owners), None)
 
 

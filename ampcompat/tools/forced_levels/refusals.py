@@ -1,4 +1,4 @@
-"""Errors of scripts that no level can be forced on: each names the line of the script, and what to do."""
+"""Errors for scripts on which no level can be forced: each names the line of the script and says what to do."""
 
 from ...errors import AmpError
 from ...support.script_frames import script_line
@@ -27,6 +27,15 @@ def gradients_per_sample(optimizer, made_at, level):
     return AmpError(
         f"{type(optimizer).__name__} of {made_at} takes gradients per sample (opacus), which are clipped before opt "
         f"level {level} could unscale them and make them float32. Train without privacy, or at --opt-level O0."
+    )
+
+
+def first_fsdp(optimizer, made_at, level):
+    """Return the error that a model is sharded by FSDP1, whose weights no level takes."""
+    return AmpError(
+        f"{type(optimizer).__name__} of {made_at} trains a model in FullyShardedDataParallel (FSDP1), whose flat "
+        f"weights opt level {level} cannot be applied to. Shard the model by torch.distributed.fsdp.fully_shard, which "
+        "works at every opt level, or run the script without --opt-level."
     )
 
 

@@ -8,13 +8,13 @@ from typing import Dict, List, NamedTuple
 
 import torch
 
-from ... import amp
 from ...apex.multi_tensor.foreach_ops import norms
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
+from ..stated_options import StatedOptions
 from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep
 from .tensor_samples import Stats, TensorSamples
@@ -91,21 +91,14 @@ class ForecastObserver(Observer):
         self._optimizers = {}  # id(param) -> (class of its optimizer, its eps)
         self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
         self._largest = {}  # device -> the largest gradient at each step of an optimizer
-        self.steps, self.stated = [], {}
+        self.steps, self._stated = [], StatedOptions()
 
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
-        self._patches.set(amp, "_initialize", self._noting(amp._initialize))
+        self._stated.record(self._patches)
         self._calls.__enter__()
         self._begin()
         return self
-
-    def _noting(self, initialize):
-        def noted(stated):
-            self.stated = {**stated, **{name: value for name, value in self.stated.items() if stated.get(name) is None}}
-            return initialize(stated)
-
-        return noted
 
     def __exit__(self, *error):
         self._end()
@@ -155,7 +148,9 @@ class ForecastObserver(Observer):
                     params.append(Param(number, name, *facts, *self._optimizers[id(param)]))
         by_device = [torch.stack(each).tolist() for each in self._largest.values()]
         gradients = [max(each) for each in zip(*by_device)] if by_device else []
-        return Observed(self.steps, params, frozenset(norms), self.stated, losses, gradients, self._updates.problems)
+        return Observed(
+            self.steps, params, frozenset(norms), self._stated.options, losses, gradients, self._updates.problems
+        )
 
     # -- a recorded step -----------------------------------------------------------------------------------------------
 

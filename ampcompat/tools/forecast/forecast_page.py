@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 
-from ...abtest.report import charts, renderer
+from ...abtest.report import build_charts, renderer
 from ...abtest.report.number_format import number, percent
 from . import forecast_text
 
@@ -27,17 +27,17 @@ def to_html(forecast, command):
     """Return a page; needs the extra ``report``.
 
     Args:
-        forecast: what ``forecast_data.make`` returned.
+        forecast: what ``forecast_json.make`` returned.
         command: the script and its arguments.
     """
     jinja2 = renderer.library("jinja2")
-    folders = [_FOLDER, os.path.dirname(os.path.abspath(charts.__file__))]  # of this page, and of its style
+    folders = [_FOLDER, os.path.dirname(os.path.abspath(build_charts.__file__))]  # of this page, and of its style
     loader = jinja2.FileSystemLoader(folders)
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
     template = jinja2.Environment(loader=loader, **options).get_template("forecast.html")
     rows = cells(forecast)
     spec = heat_map(rows)
-    picture = renderer.image(dict(spec, width=WIDTH, config=charts.config()), "svg")
+    picture = renderer.image(dict(spec, width=WIDTH, config=build_charts.config()), "svg")
     label = html.escape("A map of modules and levels; the table of findings has the same content.")
     return template.render(
         script=os.path.basename(forecast_text.name_of_script(command)),
@@ -48,9 +48,10 @@ def to_html(forecast, command):
         command=" ".join(map(shlex.quote, command)),
         picture=picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1),
         spec=spec,
+        states=_states(spec),
         hidden=len(_modules(forecast)) - len({row["module"] for row in rows}),
         number=number,
-        configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
+        configs=[build_charts.config(), build_charts.config("#d8d8d8", "#3a3f45", "#16181b")],
         javascript=renderer.javascript(),
     )
 
@@ -60,6 +61,12 @@ def heat_map(rows):
     with open(os.path.join(_FOLDER, "heat_map.json"), encoding="utf-8") as file:
         spec = json.load(file)
     return dict(copy.deepcopy(spec), data={"values": rows})
+
+
+def _states(spec):
+    """Return (state, colour) of each kind of cell: the legend, in HTML, which wraps on narrow screens."""
+    scale = spec["encoding"]["color"]["scale"]
+    return list(zip(scale["domain"], scale["range"]))
 
 
 def cells(forecast):

@@ -3,7 +3,7 @@
 import shlex
 import textwrap
 
-from ...abtest.judging.keep_fp32 import argument
+from ...abtest.judging.keep_fp32_search import argument
 from ...abtest.report.number_format import number, percent, scale
 
 #: The levels to recommend, the first that works first. O3 is for measuring speed.
@@ -22,7 +22,7 @@ def to_text(forecast, command, width=80, details=False):
     """Return a forecast as text.
 
     Args:
-        forecast: what ``forecast_data.make`` returned.
+        forecast: what ``forecast_json.make`` returned.
         command: the script and its arguments.
         width: of a line, in characters.
         details: add a table of the modules of each level.

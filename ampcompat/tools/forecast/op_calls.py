@@ -12,7 +12,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...engine.casting.emulated_half_models import without_mode_checks
 from ...support.module_stack import OUTSIDE, ModuleStack, OpPlace
 from ...support.nested import floating_tensors
 from ...support.torch_compat.thread_context import FunctionMode

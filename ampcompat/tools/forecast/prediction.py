@@ -6,7 +6,7 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ... import opt_levels
-from ...engine.op_table.rows import HALF
+from ...engine.op_table.function_dtypes import HALF
 from ...engine.session import process_state
 from ...support.module_stack import OpPlace
 from .level_dtypes import LevelDtypes, table

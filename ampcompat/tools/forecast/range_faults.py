@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...engine.op_table.rows import HALF
+from ...engine.op_table.function_dtypes import HALF
 from ...support.module_stack import OpPlace
 from .level_dtypes import StepDtypes
 
@@ -263,7 +263,7 @@ class StepFaults:
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
     def largest_gradient(self):
-        """Return (largest absolute gradient that is half, the index of its value), unscaled; or (0.0, None)."""
+        """Return (largest absolute half gradient, the index of its value), unscaled; or (0.0, None)."""
         found = [(stats.largest, index) for index, stats in self.gradients.items() if self.is_low(index)]
         return max([each for each in found if math.isfinite(each[0])], default=(0.0, None))
 

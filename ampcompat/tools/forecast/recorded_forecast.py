@@ -2,7 +2,7 @@
 
 from ...abtest.judging import curves
 from ...errors import AmpError
-from . import forecast_data
+from . import forecast_json
 from .forecast_observer import ForecastObserver
 
 #: Optimizer steps of a run without a limit.
@@ -10,7 +10,7 @@ STEPS = 50
 
 
 class ForecastEvents(ForecastObserver):
-    """A ``ForecastObserver`` whose last event has the key ``forecast``: ``forecast_data.make``, or why there is none.
+    """A ``ForecastObserver`` whose last event has the key ``forecast``: ``forecast_json.make``, or why there is none.
 
     Args:
         recorder: the ``Recorder`` of the run.
@@ -34,7 +34,7 @@ class ForecastEvents(ForecastObserver):
         self._is_told = True
         losses = curves.curve(self._recorder.run, ("loss", 0))
         try:
-            return [{"forecast": forecast_data.make(self.observed(losses))}]
+            return [{"forecast": forecast_json.make(self.observed(losses))}]
         except AmpError as error:  # the run has its own end
             return [{"forecast": str(error)}]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Tuple
 
 import torch
 
-from ..diagnostics.tensor_stats import dense_values
+from ..diagnostics.largest_values import dense_values
 
 #: Values of a tensor that are counted, at most.
 SAMPLE = 1024

@@ -7,6 +7,7 @@ import torch
 
 from ...support.nested import tensors_in
 from ...support.patching import PatchStack
+from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import DispatchMode
 from .storages import StorageTable, allocated, storages_in
 
@@ -74,6 +75,9 @@ class AllocationTracker(DispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Run an operation and record the storages of its results."""
+        device = fake_tensors.answered_device(function, args)
+        if device is not None:
+            return device
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         # A data loader's worker that was forked inside the context inherits the mode; its tensors are not counted.

@@ -10,10 +10,10 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...engine.casting import half_emulation
-from ...engine.master_weights.remainder_chunks import chunks_of_sizes
-from ...engine.models import weights as model_parts
-from ...engine.patched_optimizers.record import record_of
+from ...engine.casting import emulated_half_arithmetic
+from ...engine.master_weights.param_remainders.chunk_sizes import chunks_of_sizes
+from ...engine.models import keep_fp32 as kept_layers
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.tensor_lists import is_shard
 from . import memory_table
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes
@@ -226,10 +226,10 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
 
 
 def _planned_dtypes(model, policy, keep_fp32):
-    """Return ``{id(param or buffer): dtype}`` after ``initialize``, by the rules of ``models.weights.ModelCast``."""
+    """Return ``{id(param or buffer): dtype}`` after ``initialize``, by the rules of ``cast_weights.ModelCast``."""
     target, high = policy.weights_dtype, policy.dtypes.high
-    kept = [child for module in model_parts.matching(model, keep_fp32) for child in module.modules()]
-    kept += model_parts.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+    kept = [child for module in kept_layers.matching(model, keep_fp32) for child in module.modules()]
+    kept += kept_layers.batch_norms(model) if policy.keep_batchnorm_fp32 else []
     protected = {id(tensor) for module in kept for tensor in _own_tensors(module)}
     dtypes = {}
     for tensor in [tensor for module in model.modules() for tensor in _own_tensors(module)]:
@@ -254,7 +254,7 @@ def _copy_sizes(model, policy):
             continue
         for param in own:
             # Emulated half: the rounded weight is cached in the wide dtype that is computed in.
-            is_wide = param.device.type == "cpu" and half_emulation.is_wanted(low)
+            is_wide = param.device.type == "cpu" and emulated_half_arithmetic.is_wanted(low)
             sizes[id(param)] = param.numel() * element_size(high if is_wide else low)
     return sizes
 

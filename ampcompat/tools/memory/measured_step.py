@@ -3,7 +3,7 @@
 import functools
 from types import MethodType
 
-from ...engine.patched_optimizers.record import record_of
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.patching import PatchStack
 from .memory_observer import MemoryObserver
 

@@ -8,7 +8,7 @@ _MOST_STEPS = 50
 
 
 class StepMeasured(BaseException):
-    """Ends a script from within. Not an ``Exception``, so that scripts that catch those end too."""
+    """Ends a script from within. Not an ``Exception``, so that scripts that catch exceptions end too."""
 
 
 class StepRecorder(SamplingObserver):

@@ -40,6 +40,9 @@ class AssumedValues(_Mode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Run an operation; answer a read of a value that is not known."""
+        device = fake_tensors.answered_device(function, args)
+        if device is not None:
+            return device
         try:
             result = function(*args, **(kwargs or {}))
         except self._no_value:

@@ -10,10 +10,10 @@ from typing import Any, Callable, List, NamedTuple
 import torch
 
 from ... import amp
-from ...engine.casting import half_emulation
-from ...engine.loss_scaling.overflow import OverflowCheck
+from ...engine.casting import emulated_half_arithmetic
+from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.session import process_state
-from ...engine.session.session import Session
+from ...engine.session.training_session import Session
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
@@ -24,7 +24,7 @@ from .assumed_values import AssumedValues
 from .copies import fake_copies
 from .fake_module_to import convert_in_place
 from .offloading import offload
-from .ranks import Ranks
+from .ranks_and_zero_stages import Ranks
 
 #: What CUDA's caching allocator rounds each allocation up to, in bytes.
 CUDA_UNIT = 512
@@ -149,7 +149,7 @@ def _random_state_kept():
 
 @contextmanager
 def counted_as(device):
-    """Count a step as it is on a device, whatever the fake tensors say, which are on the CPU.
+    """Count a step as on a device, although its fake tensors are on the CPU.
 
     On "cuda" half is not emulated, overflow checks and losses are as there, and allocations are rounded up.
     """
@@ -157,7 +157,7 @@ def counted_as(device):
         patches.set(OverflowCheck, "overflowed", lambda check: False)
         convert_in_place(patches)
         if device == "cuda":
-            patches.set(half_emulation, "setting", lambda: "off")
+            patches.set(emulated_half_arithmetic, "setting", lambda: "off")
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
             patches.set(storages, "UNIT", CUDA_UNIT)
             patches.defer(_set_onednn, _set_onednn(False))

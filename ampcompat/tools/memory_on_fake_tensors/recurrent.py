@@ -20,7 +20,12 @@ _TENSORS, _TRAIN, _WORKSPACE = slice(0, 7), 15, 3
 
 def is_layer(function):
     """Return whether an operation is a recurrent layer of oneDNN."""
-    return str(function) == "aten.mkldnn_rnn_layer.default"
+    return function is _layer()
+
+
+@functools.lru_cache(maxsize=None)
+def _layer():
+    return torch.ops.aten.mkldnn_rnn_layer.default
 
 
 def with_workspace(result, args):

@@ -3,7 +3,8 @@
 Needs LibCST, in the extra ``migrate``.
 """
 
-from .script import Migration, migrate
+from .parsed_script import Migration
+from .script import migrate
 from .to_level import write_level
 
 __all__ = ["Migration", "migrate", "write_level"]

@@ -3,8 +3,8 @@
 import libcst as cst
 from libcst.metadata import PositionProvider
 
-from ..check.backward_rules import SCALE_LOSS
-from ..check.levels import INITIALIZE
+from ..check.asked_levels import INITIALIZE
+from ..check.rule_searches.around_scale_loss import SCALE_LOSS
 from . import syntax
 from .autocast_regions import Evaluation, ModelCallVisitor, training_regions, turns_gradients_off
 from .branches import MARK, MOVED, Branches

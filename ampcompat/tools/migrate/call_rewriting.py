@@ -2,7 +2,7 @@
 
 import libcst as cst
 
-from ..check.levels import INITIALIZE
+from ..check.asked_levels import INITIALIZE
 from . import syntax
 from .apex_to_torch import torch_call
 from .initialize_calls import PrecisionSetup

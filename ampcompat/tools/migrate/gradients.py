@@ -2,10 +2,10 @@
 
 import ast
 
-from ..check.backward_rules import CLIPS, is_parameters
+from ..check.asked_levels import argument
 from ..check.bindings import dotted, last_name, string
 from ..check.flow import scopes, together
-from ..check.levels import argument
+from ..check.rule_searches.around_scale_loss import CLIPS, is_parameters
 
 ONCE_PER_STEP = (
     "gradients are clipped or read after every backward pass, but {}; GradScaler unscales once per step: do it where "

@@ -5,10 +5,10 @@ import ast
 import libcst as cst
 
 from ..check.alias_names import alias_names
+from ..check.apex_names_used import uses
 from ..check.bindings import Bindings
 from ..check.code_files import PYTHON
 from ..check.source import Source
-from ..check.uses import uses
 from . import syntax
 from .branches import MARK, MOVED, negated
 from .line_breaking import broken_comment

@@ -3,13 +3,14 @@
 import ast
 
 from ...errors import AmpError
+from ..check.apex_names_used import uses
 from ..check.bindings import Bindings, dotted, last_name
 from ..check.code_files import PYTHON
 from ..check.flow import scopes, together
 from ..check.forced_scripts import AMPCOMPAT
 from ..check.loops_without_apex import HALF_DTYPES, LoopsWithoutApex, is_backward
 from ..check.source import Source
-from ..check.uses import uses
+from .moved_wrapper import MovedWrapper
 from .torch_amp_use import TorchAmpUse
 from .trained_models import PARALLEL, TrainedModels
 
@@ -30,6 +31,7 @@ class LevelPlan:
         amp: the name of ``amp`` in the new script.
         scaled: the name of the scaled loss.
         torch_amp: ``TorchAmpUse``.
+        moved: the ``MovedWrapper``, or None; its statement comes after ``amp.initialize``.
         before, after: line of the statement before, or after which ``amp.initialize`` is called; the other is None.
         models, optimizers: the names that it gets.
         allows_half: whether a model may be half already, loaded or cast.
@@ -45,6 +47,7 @@ class LevelPlan:
         self._loops = loops = LoopsWithoutApex(source)
         self._check_script(source, text, level)
         self._models = TrainedModels(source.nodes, loops.names)
+        self._variables = self._models.variables
         self.torch_amp = TorchAmpUse(source.nodes, loops.names, self._models, self._refuse)
         used = {each for node in source.nodes for each in _bound_names(node)}
         self.amp = "amp" if "amp" not in used else "ampcompat_amp"
@@ -53,9 +56,10 @@ class LevelPlan:
         self._scopes = list(scopes(source.nodes))
         scope = self._scope_of_optimizers()
         self.optimizers = list(dict.fromkeys(made.name for made in loops.optimizers))
-        self.models = self._trained()
+        self.models, self.moved = self._trained(), None
         self.before, self.after = self._place(scope)
-        self._stepping = {name: self._models.aliases(name) for name in self.optimizers}
+        variables = [self._variables.of(made.statement.targets[0]) for made in loops.optimizers]
+        self._stepping = {each for variable in variables for each in self._models.aliases(variable)}
         self.backward = dict(self._backward_passes())
         for call in loops.backward_calls:
             if call.lineno not in self.backward:  # in a lambda, or in a statement that is not looked into
@@ -142,16 +146,15 @@ class LevelPlan:
     def _place(self, steps):
         """Return (line of the statement before which ``amp.initialize`` is called, line of that after which it is)."""
         made = [each.statement for each in self._loops.optimizers]
-        known = {alias for name in self.models for alias in self._models.aliases(name)}
-        for step in steps:
-            if step.node.lineno < made[-1].lineno and self._makes_parallel(step.node, known):
-                self._refuse(
-                    step.node.lineno,
-                    "the model is wrapped before its optimizer is made, and amp.initialize must come between; make the "
-                    "optimizer first.",
-                )
+        known = {self._variables.like(made[-1], name) for name in self.models}
+        known = {alias for variable in known for alias in self._models.aliases(variable)}
         block = _block_of(self._scope_node(steps).body, made)
         last = max(at for at, each in enumerate(block) if any(node in made for node in ast.walk(each)))
+        before = [step.node for step in steps if step.node.lineno < made[-1].lineno]
+        wraps = [each for each in before if self._makes_parallel(each, known)]
+        if wraps:
+            self._move(wraps, block, last)
+            return None, block[last].lineno
         training = self._training_functions(known)
         for at in range(last + 1, len(block)):
             if isinstance(block[at], ast.Return) or self._trains(block[at], known, training):
@@ -159,12 +162,22 @@ class LevelPlan:
                 return (block[at].lineno, None) if is_definition else (None, block[at - 1].lineno)
         return None, block[-1].lineno
 
+    def _move(self, wraps, block, last):
+        self.moved = MovedWrapper(wraps, block, last, self._models, self._loops.names)
+        if self.moved.statement is None:
+            self._refuse(
+                wraps[0].lineno,
+                "the model is wrapped before its optimizer is made, and amp.initialize must come between; make the "
+                "optimizer first.",
+            )
+        self.models = list(dict.fromkeys(self.moved.models.get(each, each) for each in self.models))
+
     def _makes_parallel(self, statement, known):
         """Return whether a statement assigns a data-parallel wrapper to a model, or of one."""
         if not isinstance(statement, ast.Assign):
             return False
         calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
-        names = known & set(map(dotted, statement.targets))
+        names = known & set(map(self._variables.of, statement.targets))
         return any(self._loops.names.of(call.func) in PARALLEL for call in calls) and (
             bool(names) or any(self._models.wraps(call, known, PARALLEL) for call in calls)
         )
@@ -189,7 +202,7 @@ class LevelPlan:
                 name = last_name(node.func)
                 if is_backward(node) or name in functions or self._models.wraps(node, known):
                     return True
-                if dotted(node.func) in known:
+                if self._variables.of(node.func) in known:
                     return True
                 if name == "step" and any(last_name(each) in functions for each in node.args):  # a closure
                     return True
@@ -230,7 +243,7 @@ class LevelPlan:
         name = dotted(call.func.value) if isinstance(call.func, ast.Attribute) and call.func.attr == "step" else None
         if call.lineno in self.torch_amp.steps:
             name = self.torch_amp.steps[call.lineno]
-        return name if any(name in known for known in self._stepping.values()) else None
+        return name if name and self._variables.like(call, name) in self._stepping else None
 
     def _stepped_after(self, steps, at):
         """Return the optimizers that step after a backward pass and before the next one, as a list."""

@@ -1,35 +1,18 @@
 """Migrate one script: from its source to new source, notes, and what is left."""
 
-import difflib
-from typing import List, NamedTuple, Tuple
-
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
 from ...errors import AmpError
-from ..check.source import parse
 from .apex_to_torch import BY_HAND
 from .block_rewriting import Rewriter
 from .branches import MARK, MORE
 from .device_variable import place_device
-from .imports_and_marks import AS_IS, OneStatementPerLine, add_header, import_contextlib, mark_rest, prune_imports
+from .imports_and_marks import AS_IS, add_header, import_contextlib, mark_rest, prune_imports
 from .line_breaking import break_long_lines
+from .parsed_script import Migration, rewritten
 from .script_facts import ScriptFacts
 from .variable_passing import VariablePassing
-
-
-class Migration(NamedTuple):
-    """The result.
-
-    Attributes:
-        source: the new source.
-        notes: (line in the old source or 0, what changes).
-        left: (line in the old source or 0, what could not be rewritten); marked with comments in the new source.
-    """
-
-    source: str
-    notes: List[Tuple[int, str]]
-    left: List[Tuple[int, str]]
 
 
 def migrate(source, path="script.py"):
@@ -45,14 +28,11 @@ def migrate(source, path="script.py"):
     Raises:
         AmpError: it is not Python 3, or uses Apex but does not call ``amp.initialize``.
     """
-    if "\r\n" in source:
-        result = migrate(source.replace("\r\n", "\n"), path)
-        return result._replace(source=result.source.replace("\n", "\r\n"))
-    try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
-    split = module.visit(OneStatementPerLine()).code
+    return rewritten(source, path, _migrate)
+
+
+def _migrate(script):
+    source, split, path = script.source, script.split, script.path
     facts = ScriptFacts(split, path)
     marks = list(_marks(source))
     if marks or not facts.uses_apex:
@@ -66,7 +46,7 @@ def migrate(source, path="script.py"):
     module, has_device = place_device(module, facts.names)
     text = add_header(module.code, facts.names, rewriter.loads_state, has_device)
     text, marked = mark_rest(break_long_lines(import_contextlib(text), source, facts.width), facts.width)
-    was = old_lines(source, split)
+    was = script.old_lines
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]
     notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
@@ -98,29 +78,8 @@ def _rewritten(split, facts):
     return rewriter, module.visit(passing.transformer()), passing
 
 
-def old_lines(source, split):
-    """Return line in the source with one statement per line -> line in the script."""
-    old, new, lines = source.split("\n"), split.split("\n"), {}
-    for _, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
-        for at in range(start, end):
-            lines[at + 1] = min(first + at - start, max(last - 1, first)) + 1
-    return lines
-
-
 def _left(name, lines):
     """Return what is said of a name of Apex that the new script still has, given its lines there."""
     shown = " and ".join(", ".join(map(str, lines)).rsplit(", ", 1))
     where = "{}, in line{} {} of the new script".format(name, "" if len(lines) == 1 else "s", shown)
     return f"{where}: {BY_HAND[name]}" if name in BY_HAND else where
-
-
-def fault(source):
-    """Return what Python says of source that it cannot parse; None if it can."""
-    try:
-        parse(source)
-    except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
-        return where + error.msg + (": " + error.text.strip() if error.text else "")
-    except ValueError as error:  # a null byte, before Python 3.11.4
-        return str(error)
-    return None

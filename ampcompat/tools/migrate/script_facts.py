@@ -3,14 +3,14 @@
 import ast
 from typing import NamedTuple
 
-from ..check.backward_rules import SCALE_LOSS, is_parameters
+from ..check.apex_names_used import uses
+from ..check.asked_levels import argument, initialize_calls
 from ..check.bindings import Bindings, dotted, last_name, string
 from ..check.code_files import PYTHON
-from ..check.levels import argument, initialize_calls
+from ..check.rule_searches.around_scale_loss import SCALE_LOSS, is_parameters
 from ..check.source import Source
-from ..check.uses import uses
+from .grad_scaler_setup import Options
 from .gradients import Gradients
-from .setup_code import Options
 
 
 class Names(NamedTuple):

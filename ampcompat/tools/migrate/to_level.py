@@ -1,15 +1,15 @@
 """``migrate --to-level``: write an opt level into a script without Apex, with ampcompat's ``amp``."""
 
 import ast
+import functools
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ...errors import AmpError
 from . import syntax
-from .imports_and_marks import OneStatementPerLine
 from .level_plan import LevelPlan
-from .script import Migration, fault, old_lines
+from .parsed_script import Migration, rewritten
 
 _LOSS_SCALE = "checkpoints have no loss scale: save and load amp.state_dict() too, or resume with the first scale"
 
@@ -28,15 +28,11 @@ def write_level(source, level, path="script.py"):
     Raises:
         AmpError: it cannot be rewritten with certainty: the message says why, and at which line.
     """
-    if "\r\n" in source:
-        result = write_level(source.replace("\r\n", "\n"), level, path)
-        return result._replace(source=result.source.replace("\n", "\r\n"))
-    try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise AmpError(f"{path} is not Python 3: {fault(source) or str(error).splitlines()[0]}") from None
-    split = module.visit(OneStatementPerLine()).code
-    was = old_lines(source, split)
+    return rewritten(source, path, functools.partial(_written, level))
+
+
+def _written(level, script):
+    split, path, was = script.split, script.path, script.old_lines
     plan = LevelPlan(split, level, path, was)
     writer = _LevelWriter(plan, level)
     new = MetadataWrapper(cst.parse_module(split)).visit(writer)
@@ -45,7 +41,7 @@ def write_level(source, level, path="script.py"):
     new = new.visit(_UnusedNames(_names_in(split) - _names_in(new.code)))
     new = new.with_changes(body=_with_import(list(new.body), plan.amp))
     notes = [(was[line], note) for line, note in writer.notes]
-    if level in ("O1", "O2") and "torch.save" in source and not plan.torch_amp.states:
+    if level in ("O1", "O2") and "torch.save" in script.source and not plan.torch_amp.states:
         notes.append((0, _LOSS_SCALE))
     return Migration(new.code, sorted(set(notes)), [])
 
@@ -63,6 +59,7 @@ class _LevelWriter(cst.CSTTransformer):
     def __init__(self, plan, level):
         super().__init__()
         self._plan, self._level, self.notes, self.has_initialized = plan, level, [], False
+        self._wrapper = []  # the statement that wraps the model, until it is written again after amp.initialize
 
     def _line(self, node):
         return self.get_metadata(PositionProvider, node).start.line
@@ -87,10 +84,13 @@ class _LevelWriter(cst.CSTTransformer):
 
     def _beside(self, line, statements):
         """Return statements with ``amp.initialize`` before or after them, if it belongs to their line."""
+        if self._plan.moved is not None and line == self._plan.moved.statement.lineno:
+            self.notes.append((line, "moved: the model is wrapped after amp.initialize has got it"))
+            self._wrapper, statements = statements, []
         if line == self._plan.before:
             statements = [self._initialize()] + statements
         elif line == self._plan.after:
-            statements.append(self._initialize())
+            statements += [self._initialize()] + self._wrapper
         if len(statements) == 1:  # an ``elif`` cannot become several
             return statements[0]
         return cst.FlattenSentinel(statements) if statements else cst.RemoveFromParent()
@@ -151,6 +151,13 @@ class _LevelWriter(cst.CSTTransformer):
         return self._beside(
             self._line(original_node), [] if is_empty and updated_node.orelse is None else [updated_node]
         )
+
+    def leave_Name(self, original_node, updated_node):
+        """Name the model where its wrapper is made later."""
+        start = self.get_metadata(PositionProvider, original_node).start
+        renamed = {} if self._plan.moved is None else self._plan.moved.renamed
+        name = renamed.get((start.line, start.column))
+        return updated_node if name is None else updated_node.with_changes(value=name)
 
     def leave_Call(self, original_node, updated_node):
         """Replace ``scaler.state_dict()`` and ``scaler.load_state_dict(state)``."""

@@ -31,7 +31,7 @@ class TorchAmpUse:
         losses: line of ``scaler.scale(loss).backward()`` -> the call of ``scale``.
         states: (line, column) of calls of the scaler's ``state_dict`` and ``load_state_dict``.
         options: (name, source of the value) of ``amp.initialize`` that the ``GradScaler`` gets.
-        scalers: the names of scalers.
+        scalers: the variables that are scalers.
 
     Raises:
         AmpError: something cannot be removed without changing what the script computes.
@@ -56,7 +56,7 @@ class TorchAmpUse:
                 calls = [each for each in ast.walk(node.value) if self._is_of(each, _SCALERS)]
                 if calls:
                     made[node] = calls
-                    self.scalers |= self._models.aliases(dotted(node.targets[0]))
+                    self.scalers |= self._models.aliases(self._models.variables.of(node.targets[0]))
         known = [call for calls in made.values() for call in calls]
         for node in self._nodes:
             if self._is_of(node, _SCALERS) and node not in known:
@@ -89,10 +89,10 @@ class TorchAmpUse:
         counted, owners = 0, 0
         for node in self._nodes:
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-                counted += dotted(node) in self.scalers
+                counted += self._models.variables.of(node) in self.scalers
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
-            if dotted(node.func.value) in self.scalers:
+            if self._models.variables.of(node.func.value) in self.scalers:
                 owners += 1
                 self._note_call(node, statements)
         return counted > owners

@@ -8,7 +8,7 @@ from collections import OrderedDict
 import torch
 
 from ... import __version__
-from ...engine.casting import half_emulation
+from ...engine.casting import emulated_half_arithmetic
 from ...support.torch_compat import features
 from .results import MEASURED, OK, CheckResult
 
@@ -33,7 +33,7 @@ def environment(device):
         facts.update(_cuda(device))
     if device == "cpu":
         for low in (torch.float16, torch.bfloat16):
-            facts["{} on this CPU".format(str(low).replace("torch.", ""))] = half_emulation.describe(low)
+            facts["{} on this CPU".format(str(low).replace("torch.", ""))] = emulated_half_arithmetic.describe(low)
     for name in sorted(os.environ):
         if name.startswith("AMPCOMPAT_"):
             facts[name] = os.environ[name]

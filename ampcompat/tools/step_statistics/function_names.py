@@ -2,7 +2,7 @@
 
 import torch
 
-from ...engine.casting import compile
+from ...engine.casting import torch_compile
 
 #: Where functions are looked for, the name that scripts use most first.
 _OWNERS = (
@@ -59,7 +59,7 @@ class WrittenNames:
             if callable(function) and not isinstance(function, type)
         ]
         for name, function in sorted(named, key=lambda each: each[0].endswith("__")):  # other names first
-            self._found.setdefault(compile.original(function), name)
+            self._found.setdefault(torch_compile.original(function), name)
 
     def name_of(self, function):
         """Return the name of one of torch's functions; that of one that is found nowhere is its own."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Tuple
 
 import torch
 
-from ...engine.casting import compile, half_emulation, wrappers
-from ...engine.casting.half_emulation_mode import without_mode_checks
+from ...engine.casting import emulated_half_arithmetic, torch_compile, wrappers
+from ...engine.casting.emulated_half_models import without_mode_checks
 from ...support.nested import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping
@@ -29,7 +29,7 @@ class CallKind(NamedTuple):
 
     ``function``: one of torch's, or None where ``row``, the row of the op table, names it. ``are_casts_on``: in the
     caller. ``dtypes``: of its floating inputs after the casts, each once. ``low``: the dtype in which the call is
-    emulated (``casting.half_emulation``), or None. ``place``: what the place of the call decides, see ``OpStats``.
+    emulated (``emulated_half_arithmetic``), or None. ``place``: what the place of the call decides, see ``OpStats``.
     """
 
     function: Any
@@ -68,7 +68,7 @@ class OpCounter(thread_context.FunctionMode):
         self._owner = os.getpid(), threading.get_ident()
         wrappers.around.append(self._around)
         self._patches.defer(wrappers.around.remove, self._around)
-        emulated = half_emulation.EmulatedCall
+        emulated = emulated_half_arithmetic.EmulatedCall
         self._patches.set(emulated, "computed", self._noting_emulation(emulated.computed))
         thread_context.add_function_mode(self)
         self._patches.defer(thread_context.remove_function_mode, self)
@@ -89,7 +89,12 @@ class OpCounter(thread_context.FunctionMode):
     def _around(self, row, wrapper):
         @functools.wraps(wrapper)
         def counted(*args, **kwargs):
-            if compile.is_tracing() or self._calls_of_row is not None or not self._is_counting() or is_bookkeeping():
+            if (
+                torch_compile.is_tracing()
+                or self._calls_of_row is not None
+                or not self._is_counting()
+                or is_bookkeeping()
+            ):
                 return wrapper(*args, **kwargs)
             self._rows += 1
             are_casts_on = self._are_casts_on()
@@ -98,7 +103,7 @@ class OpCounter(thread_context.FunctionMode):
                 result = wrapper(*args, **kwargs)
             finally:
                 self._calls_of_row = None
-            self._count_row(row, compile.original(wrapper), are_casts_on, calls, result)
+            self._count_row(row, torch_compile.original(wrapper), are_casts_on, calls, result)
             return result
 
         return counted
@@ -125,7 +130,7 @@ class OpCounter(thread_context.FunctionMode):
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function``, and count it."""
         kwargs = kwargs or {}
-        if compile.is_compiling():  # first: a compiler traces this too
+        if torch_compile.is_compiling():  # first: a compiler traces this too
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if name == "__get__" or name in _NOT_COUNTED or not self._is_counting():

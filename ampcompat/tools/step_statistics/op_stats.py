@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from ...engine.models import forward
+from ...engine.models import forward_conversion
 from ...errors import AmpError
 from ...support.module_stack import ModuleStack
 from ...support.notices import is_first_rank
@@ -178,7 +178,7 @@ def _kept_layers(model, policy):
     if policy is None or not (policy.casts_model or policy.patch_torch_functions):
         return kept
     for name, module in model.named_modules():
-        mark = vars(module).get(forward.MARK)
+        mark = vars(module).get(forward_conversion.MARK)
         is_norm = policy.keep_batchnorm_fp32 and isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
         if mark is not None and mark.input_dtype is policy.dtypes.high and not is_norm:
             kept.append(name)

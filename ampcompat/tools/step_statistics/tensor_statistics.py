@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...engine.patched_optimizers.record import record_of
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ..diagnostics.activation_hooks import INPUT, ActivationHooks
-from ..diagnostics.tensor_stats import SUMMARY, low_dtype, summary
+from ..diagnostics.largest_values import SUMMARY, low_dtype, summary
 
 ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
 

@@ -1,19 +1,10 @@
 """Let clients find our ``apex``, and load what they saved."""
 
 import pytest
-import torch
 from helpers import torchvision_operators  # noqa: F401 - before a client imports torchvision
+from helpers.one_thread import one_thread  # noqa: F401
 
 from ampcompat.apex import install
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors are tiny here: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

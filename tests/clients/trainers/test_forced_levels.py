@@ -12,6 +12,10 @@ def first_model(tmp_path_factory):
     forced_trainings.fit_by_transformers(transformers, tmp_path_factory.mktemp("first"))
 
 
+def test_ab_accepts_its_levels(tmp_path, monkeypatch):
+    forced_trainings.assert_accepted("transformers_fit.py", tmp_path, monkeypatch, tmp_path)
+
+
 @pytest.mark.parametrize("level", forced_trainings.LEVELS)
 def test_the_trainer_trains_at_a_forced_level_as_unchanged(level, tmp_path, monkeypatch):
     monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")

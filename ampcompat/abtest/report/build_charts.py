@@ -1,0 +1,320 @@
+"""The charts of one or several reports: data for the specifications of Vega-Lite in ``chart_specifications.json``.
+
+The interactive page and images are made from the same specifications. A level has the same colour everywhere, from the
+palette of Okabe and Ito, which colour-blind readers can distinguish; reports differ by their dashes.
+"""
+
+import json
+import math
+import os
+import textwrap
+from collections import namedtuple
+from itertools import combinations, cycle, groupby
+from operator import itemgetter
+from statistics import median
+
+from ..judging import curves
+from ..judging.summary import quartiles, steady_seconds
+from ..report_data import KINDS
+from . import chart_points
+
+#: ``spec`` has no size; see ``complete``.
+Chart = namedtuple("Chart", "name title caption spec")
+
+#: The colours of the levels.
+COLOURS = dict(O0="#808080", O1="#0072b2", O2="#d55e00", O3="#009e73", O4="#aa4488", O5="#b8860b")
+
+#: Smoothing, by the name in the menu -> the share of the points over which values are averaged.
+SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
+POINTS = 400
+
+#: A chart is logarithmic at first where its values span more than this; differences above 100 % are beyond the axis.
+LOGARITHMIC = 1e4
+
+
+#: Units of memory, the largest first.
+UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def _read(name):
+    """Return a part of ``chart_specifications.json``."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(folder, "chart_specifications.json"), encoding="utf-8") as file:
+        return json.load(file)[name]
+
+
+def charts(reports):
+    """Return the ``Chart`` objects of ``[(name, Report), …]``; a chart without data is left out."""
+    named = [(name if len(reports) > 1 else "", report) for name, report in reports]
+    names = {name for _, _, run in _runs(named) for name in curves.series_names(run)}
+    found = [_values(named, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
+    found += [_differences(named), _scales(named), _times(named), _memory(named)]
+    return [chart for chart in found if chart.spec["data"]["values"]]
+
+
+def complete(spec, width, height=220):
+    """Return the specification of an image of one chart."""
+    return dict(spec, width=width, height=height, config=config())
+
+
+def interactive(spec):
+    """Return the specification of a chart of the page: its script hides runs, draws a crosshair, and zooms."""
+    found = dict(spec, transform=[_read("hiding")] + spec.get("transform", []), params=_read("signals"))
+    if "params" not in spec:
+        return found
+    menus = _read("menus")
+    found["params"] = [dict(param, bind=menus[param["name"]]) for param in spec["params"]] + found["params"]
+    lines = next(each for each in spec["layer"] if "params" not in each and each["mark"]["type"] == "line")
+    encoding = {name: dict(channel) for name, channel in lines["encoding"].items() if channel is not None}
+    for name in ("x", "y"):
+        encoding[name]["scale"] = _zoomed(name, encoding[name].get("scale", {}))
+    encoding["color"]["legend"] = None
+    layers = [dict(each, encoding=dict(encoding, tooltip=None)) if each is lines else each for each in spec["layer"]]
+    return dict(found, layer=layers + [_read("crosshair")])
+
+
+def _zoomed(name, scale):
+    """Return a scale whose ends are those of a zoom, where there is one."""
+    low, high = scale.get("domain", ("null", "null"))
+    scale = {key: value for key, value in scale.items() if key != "domain"}
+    ends = {"domainMin": ("low", low), "domainMax": ("high", high)}
+    text = "{0}_{1} === null ? {2} : {0}_{1}"
+    return dict(scale, **{key: {"expr": text.format(name, end, own)} for key, (end, own) in ends.items()})
+
+
+def legend(reports):
+    """Return what the legend of a page has of ``[(name, Report), …]``: its runs, their colours, seeds and dashes."""
+    named = [(name if len(reports) > 1 else "", report) for name, report in reports]
+    palette, names = _palette(named), [name for name, _ in named]
+    return [
+        {
+            "run": fields["run"],
+            "colour": palette[fields["run"]],
+            "seeds": 1 + len(run.repeats),
+            "dashed": names.index(fields["report"]) > 0,
+            "is_finite": any(math.isfinite(value) for value in run.losses().values()),
+        }
+        for _, fields, run in _runs(named)
+    ]
+
+
+#: Units of width and height of a chart in an image, between two charts, and of an axis with its labels and title.
+PANEL, GAP, AXIS = (420, 180), 40, 60
+
+
+def figure(drawn, title="", lines=()):
+    """Return one specification with all these charts in two columns, for an image.
+
+    The last of an odd number is as wide as two.
+
+    Args:
+        drawn: what ``charts`` returned.
+        title, lines: what stands above the charts, such as the script and the verdicts.
+    """
+    params = {param["name"]: param for chart in drawn for param in chart.spec.get("params", ())}
+    rows = [drawn[place : place + 2] for place in range(0, len(drawn), 2)]
+    own = {"resolve": {"scale": {"color": "independent"}}}  # a legend for each chart
+    whole = {
+        "vconcat": [dict(own, hconcat=[_panel(chart, len(row)) for chart in row], spacing=GAP) for row in rows],
+        "spacing": 28,
+        **own,
+        "params": list(params.values()),
+        "config": config(),
+        "padding": 16,
+    }
+    if title:
+        heading = {"text": title, "subtitle": list(lines), "anchor": "start", "fontSize": 16, "offset": 18}
+        whole["title"] = dict(heading, subtitleFontSize=13, subtitlePadding=6, subtitleLineHeight=18)
+    return whole
+
+
+def _panel(chart, columns):
+    width, height = PANEL
+    width = width if columns == 2 else 2 * width + GAP + AXIS
+    title = {"text": chart.title, "subtitle": textwrap.wrap(chart.caption, width // 6), "subtitlePadding": 4}
+    return dict(chart.spec, title=title, width=width, height=height, params=[])
+
+
+def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
+    """Return colours and fonts for a page."""
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return {
+        "axis": dict(text, gridColor=grid, domainColor=ink, tickColor=ink, labelFlush=False),
+        "legend": dict(text, symbolStrokeWidth=3, symbolOpacity=1),
+        "view": {"stroke": None},
+        "font": 'system-ui, "DejaVu Sans", Arial, sans-serif',
+        "background": background,
+        "padding": {"left": 5, "top": 5, "right": 12, "bottom": 5},  # for the last label of an axis
+        "title": {"color": ink, "anchor": "start", "fontSize": 14, "subtitleColor": ink, "subtitleFontSize": 11},
+    }
+
+
+def _runs(named):
+    """Yield (level, fields of its rows, run) of every level of every report."""
+    for name, report in named:
+        for level, run in report.runs.items():
+            yield level, {"run": f"{level} {name}".strip(), "report": name}, run
+
+
+def _palette(named):
+    """Return ``{run: its colour}``; variants get colours that no level among the runs has, while there are any."""
+    levels = {fields["run"]: level for level, fields, _ in _runs(named)}
+    free = cycle([colour for level, colour in COLOURS.items() if level not in levels.values()] or COLOURS.values())
+    return {run: COLOURS.get(level) or next(free) for run, level in levels.items()}
+
+
+def _filled(name, rows, named):
+    """Return a specification with its rows, and with the colours of their runs."""
+    spec, present, palette = _read(name), {row["run"] for row in rows}, _palette(named)
+    runs = [run for run in palette if run in present]
+    if "params" in spec:
+        spec["layer"] = [_lines(runs, spec.pop("mark", {}), spec.pop("encoding"))]
+    colour = spec.get("layer", [spec])[0]["encoding"]["color"]
+    if colour["field"] == "run":
+        colour["scale"] = {"domain": runs, "range": [palette[run] for run in runs]}
+    if colour["field"] == "run" and colour["legend"]:
+        colour["legend"].update(_marked(rows))
+        colour["legend"]["columns"] = max(1, min(4, 48 // max(map(len, runs), default=1)))
+    return dict(spec, data={"values": rows})
+
+
+def _marked(rows):
+    """Return the labels of a legend: runs without a finite value, which have no line, are marked."""
+    unknown = {row["run"] for row in rows} - {row["run"] for row in rows if None not in row.values()}
+    label = "indexof({}, datum.label) < 0 ? datum.label : datum.label + ': never finite'"
+    return {"labelExpr": label.format(json.dumps(sorted(unknown)))} if unknown else {}
+
+
+def _lines(runs, mark, encoding):
+    """Return a layer with a line for each run: later ones are narrower, so that lines that coincide are all seen."""
+    lines = _read("lines")
+    lines["mark"].update(mark)
+    lines["encoding"].update(encoding)
+    # In another order than the colours: Vega-Lite draws one legend for scales of equal domains.
+    lines["encoding"]["strokeWidth"]["scale"] = {"domain": runs[::-1], "range": [1.5, min(6.5, 1.5 + len(runs))]}
+    return lines
+
+
+# -- values by step ----------------------------------------------------------------------------------------------------
+
+
+def _values(named, name, names):
+    rows = []
+    for _, fields, run in _runs(named):
+        for seed, each in enumerate([run] + run.repeats, 1):
+            rows += _rows(curves.points(each, name), seed=seed, **fields)
+    rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
+    kind, own = name
+    losses = [each for each in names if each[0] == "loss"]
+    title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else f"Loss {own}"
+    caption = "By optimizer step; pale lines are further seeds, wide ones lie under others. Gaps are inf or nan."
+    spec = _filled("loss", rows, named)
+    spec["layer"][0]["encoding"]["y"]["axis"]["title"] = title.lower()
+    sizes = [row["value"] for row in rows if (row["value"] or 0.0) > 0]
+    spec["params"][1]["value"] = bool(sizes) and max(sizes) > LOGARITHMIC * min(sizes)
+    return Chart(f"{kind}-{own}", title, caption, spec)
+
+
+def _rows(points, **fields):
+    """Return one row per step with the value smoothed in each way, thinned."""
+    rows, means = [], chart_points.averaged(points, POINTS)
+    for name, share in SMOOTHING.items():
+        width = int(len(means) * share)
+        kept = chart_points.smoothed(means, width) if width > 1 else chart_points.thinned(points, POINTS)
+        rows += [dict(fields, step=step, value=_rounded(value), smoothed=name) for step, value in kept]
+    return rows
+
+
+def _rounded(value):
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _differences(named):
+    rows, between_seeds = [], []
+    for name, report in named:
+        baseline = report.runs.get(report.baseline)
+        for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
+            rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields) if run is not baseline else []
+        for one, other in combinations([baseline] + baseline.repeats, 2) if baseline is not None else ():
+            gaps = curves.relative_gaps(one, other)
+            between_seeds += [abs(gap) for _, gap in gaps[len(gaps) // 2 :] if math.isfinite(gap)]
+    spec = _filled("difference", rows, named)
+    if any(abs(row["value"] or 0.0) > 1 for row in rows):
+        spec["layer"][0]["encoding"]["y"]["scale"] = {"domain": [-1, 1]}
+    if between_seeds:
+        band, limit = _read("band"), median(between_seeds)
+        band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
+        spec["layer"].insert(0, band)
+    caption = (
+        "Loss minus the baseline's of the same seed after as many updates, as a share of it; skipped steps are not "
+        "counted. Grey: the median between seeds."
+    )
+    return Chart("difference", "Difference from the baseline", caption, spec)
+
+
+def _scales(named):
+    rows = []
+    for _, fields, run in _runs(named):
+        points, skipped = [(step, value) for step, loss_id, value in run.scale if loss_id == 0], set(run.skipped)
+        changes = [next(group) for _, group in groupby(points, itemgetter(1))] + points[-1:]
+        kept = sorted(set(changes + [point for point in points if point[0] in skipped][:POINTS]))
+        kept = [(step, value if math.isfinite(value) else None) for step, value in kept]
+        rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in kept]
+    spec = _filled("scale", rows, named)
+    spec["layer"] += [_read("skips")] if any(row["skipped"] for row in rows) else []
+    caption = "The factor of the first loss, logarithmic. Triangles are skipped steps."
+    return Chart("scale", "Loss scale and skipped steps", caption, spec)
+
+
+# -- bars --------------------------------------------------------------------------------------------------------------
+
+
+def _times(named):
+    rows = []
+    for _, fields, run in _runs(named):
+        found = quartiles(steady_seconds(run))
+        if found:
+            low, middle, high = (_rounded(1e3 * each) for each in found)
+            rows.append(dict(fields, milliseconds=middle, low=low, high=high))
+    caption = "Median; the line spans the middle half. Watched and measured steps, and five after each, are left out."
+    return Chart("time", "Time per step", caption, _filled("time", rows, named))
+
+
+def _memory(named):
+    rows = [row for _, fields, run in _runs(named) for row in _memory_rows(fields["run"], run)]
+    bars = {}
+    for row in rows:
+        bars[row["run"]] = bars.get(row["run"], 0) + row.get("size", 0)
+    largest = max(bars.values(), default=0)
+    unit, divisor = next(((unit, size) for unit, size in UNITS if largest >= size), ("B", 1))
+    sizes = ("size", "formula", "measured")
+    rows = [{key: _rounded(value / divisor) if key in sizes else value for key, value in row.items()} for row in rows]
+    caption = (
+        "By kind at the peak of a step. Pale: activations, model buffers, half copies of weights and temporary "
+        "tensors, which no formula predicts."
+    )
+    spec = _filled("memory", rows, named)
+    if any("formula" in row for row in rows):
+        spec["layer"].append(_read("formula"))
+        spec["resolve"] = {"scale": {"color": "independent"}}
+        caption += " The line across a bar is where its other kinds would end by the formula."
+    spec["encoding"]["x"]["title"] = f"{unit} at the peak"
+    return Chart("memory", "Memory", caption, spec)
+
+
+def _memory_rows(name, run):
+    """Return the rows of one bar: its parts, and what the formula gives for those that it knows.
+
+    Where nothing was measured the parts are the formula's.
+    """
+    rows, measured = [], run.memory if run.memory is not None else run.predicted
+    for place, kind in enumerate(KINDS):
+        value, is_known = getattr(measured, kind, None), kind not in ("activations", "buffers")
+        if value and (is_known or run.memory is not None):
+            label = "buffers and temporaries" if kind == "buffers" else kind
+            rows.append({"run": name, "kind": label, "order": place, "is_known": is_known, "size": value})
+    if run.memory is not None and run.predicted is not None:
+        kinds = [kind for kind in KINDS if kind not in ("activations", "buffers")]
+        sums = [sum(getattr(memory, kind) or 0 for kind in kinds) for memory in (run.predicted, run.memory)]
+        rows.append({"run": name, "formula": sums[0], "measured": sums[1]})
+    return rows

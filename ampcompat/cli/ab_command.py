@@ -1,0 +1,152 @@
+"""``ab``: runs a script once per opt level and compares the levels.
+
+Each level runs in a process of its own, so that a crash or a leak of one level does not affect the others, and Ctrl-C
+keeps what was recorded. This process does not import torch.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+
+from ..abtest.judging import advice
+from ..abtest.judging.summary import summarize
+from ..abtest.report.text import to_text
+from ..abtest.running.cluster_plan import COMMANDS, write_plan
+from ..abtest.running.subprocess_parent import exit_code, sigterm_as_interrupt
+from ..errors import AmpError
+from . import gate_options
+from .ab_first_difference import compare_step
+from .ab_live import follow
+from .ab_options import checked_command, new_parser
+from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
+from .ab_runs import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
+from .forecast_command import STEPS, agreement, print_forecast, run_forecast
+from .run_progress import make_progress
+
+ALL_FAILED = 1
+
+
+def ab(arguments):
+    """Run the levels, print the report, and return the exit code."""
+    parser = new_parser()
+    options = parser.parse_args(arguments)
+    options.command = checked_command(parser, options)
+    planned = plan_series(options, options.command)
+    try:
+        report, missing = begin_or_resume(options, options.command, planned)
+    except AmpError as error:
+        parser.error(str(error))
+    if options.first_difference:
+        return _first_difference(parser, options, report, planned)
+    if options.plan:
+        return _plan(parser, options.plan, report, planned)
+    interrupted = _run_and_print(parser, options, report, planned, missing)
+    if not _write_files(parser, options, report):
+        return ALL_FAILED
+    if interrupted is not None:
+        print(how_to_resume(options, arguments), end="", file=sys.stderr)
+        return interrupted
+    failed_on = gate_options.exit_code(parser.prog, options, report, summarize(report))
+    if not all(run.status == "failed" for run in report.runs.values()):
+        return failed_on
+    _advise_on_failure(parser, options, report, arguments)
+    return failed_on or ALL_FAILED
+
+
+def _run_and_print(parser, options, report, planned, missing):
+    """Do the runs that are missing in the report, and print it; return the exit code if interrupted, otherwise None."""
+    kept = len(planned) - len(missing)
+    if kept:
+        print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
+    forecast = _forecast(options, options.command) if options.forecast else None
+    runs = len(planned) + count_short_runs(options, report)
+    progress = make_progress(steps=options.steps, runs=runs, kept=kept)
+    live = follow(progress, report, planned) if options.live else None
+    progress, outputs = live or progress, {}
+    try:
+        run = run_in_process if options.in_process else run_in_subprocesses
+        interrupted = _interruptible(run, options, missing, report, progress, outputs)
+    except AmpError as error:
+        parser.error(str(error))
+    gate = {"target": options.target, "tolerance": options.tolerance}
+    report.environment.update({name: value for name, value in gate.items() if value is not None})
+    advice.advise(report)
+    if live is not None:
+        live.close()
+    print_report(options, report, outputs)
+    if forecast is not None:
+        print("\n" + agreement(forecast, report))
+    if options.find_keep_fp32 and interrupted is None:
+        interrupted = _interruptible(print_search, report, options, planned, progress)
+    return interrupted
+
+
+def _write_files(parser, options, report):
+    """Write the files that were asked for; return whether all could be written. The report is printed by then."""
+    try:
+        for path in write_files(options, report):
+            print(f"wrote {path}", file=sys.stderr)
+    except (AmpError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _advise_on_failure(parser, options, report, arguments):
+    """Print what may help if every run has failed."""
+    line = advice_without_cuda(options, report, arguments)
+    if line is not None:
+        print(line, file=sys.stderr)
+    misplaced = parser.options_among(options.command[1:])
+    if misplaced:
+        print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))
+
+
+def _forecast(options, command):
+    """Forecast the levels and print the forecast; return None, and say why, where that is not possible."""
+    wanted = argparse.Namespace(
+        steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
+    )
+    try:
+        found = run_forecast(wanted, command, make_progress(steps=wanted.steps))
+    except AmpError as error:  # the levels may run all the same
+        print(f"No forecast: {error}\n", file=sys.stderr)
+        return None
+    print_forecast(found, command, options.details)
+    print()
+    return found
+
+
+def _first_difference(parser, options, report, planned):
+    """Compare one step, print and write what was found, and return the exit code: 0 where nothing is claimed."""
+    progress = make_progress(steps=options.steps, runs=2)
+    try:
+        interrupted = _interruptible(compare_step, options, report, planned, progress)
+        if interrupted is not None:
+            return interrupted
+    except (AmpError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return ALL_FAILED
+    print(to_text(report, min(100, max(80, shutil.get_terminal_size((100, 24)).columns))))
+    return 0 if _write_files(parser, options, report) else ALL_FAILED
+
+
+def _plan(parser, folder, report, planned):
+    try:
+        write_plan(folder, report, planned)
+    except OSError as error:
+        parser.error(f"cannot write {folder}: {error.strerror}.")
+    path = os.path.join(folder, COMMANDS)
+    print(f"wrote {len(planned)} commands to {path}; afterwards: ampcompat report {folder}")
+    return 0
+
+
+def _interruptible(function, *args):
+    """Call a function that does runs; return the exit code if interrupted, otherwise None."""
+    try:
+        with sigterm_as_interrupt():
+            function(*args)
+    except KeyboardInterrupt as error:
+        return exit_code(error)
+    return None

@@ -1,0 +1,79 @@
+"""``ab --find-keep-fp32 LEVEL``: which layers must stay float32 for a rejected level to be accepted?"""
+
+import itertools
+from dataclasses import replace
+
+from ..abtest.judging import keep_fp32_search
+from ..abtest.judging.verdict import ACCEPTED, judge
+from ..abtest.report_data import Report
+from ..abtest.running.subprocess_parent import SubprocessRun
+
+
+def find(report, level, run_candidate):
+    """Search the layers, and return what to print: one sentence. After Ctrl-C what was found so far is printed.
+
+    Args:
+        report: has the baseline with its control, and the level with the errors of its layers.
+        run_candidate: a function: names of layers -> the ``Run`` of the level with these in float32.
+    """
+    if judge(report)[level].kind == ACCEPTED:
+        return f"{level} is accepted as it is: no layer needs float32."
+    names = [name for name, _, _ in keep_fp32_search.ranking(report.runs[level])]
+    if not names:
+        return f"{level} cannot be searched: no layer was compared in it (at least two steps are needed)."
+    tried, accepted = [], []
+
+    def is_accepted(kept):
+        if not kept:
+            return False  # the level itself
+        candidate = Report(baseline=report.baseline, runs={report.baseline: report.runs[report.baseline]})
+        candidate.runs[level] = run_candidate(kept)
+        tried.append(judge(candidate)[level])
+        accepted.extend([kept] if tried[-1].kind == ACCEPTED else [])
+        return tried[-1].kind == ACCEPTED
+
+    try:
+        found = keep_fp32_search.search(names, is_accepted)
+    except KeyboardInterrupt:
+        print(_found_so_far(level, names, len(tried), min(accepted, key=len, default=None)))
+        raise
+    if found is None:
+        sentence = "{} is not accepted with all of its {} layers in float32 either: {}: {}."
+        return sentence.format(level, len(names), tried[-1].kind, tried[-1].text)
+    sentence = "{} is accepted with {} ({} of {} layers; {} runs)."
+    return sentence.format(level, keep_fp32_search.argument(found), len(found), len(names), len(tried))
+
+
+def _found_so_far(level, names, runs, kept):
+    told = "The search was interrupted after {} run{}: ".format(runs, "" if runs == 1 else "s")
+    if kept is None:
+        return told + f"no layers were found with which {level} is accepted."
+    sentence = "{} is accepted with {} ({} of {} layers); fewer may be enough."
+    return told + sentence.format(level, keep_fp32_search.argument(kept), len(kept), len(names))
+
+
+def find_in_processes(report, options, planned, progress):
+    """Search with each candidate in a child process.
+
+    Args:
+        options: those of ``ab``.
+        planned: the ``PlannedRun`` of every run of the report.
+    """
+    level = options.find_keep_fp32
+    base = next(each for each in planned if each.level == level)
+
+    numbers = itertools.count(1)
+
+    def run_candidate(names):
+        candidate = dict(base.options, initialize={"keep_fp32": names}, layers=False, memory=False, diagnose=False)
+        name = f"{level}-candidate-{next(numbers)}"
+        child = SubprocessRun(replace(base, options=candidate), name=name, checkpoints=report.checkpoints())
+        label = f"{level} with {len(names)} layers in float32"
+        progress.begin(label)
+        try:
+            child.run_to_end(lambda event: progress.update(label, event))
+        finally:
+            progress.end(label, child.run)
+        return child.run
+
+    return find(report, level, run_candidate)

@@ -1,0 +1,97 @@
+"""``ab --first-difference ROW``: one step of the baseline and of a level or variant, operation by operation.
+
+Each of the two runs in a process of its own, up to the step that is compared: the last of ``--steps``, or the second.
+"""
+
+import json
+import linecache
+import tempfile
+from dataclasses import replace
+
+from ..abtest.first_difference_data import from_event
+from ..abtest.report_data import NOTHING_TO_RECORD
+from ..abtest.running.subprocess_parent import SubprocessRun
+from ..errors import AmpError
+from .run_command import UNCOMPILED
+
+#: The module that observes the step in the script's process (see ``RunOptions``), and the variable with its task.
+WATCH, VARIABLE = "ampcompat.tools.first_difference.observed_step", "AMPCOMPAT_FIRST_DIFFERENCE"
+
+#: The step that is compared without ``--steps``, from 1: weights have been updated, and optimizers have a state.
+STEP = 2
+
+#: Bytes of tensors that each process keeps in the temporary folder.
+LIMIT = 8 << 30
+
+
+def compare_step(options, report, planned, progress):
+    """Compare the step, and put the result into the report.
+
+    Args:
+        options: those of ``ab``, with ``first_difference``, the name of the row.
+        planned: the ``PlannedRun`` of each row.
+
+    Raises:
+        AmpError: one of the runs ended before the step did; the message has its error and the end of its output.
+    """
+    runs = {each.level: each for each in planned if each.repeat == 0}
+    reference, compared = runs[report.baseline], runs[options.first_difference]
+    with tempfile.TemporaryDirectory(prefix="ampcompat-step-") as folder:
+        step = (options.steps or STEP) - 1
+        try:
+            _record(options, reference, compared, "reference", folder, step, progress, report)
+        except _TooShort:
+            if options.steps is not None:
+                raise
+            step = 0
+            _record(options, reference, compared, "reference", folder, step, progress, report)
+        found = _record(options, compared, compared, "compared", folder, step, progress, report)
+    for each in [found["first"], found["parted"]] + found["largest"]:
+        if each is not None:
+            each["source"] = _source(each["line"])
+    report.first_difference, report.step_comparison = from_event(found, reference.level, compared.level, step)
+
+
+class _TooShort(AmpError):
+    """The script ended before the step."""
+
+
+def _source(line):
+    path, _, number = line.rpartition(":")
+    return linecache.getline(path, int(number)).strip()[:200] if number.isdigit() else ""
+
+
+def _record(options, planned, compared, role, folder, step, progress, report):
+    """Run the script up to the step, and return what its observer has found."""
+    task = {"role": role, "folder": folder, "step": step, "level": compared.opt_level, "limit": LIMIT}
+    task["initialize"] = compared.options.get("initialize") or {}
+    quiet = {"watch": WATCH, "losses_by_line": True, "diagnose": False, "memory": False, "layers": False}
+    environment = dict(planned.environment, **dict.fromkeys(UNCOMPILED, "1"), **{VARIABLE: json.dumps(task)})
+    run = replace(planned, steps=step + 1, options=dict(planned.options, **quiet), environment=environment)
+    child = SubprocessRun(run, options.verbose, name="first-difference-" + role)
+    found = []
+
+    def on_event(event):
+        progress.update(label, event)
+        found.extend([event["first_difference"]] if event and "first_difference" in event else [])
+
+    label = f"{planned.level}, step {step + 1}"
+    progress.begin(label)
+    try:
+        child.run_to_end(on_event)
+    finally:
+        progress.end(label, child.run)
+    report.environment.update({name: value for name, value in child.environment.items() if value is not None})
+    if found:
+        return found[0]
+    raise _failure(planned.level, child, step)
+
+
+def _failure(level, child, step):
+    """Return the error of a run that ended before the step did."""
+    steps = len(child.run.step_seconds)
+    told = child.run.error if child.run.status == "failed" else None
+    kind = AmpError if told and told not in NOTHING_TO_RECORD else _TooShort
+    told = told or "it ended after {} optimizer step{}".format(steps, "" if steps == 1 else "s")
+    head = f"{level} has no step {step + 1} to compare: {told}"
+    return kind("\n".join(filter(None, [child.output.strip(), head])))

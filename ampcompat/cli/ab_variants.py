@@ -1,0 +1,151 @@
+"""``ab --variant "NAME: OPTIONS"``: what a row of the report changes, besides or instead of the opt level."""
+
+import argparse
+import os
+import re
+import shlex
+
+from ..abtest.row_names import UNCHANGED, script_name
+from . import device_option
+from .argument_parser import CommandParser
+from .run_command import add_training_options, parse_level
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def _boolean(text):
+    return {"True": True, "False": False}[text]
+
+
+def _dtype(text):
+    name = text[len("torch.") :] if text.startswith("torch.") else text
+    return DTYPES[DTYPES.index(name)]
+
+
+def _number_or_dynamic(text):
+    return text if text == "dynamic" else float(text)
+
+
+def _names(text):
+    return text.split(",")
+
+
+#: Keywords of ``amp.initialize`` and what their values are; a test compares the names with its signature.
+INITIALIZE = {
+    "cast_model_type": _dtype,
+    "cast_model_outputs": _dtype,
+    "patch_torch_functions_type": _dtype,
+    "patch_torch_functions": _boolean,
+    "keep_batchnorm_fp32": _boolean,
+    "master_weights": _boolean,
+    "skip_static_overflow": _boolean,
+    "raise_on_max_skips": _boolean,
+    "diagnose": _boolean,
+    "free_half_grads": _boolean,
+    "store_param_remainders": _boolean,
+    "allow_half_model": _boolean,
+    "process_group": _boolean,
+    "loss_scale": _number_or_dynamic,
+    "min_loss_scale": float,
+    "max_loss_scale": float,
+    "init_scale": float,
+    "growth_factor": float,
+    "backoff_factor": float,
+    "growth_interval": int,
+    "hysteresis": int,
+    "max_skips": int,
+    "num_losses": int,
+    "keep_fp32": _names,
+}
+
+EXPECTED = "options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or script=FILE"
+
+
+def parse_variant(text):
+    """Return ``(name, changes)``: fields of a ``PlannedRun``, ``options`` and ``script`` among them.
+
+    Raises:
+        argparse.ArgumentTypeError: for argparse. A wrong option of ``run`` ends the process with one line.
+    """
+    name, colon, rest = text.partition(":")
+    name = name.strip()
+    if not colon or not re.match(r"[\w+][\w .+-]*$", name):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME: OPTIONS, where the name has letters, digits, spaces and . _ + - only"
+        )
+    parser = CommandParser(prog="ampcompat ab", add_help=False)
+    add_training_options(parser)
+    given, settings = parser.parse_known_args(shlex.split(rest))
+    options = {key: getattr(given, key) for key in ("backend", "dtypes", "verbosity") if getattr(given, key)}
+    changes = {"opt_level": given.opt_level, "environment": {}, "options": options}
+    device_option.check_option(parser, given.device)
+    if given.device is not None:
+        changes["device"] = given.device
+    if given.store_param_remainders:
+        changes["environment"]["AMPCOMPAT_STORE_PARAM_REMAINDERS"] = "1"
+    if given.diagnose:
+        changes["environment"]["AMPCOMPAT_DIAGNOSE"] = "1"
+    for setting in settings:
+        _apply(changes, name, *setting.partition("="))
+    return name, changes
+
+
+def _apply(changes, variant, name, equals, value):
+    if name == "python" and value:
+        changes["python"] = os.path.abspath(value) if os.sep in value else value
+    elif name == "script" and value:
+        changes["script"] = _checked_script(value)
+    elif name in INITIALIZE and equals:
+        changes["options"].setdefault("initialize", {})[name] = _value(variant, name, value)
+    elif name.isupper() and name.isidentifier() and equals:
+        changes["environment"][name] = value
+    else:
+        message = "variant {!r}: unknown option {!r}: expected {}"
+        raise argparse.ArgumentTypeError(message.format(variant, name + equals + value, EXPECTED))
+
+
+def _value(variant, name, text):
+    try:
+        return INITIALIZE[name](text)
+    except (KeyError, ValueError):
+        kinds = {_boolean: "True or False", _dtype: "one of " + ", ".join(DTYPES), int: "a whole number"}
+        expected = kinds.get(INITIALIZE[name], "a number")
+        message = "variant {!r}: {}={!r} is not {}"
+        raise argparse.ArgumentTypeError(message.format(variant, name, text, expected)) from None
+
+
+def _checked_script(path):
+    if not os.path.exists(path):
+        raise argparse.ArgumentTypeError(f"script not found: {path!r}")
+    return path
+
+
+def parse_against(path):
+    """Return the variant that runs another script, without ampcompat's ``apex``."""
+    return os.path.basename(path), {"script": _checked_script(path), "has_alias": False, "options": {}}
+
+
+def choose_rows(levels, variants, baseline, command=None, uses_amp=True):
+    """Return ``(rows, baseline)``: what each row changes, by name, the baseline's among them.
+
+    Where other scripts are compared with the ``command``, ``[script, …]``, its own row has the script's name. The
+    levels of a script without ``amp`` (``uses_amp``) are compared with the script unchanged, also named "none".
+
+    Raises:
+        ValueError, argparse.ArgumentTypeError: two rows have one name, or the baseline is neither a row nor a level.
+    """
+    levels = ([] if variants else ["O0", "O1", "O2", "O3"]) if levels is None else levels
+    baseline = UNCHANGED if baseline == "none" else baseline or ("O0" if levels and uses_amp else UNCHANGED)
+    names = levels + [name for name, _ in variants]
+    twice = [name for name in names if names.count(name) > 1 or name == UNCHANGED]
+    if twice:
+        raise ValueError(f"two rows of the report have the name {twice[0]!r}")
+    if baseline not in names + [UNCHANGED]:
+        parse_level(baseline)
+    rows = [(level, {"opt_level": level}) for level in levels] + variants
+    if baseline not in names:
+        rows.insert(0, (baseline, {"opt_level": None if baseline == UNCHANGED else baseline}))
+    name = script_name(command) if command and any("script" in changes for _, changes in variants) else UNCHANGED
+    if baseline == UNCHANGED and name not in names:
+        rows[0], baseline = (name, rows[0][1]), name
+    return dict(rows), baseline

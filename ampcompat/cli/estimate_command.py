@@ -1,0 +1,161 @@
+"""``estimate``: predicts the memory of a script's training step, by running one on fake tensors.
+
+Each prediction is a process of its own. This process does not import torch.
+"""
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from ..abtest.running.subprocess_parent import START
+from ..apex.install import environment, interpreter_options
+from ..cuda_redirect import device_startup
+from ..errors import AmpError
+from ..tools.memory import memory_table
+from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
+from ..tools.memory_on_fake_tensors.batch_sizes import batch_table, parse_size
+from .argument_parser import SCRIPT_USAGE, CommandParser
+from .run_command import parse_level, script_command
+
+#: What stands for the batch size in the script's arguments.
+PLACEHOLDER = "{batch}"
+
+#: What the child process runs.
+MODULE = "ampcompat.tools.memory_of_script.child"
+
+FAILED = 1
+
+
+class ScriptFailed(AmpError):
+    """A script that ended before its step was measured; the message says why."""
+
+
+def estimate(arguments):
+    """Print the prediction, or a table of levels and batch sizes; return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    command = script_command(parser, options)
+    has_place = any(PLACEHOLDER in each for each in command)
+    if options.batch_sizes and not has_place:
+        parser.error(
+            f"--batch-sizes needs the place of the batch size in the script's arguments: write {PLACEHOLDER} there, as "
+            f"in train.py --batch-size {PLACEHOLDER}"
+        )
+    if has_place and not (options.batch_sizes or options.memory):
+        parser.error(f"{PLACEHOLDER} stands for a batch size: say which by --batch-sizes or --memory")
+    try:
+        if has_place:
+            print(_table(options, command))
+            return 0
+        found = [predicted(command, level, options.device) for level in options.opt_level or [None]]
+    except ScriptFailed as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return FAILED
+    for each in found:
+        _print_one(each, options)
+    return 0 if all(map(_is_complete, found)) else FAILED
+
+
+def _is_complete(found):
+    return found["by_kind"]["activations"] is not None
+
+
+def _parser():
+    parser = CommandParser(
+        prog="ampcompat estimate",
+        usage=SCRIPT_USAGE,
+        description="Predict the memory of a training step of a script that uses amp, without its device: it runs on "
+        "tensors without memory until one step is measured. Its output is not shown, since losses are made up.",
+    )
+    levels = "such as O0,O1,O2; default: the script's own"
+    parser.add_argument("--opt-level", type=_levels, metavar="LEVELS", help=levels)
+    sizes = f"such as 8,16,32: a table; {PLACEHOLDER} in the script's arguments stands for one"
+    parser.add_argument("--batch-sizes", type=_batch_sizes, default=[], metavar="SIZES", help=sizes)
+    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="such as 16GiB: does it fit? which batch does?")
+    device = "whose memory: cuda (default); cpu, with what emulated half takes on this one"
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=device)
+    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    return parser
+
+
+def _levels(text):
+    return [parse_level(each) for each in text.split(",")]
+
+
+def _batch_sizes(text):
+    if not all(each.isdigit() and int(each) for each in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of positive whole numbers such as 8,16,32")
+    return sorted({int(each) for each in text.split(",")})
+
+
+def _memory(text):
+    try:
+        return parse_size(text)
+    except AmpError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _table(options, command):
+    notes, names = {}, {}
+
+    def peak_of(level, size):
+        filled = [each.replace(PLACEHOLDER, str(size)) for each in command]
+        found = predicted(filled, names[level], options.device)
+        if not _is_complete(found):
+            raise ScriptFailed(" ".join(found["notes"]))
+        notes.update(dict.fromkeys(found["notes"]))
+        return BytesByKind(**found["at_peak"]).total
+
+    names.update({level or "the script's level": level for level in options.opt_level or [None]})
+    table = batch_table(peak_of, list(names), options.batch_sizes, options.memory)
+    return "\n".join([str(table)] + list(notes))
+
+
+def _print_one(found, options):
+    at_peak, by_kind = BytesByKind(**found["at_peak"]), BytesByKind(**found["by_kind"])
+    place = {"cpu": "this CPU", "cuda": "a GPU"}[options.device]
+    shown = "on " + place if _is_complete(found) else "before activations"
+    print("Predicted at {level} for {num_params:,} params, {shown}".format(shown=shown, **found))
+    columns = [("at the peak", at_peak, True), ("at its own peak", by_kind, False)]
+    print(memory_table.table(columns, found["num_params"]))
+    if options.memory is not None and _is_complete(found):
+        fits = at_peak.total <= options.memory
+        print("It {} into {}.".format("fits" if fits else "does not fit", format_bytes(options.memory)))
+    for note in found["notes"]:
+        print(note)
+
+
+def predicted(command, level, counted_as):
+    """Return what the child process has found, a dict.
+
+    Raises:
+        ScriptFailed: there is no prediction.
+    """
+    with tempfile.TemporaryDirectory(prefix="ampcompat-estimate-") as folder:
+        task = {"command": command, "counted_as": counted_as, "module": MODULE}
+        task["result"] = os.path.join(folder, "result")
+        process = _start(interpreter_options() + [START, json.dumps(task)], level)
+        if not os.path.exists(task["result"]):
+            raise ScriptFailed(f"the script's process ended with exit code {process.returncode}")
+        with open(task["result"], encoding="utf-8") as file:
+            found = json.load(file)
+    if "error" in found:
+        raise ScriptFailed(found["error"])
+    return found
+
+
+def _start(arguments, level):
+    """Run Python to its end, with ampcompat's ``apex`` and with CUDA redirected to the CPU."""
+    env = dict(os.environ, **environment())
+    redirection = device_startup.environment("cpu")
+    env[device_startup.VARIABLE] = redirection[device_startup.VARIABLE]
+    env["PYTHONPATH"] = os.pathsep.join([device_startup.FOLDER, env["PYTHONPATH"]])
+    if level is not None:
+        env["AMPCOMPAT_OPT_LEVEL"] = level
+    run = functools.partial(subprocess.run, [sys.executable] + arguments, stdin=subprocess.DEVNULL)
+    return run(env=env)

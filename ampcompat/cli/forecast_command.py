@@ -1,0 +1,148 @@
+"""``forecast``: says from one float32 run which levels will work, and which layers must stay float32.
+
+The script runs in a process of its own, at O0. This process does not import torch.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+
+from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
+from ..abtest.planned_run import PlannedRun
+from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
+from ..abtest.running.subprocess_parent import SubprocessRun, exit_code, sigterm_as_interrupt
+from ..errors import AmpError
+from . import device_option
+from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .run_command import UNCOMPILED, script_command
+from .run_progress import make_progress
+
+FAILED = 1
+
+#: Optimizer steps that are observed without ``--steps``.
+STEPS = 50
+
+#: The module that makes the forecast in the script's process (see ``RunOptions``).
+WATCH = "ampcompat.tools.forecast.recorded_forecast"
+
+
+def forecast(arguments):
+    """Run the script, print the forecast, and return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    command = script_command(parser, options)
+    if command[0] == "-":
+        parser.error("a script from stdin cannot be forecast: pass a file")
+    device_option.check_option(parser, options.device)
+    try:
+        with sigterm_as_interrupt():
+            found = run_forecast(options, command, make_progress(steps=options.steps))
+    except KeyboardInterrupt as error:
+        return exit_code(error)
+    except AmpError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return FAILED
+    print_forecast(found, command, options.details)
+    try:
+        write_files(found, options, command)
+    except (AmpError, OSError) as error:  # the forecast is printed by now
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _parser():
+    parser = CommandParser(
+        prog="ampcompat forecast",
+        usage=SCRIPT_USAGE,
+        description="Run an unchanged script for some steps in float32, and say which opt levels will work, and with "
+        "which layers in float32. What follows SCRIPT or MODULE are its arguments.",
+    )
+    add = parser.add_argument
+    add("--steps", type=whole_number(2), default=STEPS, metavar="N", help="optimizer steps to observe; default: 50")
+    add("--json", type=writable_file, metavar="FILE", help="write the forecast as JSON")
+    add("--html", type=writable_file, metavar="FILE", help="write a page with a map of modules and levels")
+    add("--details", action="store_true", help="print all findings, and the margin of each module")
+    seed = "seed of Python, NumPy and torch; default: 0"
+    add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
+    add("--verbose", action="store_true", help="print the script's output")
+    device_option.add_option(parser)
+    add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
+    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    return parser
+
+
+def writable_file(text):
+    """Return the name of a file that can be written; otherwise raise an error for argparse."""
+    folder = os.path.dirname(os.path.abspath(text))
+    if os.path.isdir(text) or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
+    return text
+
+
+def run_forecast(options, command, progress):
+    """Run a script in a child process and return its forecast, of ``forecast_json.make``.
+
+    Args:
+        options: with ``steps``, ``seed``, ``device`` and ``verbose``.
+
+    Raises:
+        AmpError: the script failed before a step was recorded; the message has the end of its output.
+    """
+    run_options = {"watch": WATCH, "losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
+    planned = PlannedRun(
+        level="O0",
+        opt_level="O0",
+        command=command,
+        seed=options.seed,
+        steps=options.steps,
+        options=dict(run_options, initialize={"loss_scale": 1.0}),
+        device=options.device,
+        environment=dict.fromkeys(UNCOMPILED, "1"),
+    )
+    child = SubprocessRun(planned, options.verbose, name="forecast")
+    found = []
+
+    def on_event(event):
+        progress.update("float32", event)
+        found.extend([event["forecast"]] if event and "forecast" in event else [])
+
+    progress.begin("float32")
+    try:
+        child.run_to_end(on_event)
+    finally:
+        progress.end("float32", child.run)
+    if found and isinstance(found[0], dict):
+        return found[0]
+    told = None if child.run.error in NOTHING_TO_RECORD else child.run.error
+    raise AmpError("\n".join(filter(None, [child.output.strip(), told or (found or ["it made no step"])[0]])))
+
+
+def print_forecast(found, command, details):
+    """Print a forecast."""
+    from ..tools.forecast.forecast_text import to_text
+
+    width = min(100, max(80, shutil.get_terminal_size((80, 24)).columns))
+    print(to_text(found, command, width, details))
+
+
+def agreement(found, report):
+    """Return in which levels the verdicts of a report agree with a forecast, as one sentence."""
+    verdicts = {level: verdict.kind for level, verdict in judge(report).items() if level in found["levels"]}
+    judged = [level for level, kind in verdicts.items() if kind in (ACCEPTED, REJECTED)]
+    works = {level: found["levels"][level]["prediction"] == "works" for level in judged}
+    wrong = [level for level in judged if works[level] != (verdicts[level] == ACCEPTED)]
+    told = f"The forecast was right at {len(judged) - len(wrong)} of {len(judged)} judged levels"
+    return told + ("; wrong at {}.".format(", ".join(wrong)) if wrong else ".")
+
+
+def write_files(found, options, command):
+    """Write the files that the command line asks for."""
+    if options.json is not None:
+        write_atomically(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
+    if options.html is not None:
+        from ..tools.forecast.forecast_page import to_html
+
+        write_atomically(options.html, to_html(found, command))

@@ -1,0 +1,112 @@
+"""``migrate``: rewrites a script for Apex into plain torch, or writes a level into one without Apex.
+
+It prints a diff unless it is to write.
+"""
+
+import difflib
+import os
+import shlex
+import sys
+
+from ..errors import AmpError
+from .argument_parser import CommandParser
+from .run_command import parse_level
+
+NOT_INSTALLED = "this needs LibCST: pip install libcst."
+
+
+def migrate(arguments):
+    """Print the diff, or write the file; return 1 if something is left to do by hand."""
+    parser = CommandParser(
+        prog="ampcompat migrate",
+        description="Rewrite a script for Apex into torch.autocast and GradScaler; with --to-level, write an opt level "
+        "into a script without Apex. Exit code 0: all of it, or there is nothing to migrate; 1: something is left, "
+        "marked with comments; 2: it cannot be rewritten.",
+    )
+    parser.add_argument(
+        "script", metavar="SCRIPT", help="a Python file that calls amp.initialize, or trains without it"
+    )
+    parser.add_argument(
+        "--to-level",
+        type=parse_level,
+        metavar="LEVEL",
+        help="write amp.initialize at O0 to O5 and amp.scale_loss into a script without Apex",
+    )
+    parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
+    parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
+    options = parser.parse_args(arguments)
+    if options.write and options.output:
+        parser.error("--write changes the script itself, -o writes another file; choose one")
+    if options.output and os.path.isfile(options.output) and not options.force:
+        parser.error(f"{options.output} exists; give --force to replace it")
+    try:
+        from ..tools.migrate import migrate as to_torch
+        from ..tools.migrate import write_level
+    except ImportError as error:
+        if error.name != "libcst":
+            raise
+        parser.error(NOT_INSTALLED)
+    try:
+        source = _read(options.script)
+        if options.to_level is None:
+            result = to_torch(source, options.script)
+        else:
+            result = write_level(source, options.to_level, options.script)
+        if result.source == source:
+            return _unchanged(options.script, result)
+        target = options.script if options.write else options.output
+        if target is None:
+            sys.stdout.write(_diff(source, result.source, options.script, options.to_level or "torch.amp"))
+        else:
+            parser.write_file(target, result.source)
+    except AmpError as error:
+        parser.error(str(error))
+    sys.stdout.flush()
+    _report(options.script, result)
+    if target is not None:
+        print(f"wrote {target}{_comparison(options, result)}")
+    return 1 if result.left else 0
+
+
+def _unchanged(path, result):
+    """Say that a script was not rewritten; return the exit code."""
+    if not result.left:
+        print(f"nothing to migrate: {path} does not use Apex")
+        return 0
+    _report(path, result)
+    print(
+        f"nothing to rewrite automatically: {path} has only what an earlier run left; edit it and remove the comments"
+    )
+    return 1
+
+
+def _report(path, result):
+    """Print notes and what is left to stderr, so that a diff on stdout can be piped."""
+    for line, note in result.notes:
+        print("{}: note: {}".format(f"{path}:{line}" if line else path, note), file=sys.stderr)
+    for line, reason in result.left:
+        print("{}: left: {}".format(f"{path}:{line}" if line else path, reason), file=sys.stderr)
+
+
+def _comparison(options, result):
+    """Return the command that compares a new script with the old one, where nothing is left to do by hand."""
+    if result.left or options.output is None:
+        return ""
+    paths = [shlex.quote(path) for path in (options.output, options.script)]
+    return "; compare: ampcompat ab --against {} {}".format(*paths)
+
+
+def _read(path):
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise AmpError(f"cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise AmpError(f"cannot read {path}: it is not UTF-8 text.") from None
+
+
+def _diff(before, after, path, name):
+    lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), path, f"{path} ({name})")
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

@@ -1,0 +1,126 @@
+"""``report``: shows the reports that ``ab --json`` wrote as tables, as an HTML page and as an image, without torch."""
+
+import functools
+import os
+import shutil
+import textwrap
+
+from ..abtest.judging.advice import advise
+from ..abtest.judging.summary import summarize
+from ..abtest.report import build_charts
+from ..abtest.report.html import to_html
+from ..abtest.report.markup import to_latex, to_markdown
+from ..abtest.report.renderer import save_figure
+from ..abtest.report.setting_differences import differing
+from ..abtest.report.text import to_text
+from ..abtest.report_data import Report
+from ..abtest.running import cluster_plan
+from ..errors import AmpError
+from . import gate_options, target_option
+from .argument_parser import CommandParser
+
+
+def report(arguments):
+    """Print the tables of reports; on request write a page and an image of all of them."""
+    parser = CommandParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
+    parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file, or a folder of `ab --plan`; several")
+    parser.add_argument("--merge", action="store_true", help="put reports of one series together")
+    parser.add_argument("--details", action="store_true", help="print all that is known of each level")
+    parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
+    parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables for a pull request")
+    parser.add_argument("--latex", metavar="FILE", help="write the tables for a paper")
+    target_option.add_option(parser)
+    gate_options.add_options(parser)
+    options = parser.parse_args(arguments)
+    try:
+        reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
+        gate_options.check(parser, options, [each for _, each in reports])
+        for _, each in reports:
+            gate = {"target": options.target, "tolerance": options.tolerance}
+            each.environment.update({name: value for name, value in gate.items() if value is not None})
+            advise(each)  # by what this version knows, though another may have written the file
+        summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
+        _print_differences(reports)
+        _print(reports, summaries, options.details)
+        if missing:
+            print("\nMissing: {}.".format(", ".join(missing)))
+        _write_files(options, reports, summaries)
+    except AmpError as error:
+        parser.error(str(error))
+    found = zip(reports, summaries)
+    return max(gate_options.exit_code(parser.prog, options, each, rows) for (_, each), rows in found)
+
+
+def _write_files(options, reports, summaries):
+    named = _named(reports)
+    drawn = build_charts.charts(named) if options.html or options.png else []
+    if options.html:
+        _write(options.html, lambda path: _write_page(to_html(named, summaries, drawn), path))
+    for path, render in ((options.markdown, to_markdown), (options.latex, to_latex)):
+        if path:
+            text = "\n".join(render(each, rows) for (_, each), rows in zip(reports, summaries))
+            _write(path, functools.partial(_write_page, text))
+    if options.png:
+        _write(options.png, lambda path: save_figure(named, path, drawn=drawn))
+
+
+def _read(paths, merges):
+    """Return ``[(path, report), …]``, and the names of runs that are missing in plans or merged reports."""
+    reports, missing = [], []
+    for path in paths:
+        if os.path.isdir(path):
+            report, lacking = cluster_plan.collect(path)
+            if not report.runs:
+                commands = os.path.join(path, cluster_plan.COMMANDS)
+                raise AmpError(f"none of {len(lacking)} runs is there yet: run {commands}")
+            missing += lacking
+        else:
+            report = Report.load(path)
+        reports.append((path, report))
+    if merges:
+        whole, missing = cluster_plan.merge(reports)
+        reports = [(paths[0], whole)]
+    return reports, missing
+
+
+def _print_differences(reports):
+    """Print in which settings, versions and arguments several reports differ."""
+    rows = differing([each for _, each in reports])
+    if len(reports) < 2:
+        return
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    names = [name for name, _ in _named(reports)]
+    print("The reports differ in:" if rows else "The reports have the same settings, versions and arguments.")
+    for name, values in rows:
+        told = "; ".join("{}: {}".format(*each) for each in zip(names, values))
+        print(textwrap.fill(f"{name}: {told}", width, initial_indent="  ", subsequent_indent="      "))
+    print()
+
+
+def _print(reports, summaries, details):
+    width = shutil.get_terminal_size((100, 24)).columns
+    for index, ((path, one), summary) in enumerate(zip(reports, summaries)):
+        if len(reports) > 1:
+            print("{}== {} ==\n".format("\n" if index else "", path))
+        print(to_text(one, min(width, 100), details, summary))
+
+
+def _write_page(page, path):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
+def _named(reports):
+    """Name each report by its file, with the folder only if two files have the same name."""
+    short = [os.path.basename(path) for path, _ in reports]
+    names = short if len(set(short)) == len(short) else [path for path, _ in reports]
+    return list(zip(names, (each for _, each in reports)))
+
+
+def _write(path, save):
+    try:
+        save(path)
+    except OSError as error:
+        raise AmpError(f"cannot write {path}: {error.strerror}.") from None
+    print(f"wrote {path}")

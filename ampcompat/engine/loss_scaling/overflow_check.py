@@ -1,0 +1,195 @@
+"""Overflow checks, and the optimizer steps that are skipped because of them.
+
+Five objects take part, in this order:
+
+    OverflowFlags     a flag per device, set while gradients are unscaled (``found_inf_flags``)
+    OverflowCheck     the flags of one check, all-reduced over ranks; the host reads them at most once
+    LossScaler        lowers the scale (``loss_scaler``)
+    StepSkips         the checks that decide whether an optimizer's next step is skipped
+    OptimizerRecord   ``step_skipped``: the printed message and the observers (``patched_optimizers.optimizer_record``)
+"""
+
+import functools
+
+import torch
+
+from ...support.patching import run_all
+from ...support.torch_compat import fake_tensors
+
+#: After so many unread checks the host reads them all. This bounds memory, at one synchronization per 100 steps.
+MAX_UNREAD_CHECKS = 100
+
+
+class OverflowCheck:
+    """The result of one overflow check, on the device until it is read.
+
+    Args:
+        flags: float32 tensors of shape (), not 0 after an overflow; none where overflows are not looked for.
+    """
+
+    def __init__(self, flags):
+        self.flags = flags
+        self.result = None if flags else False  # None until it is read
+        self._callbacks = []
+
+    @classmethod
+    def of(cls, result):
+        """Return a check whose result, a bool, is known."""
+        check = cls([])
+        check.result = result
+        return check
+
+    def overflowed(self):
+        """Return whether there was an overflow, as a bool. The first call synchronizes with the device.
+
+        Fake flags, of a step in a ``FakeTensorMode``, have no values: nothing overflows there.
+        """
+        if self.result is None:
+            real = [flag for flag in self.flags if not fake_tensors.is_fake_type(type(flag))]
+            self.result = any([flag.item() != 0.0 for flag in real])
+        return self.result
+
+    def has_one_flag(self):
+        """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
+        return len(self.flags) == 1
+
+    def add_callback(self, callback):
+        """Call ``callback()`` once the scale is updated after this overflow, if it is one."""
+        self._callbacks.append(callback)
+
+    def run_callbacks(self):
+        """Call the callbacks, once: all of them, even if one raises; then raise the first error."""
+        callbacks, self._callbacks = self._callbacks, []
+        run_all((callback, ()) for callback in callbacks)
+
+
+def check_overflow(scaler, loss_id, records, groups=()):
+    """Check what one or several backward passes of a loss left, and skip the next steps of the optimizers accordingly.
+
+    Args:
+        records: of the optimizers whose params the last pass reached. Records of deferred checks are added.
+        groups: process groups whose ranks skip the same steps, besides those over which params are split.
+    """
+    records = _with_deferred(scaler, records)
+    on_device, groups = True, list(groups)
+    for record in records:
+        on_device = on_device and record.skips.takes_found_inf()
+        groups += [group for group in record.process_groups if group not in groups]
+    if scaler.is_replaced("update_scale"):
+        check = scaler.update_by_client()
+    else:
+        check = scaler.check_overflow(on_device, groups if scaler.checks_overflow else ())
+    for record in records:
+        record.skips.deferred.pop(scaler, None)
+        if scaler.checks_overflow or check.result:
+            record.skips.add(check, scaler, loss_id)
+    if check.result:  # only a client's ``update_scale`` reads the result at once
+        check.run_callbacks()
+    return check
+
+
+def defer_check(scaler, loss_id, records):
+    """Leave the check to a later backward pass of this loss, or to the step if no pass comes before it."""
+    records = _with_deferred(scaler, records)
+    for record in records:
+        record.skips.deferred[scaler] = loss_id, records
+
+
+def _with_deferred(scaler, records):
+    found = list(records)
+    for record in records:
+        if scaler in record.skips.deferred:
+            _, earlier = record.skips.deferred[scaler]
+            found += [each for each in earlier if each not in found]
+    return found
+
+
+class StepSkips:
+    """The overflow checks of the gradients that an optimizer steps on next.
+
+    Args:
+        on_skip: ``on_skip(loss_id, scaler)`` is called for every step that is skipped.
+    """
+
+    def __init__(self, optimizer, on_skip):
+        self._optimizer = optimizer
+        self._on_skip = on_skip
+        self._next = []  # (OverflowCheck, scaler) for the next step
+        self._last = []  # the checks that the last step used
+        self._are_cleared = True  # its gradients, as far as ``gradients_cleared`` was called
+        self.deferred = {}  # scaler -> (loss_id, records): see ``defer_check``
+
+    def add(self, check, scaler, loss_id):
+        """Skip the next step if ``check`` is an overflow."""
+        check.add_callback(functools.partial(self._on_skip, loss_id, scaler))
+        if len(self._next) >= MAX_UNREAD_CHECKS:  # many passes without a step: keep the overflows only
+            self._next = [waiting for waiting in self._next if waiting[0].overflowed()]
+        self._next.append((check, scaler))
+
+    def gradients_cleared(self):
+        """Forget the checks of the next step: the gradients that they are of were cleared. The scale still follows."""
+        self._next, self._are_cleared = [], True
+
+    def are_stale(self):
+        """Return whether the last step was skipped, and its gradients were not cleared since. Synchronizes."""
+        return not self._are_cleared and self.was_last_skipped()
+
+    def skip_until_cleared(self):
+        """Skip the next step as the last one, unless ``gradients_cleared`` comes before it."""
+        self._next += [(check, None) for check in self._last]
+
+    def has_checks(self):
+        """Return whether there are checks of the next step or of the last one."""
+        return bool(self._next or self._last or self.deferred)
+
+    def is_next_skipped(self):
+        """Return whether the next step will be skipped. Synchronizes with the device."""
+        return any(check.overflowed() for check, _ in self._next)
+
+    def takes_found_inf(self):
+        """Return whether the optimizer accepts ``found_inf`` and skips on the device (torch's fused optimizers)."""
+        return getattr(self._optimizer, "_step_supports_amp_scaling", False)
+
+    def take_found_inf(self):
+        """Return the unread ``found_inf`` tensor for the step that begins now; None if ``take`` must be called."""
+        if self.deferred:
+            self._check_deferred()
+        if not self._next or not self.takes_found_inf():
+            return None
+        checks = [check for check, _ in self._next]
+        if not all([check.has_one_flag() for check in checks]):
+            return None
+        flags = [check.flags[0] for check in checks]
+        if len({flag.device for flag in flags}) > 1:
+            return None
+        self._next, self._last, self._are_cleared = [], checks, False
+        return flags[0] if len(flags) == 1 else torch.stack(flags).max()
+
+    def take(self):
+        """Return whether to skip the step that begins now, and update the scalers. Synchronizes with the device."""
+        if self.deferred:
+            self._check_deferred()
+        taken, self._next = self._next, []
+        self._last, self._are_cleared = [check for check, _ in taken], False
+        for _, scaler in taken:
+            if scaler is not None:
+                scaler.sync()
+        return self.was_last_skipped()
+
+    def was_last_skipped(self):
+        """Return whether the last step was skipped. Synchronizes with the device."""
+        for check in self._last:
+            if check.overflowed():
+                return True
+        return False
+
+    def _check_deferred(self):
+        for scaler, (loss_id, records) in list(self.deferred.items()):
+            if scaler in self.deferred:
+                check_overflow(scaler, loss_id, records)
+
+    def copied_for(self, optimizer, on_skip):
+        """Return the skips of a copied optimizer, which shares the checks: these belong to the session."""
+        twin = StepSkips(optimizer, on_skip)
+        twin._next, twin._last = list(self._next), list(self._last)
+        return twin

@@ -1,0 +1,1 @@
+"""``store_param_remainders=True``: between steps, masters are stored as what their bfloat16 weights lack of them."""

@@ -1,0 +1,331 @@
+"""Chunks of masters that are stored between steps (``stored_master``), and have their values at the same time."""
+
+import copy
+import weakref
+
+import torch
+
+from ....support import tensor_lists
+from ....support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ....support.torch_compat import fake_tensors
+from ....support.torch_compat.thread_context import without_gradients
+from ..gradient_pool import ALIGNMENT
+from ..half_and_master_chunks import MasterChunk
+from . import remainder_bits
+from .chunk_sizes import chunks_of_sizes
+from .stored_master import StoredMaster, StoredPlace, StoredValues, bits_of, give_value
+
+
+class RemainderChunk(MasterChunk):
+    """Half params and masters that have their values at the same time.
+
+    Args:
+        pairs: (model, master) pairs of one device.
+        owner: their ``OptimizerMasters``.
+    """
+
+    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "_gradients_of_step", "__weakref__")
+
+    def __init__(self, pairs, owner):
+        super().__init__(pairs)
+        self._owner = weakref.ref(owner)  # masters may outlive their optimizer
+        self._layouts = []  # (offset, shape, stride) of each master in memory
+        self._size = 0
+        for master in self.masters:
+            offset = -(-self._size // ALIGNMENT) * ALIGNMENT
+            self._layouts.append((offset, master.shape, master.stride()))
+            self._size = offset + master.numel()
+        self._memory = None  # float32 of shape (size,): the values; while stored None
+        self._stored = None  # ``StoredValues``; None while the masters have their values
+        self._gradients_of_step = None
+
+    def is_stored(self):
+        """Return whether the masters are stored now."""
+        return self._stored is not None
+
+    def stored_memory(self):
+        """Return the tensors that hold what the weights lack."""
+        return [self._stored.remainders] + self._stored.ties.memory() if self.is_stored() else []
+
+    # -- storing and restoring -----------------------------------------------------------------------------------------
+
+    def store_if_rounded(self):
+        """Store the masters if the half params are their rounded values."""
+        if self.is_stored():
+            return
+        with without_gradients():
+            if all(map(_is_rounded, self.models, self.masters)):
+                self.store()
+
+    def store(self, keeps_gradients=False):
+        """Store the masters, whose values rounded are those of the half params.
+
+        Args:
+            keeps_gradients: the gradients become half; ``drop_gradients`` returns them. Otherwise they stay.
+        """
+        with without_gradients():
+            memory = self._memory
+            if memory is None or not self._are_in(memory):
+                memory = self._new_memory()
+                tensor_lists.copy_(self._views(memory), [master.detach() for master in self.masters])
+            ties = remainder_bits.split(memory, self._weights())
+            if keeps_gradients:
+                self._gradients_of_step = self._narrow_gradients(remainder_bits.spare_memory(memory))
+            self._stored = StoredValues(remainder_bits.stored_in(memory).clone(), ties, self._layouts)
+            self._memory = memory = None
+            for index, master in enumerate(self.masters):
+                one = torch.empty(1, dtype=master.dtype, device=master.device)
+                tensor_lists.set_data(master, one.expand_as(master))
+                if type(master) is torch.Tensor:
+                    model = weakref.ref(self.models[index])
+                    vars(master)["_amp_place"] = StoredPlace(weakref.ref(self), index, self._stored, model)
+                    master.__class__ = StoredMaster
+
+    def _narrow_gradients(self, spare):
+        """Return the gradients of the masters as half ones; via ``spare``, so that the others are freed before."""
+        gradients = list(map(stored_gradient, self.masters))
+        for master in self.masters:
+            set_stored_gradient(master, None)
+        views = self._views(spare)
+        indices = _dense(gradients)
+        tensor_lists.copy_([views[index] for index in indices], [gradients[index] for index in indices])
+        kept = [None if each is None or not each.is_sparse else each for each in gradients]
+        del gradients
+        narrow = self._views(spare.clone()) if indices else ()
+        for index in indices:
+            kept[index] = narrow[index]
+        return kept
+
+    def restore(self):
+        """Give the masters their values and the gradients of a finished pass, until the next step has ended."""
+        if self.is_stored():
+            self.show_gradients()
+            self._restore_values()
+            owner = self._owner()
+            if owner is not None:
+                owner.watch(self.masters)
+
+    def show_gradients(self):
+        """Make the gradients of the optimizer that stayed half those of the masters."""
+        owner = self._owner()
+        if owner is not None:
+            owner.show_gradients()
+
+    def _restore_values(self, gradients=None):
+        """Give the masters their values.
+
+        Args:
+            gradients: half gradients (or None), which the masters get in float32. The list is emptied.
+        """
+        with without_gradients():
+            memory = self._new_memory()
+            stored = remainder_bits.stored_in(memory).copy_(self._stored.remainders)
+            self._stored.remainders = stored  # frees those before; and nothing is lost if anything raises
+            wide = None if gradients is None else self._widen_gradients(gradients, remainder_bits.spare_memory(memory))
+            remainder_bits.join(memory, self._weights(), self._stored.ties)
+            self._memory, self._stored = memory, None
+            for master, values in zip(self.masters, self._views(memory)):
+                give_value(master, values)
+        for master, gradient in zip(self.masters, wide or ()):
+            if gradient is not None:
+                master.grad = gradient
+        self.note_versions()
+
+    def _widen_gradients(self, gradients, spare):
+        """Return half gradients in float32; via ``spare``, so that they are freed before float32 memory is taken."""
+        views = self._views(spare)
+        indices = _dense(gradients)
+        tensor_lists.copy_([views[index] for index in indices], [gradients[index] for index in indices])
+        wide = [None if each is None or not each.is_sparse else _widened_sparse(each) for each in gradients]
+        del gradients[:]
+        if indices:
+            memory = self._views(self._new_memory())
+            tensor_lists.copy_([memory[index] for index in indices], [views[index] for index in indices])
+            for index in indices:
+                wide[index] = memory[index]
+        return wide
+
+    def _new_memory(self):
+        return torch.empty(self._size, dtype=torch.float32, device=self.masters[0].device)
+
+    def _views(self, memory):
+        """Return tensors in the shapes and strides of the masters in 1-D memory of any dtype."""
+        first = memory.storage_offset()
+        return [memory.as_strided(shape, stride, first + offset) for offset, shape, stride in self._layouts]
+
+    def _are_in(self, memory):
+        """Return whether the values of the masters are in this memory: a script may have assigned ``data``."""
+        places = [fake_tensors.address(memory) + offset * memory.element_size() for offset, _, _ in self._layouts]
+        return all(
+            fake_tensors.address(master) == place and master.stride() == stride
+            for master, place, (_, _, stride) in zip(self.masters, places, self._layouts)
+        )
+
+    def _weights(self):
+        """Return the bit patterns of the half params, int16 of shape (size,)."""
+        bits = [bits_of(model) for model in self.models]
+        if len(bits) == 1 and bits[0].stride() == self._layouts[0][2]:
+            return bits[0].as_strided((self._size,), (1,), bits[0].storage_offset())
+        flat = torch.empty(self._size, dtype=torch.int16, device=self.masters[0].device)
+        tensor_lists.copy_(self._views(flat), bits)
+        return flat
+
+    # -- around the step of this chunk ---------------------------------------------------------------------------------
+
+    def has_gradients(self):
+        """Return whether a master has a gradient, or its half param one that was not moved."""
+        return tensor_lists.have_stored_gradients(self.masters) or tensor_lists.have_stored_gradients(self.models)
+
+    def begin_step(self, takes_half):
+        """Give the masters their values.
+
+        Args:
+            takes_half: whether the gradients of the half params move to the masters.
+        """
+        halves = None
+        if takes_half and tensor_lists.have_stored_gradients(self.models):
+            if tensor_lists.have_stored_gradients(self.masters):
+                self.move_gradients(lambda groups: None)
+            else:
+                halves = self._take_half_gradients()
+        self._restore_values(halves)
+
+    def end_step(self, writes, keeps_gradients):
+        """Round the masters into the half params and store them.
+
+        Args:
+            writes: the session's ``WrittenMemory``.
+            keeps_gradients: whether ``drop_gradients`` returns the gradients of this step, half. Otherwise they are
+                dropped now.
+        """
+        self.is_new = False
+        if not keeps_gradients:
+            super().drop_gradients()
+        with torch.no_grad():
+            self.round_into_models(writes)
+            self.store(keeps_gradients)
+        if not keeps_gradients:
+            self._gradients_of_step = [None] * len(self.models)
+
+    def _take_half_gradients(self):
+        gradients = list(map(stored_gradient, self.models))
+        for model in self.models:
+            set_stored_gradient(model, None)
+        return gradients
+
+    # -- as MasterChunk ------------------------------------------------------------------------------------------------
+
+    def refresh(self, writes, wholly=False):
+        """As in ``MasterChunk``. What a script writes to a half param restores its master first."""
+        if not self.is_stored():
+            super().refresh(writes, wholly)
+
+    def round_into_models(self, writes):
+        """As in ``MasterChunk``. The half params of stored masters are rounded already."""
+        if not self.is_stored():
+            super().round_into_models(writes)
+
+    def move_gradients(self, unscale_, may_stay=False):
+        """As in ``MasterChunk``.
+
+        Args:
+            unscale_: see there.
+            may_stay: the gradients are true ones, so that they may stay half until the step.
+        """
+        if not self.is_stored():
+            super().move_gradients(unscale_)
+        elif not (may_stay and not tensor_lists.have_stored_gradients(self.masters)):
+            self._move_to_stored(unscale_)
+
+    def _move_to_stored(self, unscale_):
+        masters, wide = [], []
+        for index, model in enumerate(self.models):
+            gradient = stored_gradient(model)
+            if gradient is not None:
+                masters.append(self.masters[index])
+                wide.append(self._widened(gradient, index))
+                set_stored_gradient(model, None)
+        if wide:
+            unscale_(tensor_lists.grouped(wide))
+            add_gradients(masters, wide)
+
+    def _widened(self, gradient, index):
+        if gradient.is_sparse:
+            return _widened_sparse(gradient)
+        _, shape, stride = self._layouts[index]
+        device = self.masters[index].device
+        return torch.empty_strided(shape, stride, dtype=torch.float32, device=device).copy_(gradient)
+
+    def drop_gradients(self, with_half=True):
+        """As in ``MasterChunk``; what a step of stored masters has used is half.
+
+        Args:
+            with_half: whether gradients that stayed half are dropped too.
+        """
+        if not self.is_stored():
+            return super().drop_gradients()
+        dropped, self._gradients_of_step = self._gradients_of_step or [None] * len(self.models), None
+        for index, (model, master) in enumerate(zip(self.models, self.masters)):
+            wide, half = stored_gradient(master), stored_gradient(model) if with_half else None
+            if wide is not None or half is not None:
+                dropped[index] = wide if half is None else half
+                set_stored_gradient(master, None)
+            if half is not None:
+                set_stored_gradient(model, None)
+        return dropped
+
+    def _for_pairs(self, pairs, memo):
+        return RemainderChunk(pairs, copy.deepcopy(self._owner(), memo))
+
+
+def _is_rounded(model, master):
+    """Return whether a half param is its master rounded, bit for bit; fake tensors have no values that differ."""
+    if model.device != master.device or fake_tensors.is_fake_type(type(master)):
+        return model.device == master.device
+    return torch.equal(bits_of(master.detach().to(model.dtype)), bits_of(model))
+
+
+def _dense(gradients):
+    """Return the indices of dense gradients."""
+    return [index for index, each in enumerate(gradients) if each is not None and not each.is_sparse]
+
+
+def _widened_sparse(gradient):
+    return gradient.to(torch.float32).coalesce()
+
+
+def remainder_chunks_of(pairs, owner):
+    """Return the chunks of (model, master) pairs that can be stored, and the other pairs.
+
+    Args:
+        pairs: (model, master) pairs.
+        owner: their ``OptimizerMasters``.
+
+    Returns:
+        (``RemainderChunk`` list, (model, master) list).
+    """
+    by_device, rest = {}, []
+    for pair in pairs:
+        (by_device.setdefault(pair[1].device, []) if _is_storable(*pair) else rest).append(pair)
+    chunks = []
+    for alike in by_device.values():
+        for indices in chunks_of_sizes([master.numel() for _, master in alike]):
+            chunks.append(RemainderChunk([alike[index] for index in indices], owner))
+    return chunks, rest
+
+
+def _is_storable(model, master):
+    is_plain = type(master) is torch.Tensor or fake_tensors.is_fake_type(type(master))
+    is_plain = is_plain and master.layout is torch.strided and master.dtype is torch.float32
+    return is_plain and model.dtype is torch.bfloat16 and master.numel() > 0 and _is_dense(master)
+
+
+def _is_dense(tensor):
+    """Return whether a tensor's elements fill their memory without gaps or overlaps."""
+    size = 1
+    for extent, stride in sorted(zip(tensor.shape, tensor.stride()), key=lambda each: each[1]):
+        if extent != 1:
+            if stride != size:
+                return False
+            size *= extent
+    return True

@@ -1,0 +1,141 @@
+"""``SessionMasters``, one per session: which half param has which float32 master, and what scripts write to either.
+
+A master lives as long as its half param, whether or not an optimizer still has it, so that the float32 values that a
+checkpoint or a new optimizer takes do not depend on when an old one is freed.
+"""
+
+import collections
+import functools
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from ...support.swapped_tensors import holders
+from ...support.written_memory import WrittenMemory, watch_methods_in_place
+from .grad_of_half_params import GradientsOnRead
+from .param_remainders.stored_master import restore, value_of
+from .take_written_values import kept_where_equal
+
+
+class MasterEntry(NamedTuple):
+    """A half param, its master, its ``HeldGradients``, and whether ``.grad`` of the half param shows them.
+
+    The half param and its gradients are weak references.
+    """
+
+    model: Any
+    master: torch.Tensor
+    gradients: Any
+    shows_gradients: bool
+
+
+class SessionMasters:
+    """The masters of a session.
+
+    Args:
+        are_weights_shared_by_hand: returns whether ranks may share weights without a data-parallel wrapper.
+    """
+
+    def __init__(self, are_weights_shared_by_hand=bool):
+        self.writes = WrittenMemory(may_be_written=self._restore)
+        self.are_weights_shared_by_hand = are_weights_shared_by_hand
+        self._entries = {}  # id(half param) -> ``MasterEntry``
+        self._gradients = GradientsOnRead(self._entries)
+        self._in_several = set()  # ids of half params that are in several optimizers
+        self._watches_methods = False
+        holders.add(self)
+
+    def add(self, pairs, gradients, patches, shows_gradients=True):
+        """Add the pairs of an optimizer.
+
+        Args:
+            pairs: (model, master) pairs; one is removed when the half param dies.
+            gradients: the ``HeldGradients`` of the optimizer.
+            patches: the ``PatchStack`` that ends what is watched.
+            shows_gradients: whether ``.grad`` of the half params shows the gradients of the masters.
+        """
+        if not pairs:
+            return
+        for model, master in pairs:
+            known = self._entries.get(id(model))
+            if known is not None and known.master is not master and known.gradients() is not None:
+                self._in_several.add(id(model))
+                restore(known.master)
+            self._set_entry(model, master, weakref.ref(gradients), shows_gradients)
+        self.writes.open(patches)
+        if shows_gradients:
+            self._gradients.open(patches)
+
+    def _set_entry(self, model, master, *gradients):
+        forget = functools.partial(self._forget, id(model))
+        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, *gradients)
+
+    def _forget(self, key, reference):
+        self._entries.pop(key, None)
+        self._in_several.discard(key)
+
+    def may_store(self, params):
+        """Return whether these half params and masters may be stored: nothing can write to them unseen.
+
+        Another optimizer's step could, or an alias that a script has kept.
+        """
+        return not any([param in self.writes or id(param) in self._in_several for param in params])
+
+    def in_several(self, records):
+        """Return the half params of which several of these ``OptimizerRecord`` objects have masters."""
+        if not self._in_several:
+            return []
+        found = collections.Counter(pair.model for record in records for pair in record.pairs())
+        return [param for param, count in found.items() if count > 1]
+
+    def restore_before_writes(self, patches):
+        """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
+        if not self._watches_methods:
+            self._watches_methods = True
+            patches.defer(setattr, self, "_watches_methods", False)
+            watch_methods_in_place(torch.nn.Parameter, lambda param: self._restore(id(param)), patches)
+
+    def _restore(self, key):
+        """Give a stored master its value, before its half param is written, whose id is ``key``."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.model() is not None:
+            restore(entry.master)
+
+    def find(self, param):
+        """Return the master of ``param``, or None."""
+        entry = self._entries.get(id(param))
+        return entry.master if entry is not None and entry.model() is param else None
+
+    def release(self, param):
+        """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
+        entry = self._entries.get(id(param))
+        if entry is None:
+            return None
+        restore(entry.master)
+        del self._entries[id(param)]
+        return functools.partial(self._set_entry, param, *entry[1:])
+
+    def widened(self, param, value):
+        """Return ``value``, the value of a half param, with the precision of its master.
+
+        Elements that the script has written to the half param are those of the half param.
+        """
+        master = self.find(param)
+        if master is None:
+            return None
+        return kept_where_equal(value_of(master).to(value.device), value)
+
+    def load(self, param, value):
+        """Give the master of ``param``, if it has one of this shape, the value that is loaded into the half param."""
+        master = self.find(param)
+        if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
+            with torch.no_grad():
+                master.copy_(value)
+
+    def clear(self):
+        """Forget all pairs."""
+        self._entries.clear()
+
+    def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
+        return SessionMasters, ()

@@ -1,0 +1,129 @@
+"""The cast of models' weights to half, with those of kept layers in float32, and its undoing.
+
+A param stays the same object, so ties and references survive; only its data changes. ``ModelCast.originals`` holds the
+float32 data until the optimizers have copied it to masters.
+"""
+
+import weakref
+
+import torch
+
+from ...errors import AmpError
+from ...support import tensor_lists
+from ...support.patching import run_all
+from ..casting import emulated_half_arithmetic
+
+
+class ModelCast:
+    """The weights of some models, cast to another dtype.
+
+    Args:
+        dtype: the dtype of the weights from now on.
+        high: the dtype to which kept weights are cast if they are narrower.
+    """
+
+    def __init__(self, dtype, high):
+        self.dtype = dtype
+        self.high = high
+        self.originals = {}  # id(param) -> (its data, its gradient) before the cast
+        self._before = {}  # module -> [(whether it is a param, its name, its dtype before)] of params and buffers
+        self._seen = set()
+
+    def cast(self, modules, kept):
+        """Cast the floating params and buffers of ``modules``; widen those that a module in ``kept`` (a list) owns.
+
+        DTensors stay as they are (see ``models.fsdp``), unless they are widened.
+
+        Raises:
+            AmpError: a tensor consists of other tensors, which only its class can cast.
+        """
+        protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
+        for module in modules:
+            for is_param, name, tensor in _own_tensors(module):
+                if id(tensor) in self._seen or not tensor.is_floating_point():
+                    continue
+                is_shard = tensor_lists.is_shard(tensor)
+                if id(tensor) in protected:
+                    dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
+                else:
+                    dtype = None if is_shard else self.dtype
+                if dtype is not None:
+                    if tensor.dtype is not dtype:
+                        _check_castable(name, tensor, module, dtype)
+                    self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
+                    self._cast_tensor(tensor, dtype)
+            if module in self._before and isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()
+
+    def _cast_tensor(self, tensor, dtype):
+        self._seen.add(id(tensor))
+        if tensor.dtype is dtype:  # a master may have another
+            return
+        self.originals[id(tensor)] = tensor.data, tensor.grad
+        _set_data(tensor, dtype, tensor.data, tensor.grad)
+
+    def commit(self, patches):
+        """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need.
+
+        Args:
+            patches: the ``PatchStack`` that casts every tensor, with its data at that time, back to its dtype.
+        """
+        self.originals = {}
+        for module, tensors in self._before.items():
+            patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})
+
+    def release(self):
+        """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
+        run_all(
+            [
+                (_restore_dtypes, (weakref.ref(module), tensors, self.originals))
+                for module, tensors in self._before.items()
+            ]
+        )
+
+
+def _check_castable(name, tensor, module, dtype):
+    """Raise if a tensor has no memory of its own: quantized weights consist of integers and scales, for one."""
+    is_plain = emulated_half_arithmetic.is_plain(type(tensor)) or tensor_lists.is_shard(tensor)
+    if not is_plain and tensor.numel() and not _has_memory(tensor):
+        raise AmpError(
+            f"{name} of a {type(module).__name__} is of the class {type(tensor).__name__}, which keeps its values in "
+            f"other tensors, so it cannot be cast to {dtype}. Use O1 or O4, which leave weights as they are, or name "
+            "its layer in keep_fp32."
+        )
+
+
+def _has_memory(tensor):
+    try:
+        return tensor.data_ptr() != 0
+    except RuntimeError:  # torch 2.13: a tensor without memory
+        return False
+
+
+def _restore_dtypes(reference, tensors, originals):
+    module = reference()
+    for is_param, name, dtype in tensors:
+        owned = module._parameters if is_param else module._buffers
+        tensor = owned[name] if name in owned else None  # those of a TorchScript module have no ``get``
+        if tensor is not None and tensor.dtype is not dtype:
+            _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
+
+
+def _set_data(tensor, dtype, data, grad):
+    tensor.grad = None  # torch rejects data of another dtype than the gradient's
+    tensor.data = data.to(dtype)
+    if grad is not None:
+        tensor.grad = grad.to(dtype)
+
+
+def _own_tensors(module):
+    """Return (whether it is a param, its name, the tensor) for the module's own params and buffers."""
+    owned = [(True, name, tensor) for name, tensor in module._parameters.items()]
+    owned += [(False, name, tensor) for name, tensor in module._buffers.items()]
+    return [each for each in owned if each[2] is not None]
+
+
+def half_dtypes(models):
+    """Return the dtypes of models' params that are narrower than float32, in their order, as a list."""
+    params = [param for model in models for param in model.parameters()]
+    return list(dict.fromkeys(each.dtype for each in params if tensor_lists.is_narrower(each, torch.float32)))

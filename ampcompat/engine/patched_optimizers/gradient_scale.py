@@ -1,0 +1,377 @@
+"""``HeldGradients``: what the gradients of an optimizer's params are multiplied by, and everything that changes it.
+
+Backward accumulates into ``.grad`` of the model's params. Where these are half, true gradients are kept at their
+float32 masters, and ``.grad`` of the half param is empty until somebody reads it (``grad_of_half_params``).
+
+    state            the gradients in ``.grad`` of the model's params
+    Unscaled         true gradients, or none
+    Scaled           multiplied by the scale of an earlier pass (``delay_unscale``, or not reduced yet)
+    ScaledByOther    some are multiplied by the scale of a pass whose ``scale_loss`` did not get this optimizer
+
+    event                       Unscaled             Scaled                      ScaledByOther
+    enter a block               to the block's scale stays if loss and scale     as Unscaled (and that, if the script
+                                                     are the same, else unscaled cleared them)
+    leave it                    Unscaled             Unscaled                    stays
+    leave it, delayed           Scaled               Scaled                      Scaled
+    another optimizer's pass    ScaledByOther, if    stays                       ScaledByOther
+    changes a gradient
+    step                        plain gradients move an error (none at scale 1)  a notice; half ones are not stepped on
+                                to the masters
+    zero_grad                   Unscaled             Unscaled                    Unscaled
+
+A scale of 1 is none: gradients that are Scaled by it are true ones. Where masters are stored between steps
+(``param_remainders``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
+"""
+
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import AmpError
+from ...support import tensor_lists
+from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ..loss_scaling.loss_scaler import is_one, is_same
+from .written_gradients import ReadGradient, are_cleared, are_replaced, is_unchanged, mark_of, rounded, widened
+
+
+class Unscaled(NamedTuple):
+    """True gradients, or none."""
+
+
+class NumberedLoss(NamedTuple):
+    """A loss: its ``LossScaler`` and the ``loss_id`` that ``amp.scale_loss`` got; None for a loss without a block."""
+
+    scaler: Any
+    loss_id: Any
+
+
+class Scaled(NamedTuple):
+    """Gradients multiplied by ``scale``: a float, or a tensor of shape ().
+
+    ``loss`` is the ``NumberedLoss`` of the pass; None leaves the overflow check to the loss of a later pass.
+    """
+
+    scale: Any
+    loss: Any
+
+
+class ScaledByOther(NamedTuple):
+    """Some gradients multiplied by ``scale``, by a pass on other optimizers; ``marks`` tells them from later ones."""
+
+    scale: Any
+    marks: list
+
+
+class HeldGradients:
+    """The gradients of one optimizer.
+
+    Args:
+        record: its ``OptimizerRecord``.
+    """
+
+    def __init__(self, record):
+        self._record = record
+        self._masters = record.masters
+        self._masters.show_gradients = self.widen
+        self.state = Unscaled()
+        self._set_aside = []  # (param, gradient): what a block adds when it ends
+        self._read = {}  # id(half param) -> ReadGradient: gradients that the script may have changed
+        self._shown = {}  # id(half param) -> (half param, master) whose half gradient was read before it moves
+        self._stepped = ()  # (half params, float32 gradients) of the last step, until the next pass
+        self._thread = get_ident()  # the thread that trains the params
+
+    def are_scaled(self):
+        """Return whether gradients in ``.grad`` are multiplied by a scale other than 1."""
+        return self.are_delayed() or isinstance(self.state, ScaledByOther)
+
+    def are_delayed(self):
+        """Return whether a pass with ``delay_unscale`` has not been unscaled yet."""
+        return isinstance(self.state, Scaled) and not is_one(self.state.scale)
+
+    # -- around a pass of this optimizer -------------------------------------------------------------------------------
+
+    def begin(self):
+        """Begin a pass: refresh new masters, and take what the script has changed in ``.grad``."""
+        self._thread = get_ident()
+        self._masters.begin()
+        self.take_changes()
+        self._stepped, self._shown = (), {}
+
+    def has_gradients_to_rescale(self):
+        """Return whether ``enter`` has anything to do: earlier passes left gradients."""
+        if self.are_scaled():
+            return True
+        for group in self._record.optimizer.param_groups:
+            if tensor_lists.have_stored_gradients(group["params"]):
+                return True
+        return self._masters.have_half_gradients()
+
+    def unscale_delayed(self, scaler, scale, seen, unscaled):
+        """Unscale what passes with ``delay_unscale`` have left, unless it is of the loss and the scale of this pass.
+
+        Args:
+            scaler: the ``LossScaler`` of this pass.
+            scale: its scale: a float, or a tensor of shape ().
+            seen: ids of params whose gradients have this scale already, a set that grows.
+            unscaled: ids of params whose gradients were unscaled here, a set that grows: other optimizers may share
+                them.
+
+        Returns:
+            The ``NumberedLoss`` whose gradients were unscaled; None if none were.
+        """
+        if not self.are_delayed():
+            return None
+        delayed_scale, loss = self.state
+        loss = loss or NumberedLoss(scaler, None)
+        if loss.scaler is scaler and is_same(scale, delayed_scale):
+            self._own_with_gradient(seen)
+            return None
+        self.leave(loss.scaler, delayed_scale, unscaled)
+        return loss
+
+    def enter(self, scaler, scale, seen, are_local=False):
+        """Bring gradients of earlier passes to the scale of this one, so that the sum has one scale.
+
+        Args:
+            scaler: the ``LossScaler`` of this pass.
+            scale: its scale: a float, or a tensor of shape ().
+            seen: ids of params treated so far, a set that grows: shared params are treated by the first optimizer only.
+            are_local: the gradients are not reduced yet, so they must stay in ``.grad``.
+        """
+        if self.are_delayed():
+            return
+        self._forget_others(are_cleared)
+        self._masters.move_gradients(None, 1.0)
+        is_skipped = self._record.skips.is_next_skipped()
+        if is_one(scale) and not is_skipped:
+            return
+        held, grads = self._own_with_gradient(seen)
+        # Half gradients could overflow when multiplied. Gradients of an earlier loss that did overflow would count as
+        # an overflow of this loss too, and lower its scale. Both are set aside until ``leave``.
+        high = self._masters.dtype
+        are_narrow = [not are_local and tensor_lists.is_narrower(grad, high) for grad in grads]
+        aside = [param for param, is_narrow in zip(held, are_narrow) if is_skipped or is_narrow]
+        rest = [grad for grad, is_narrow in zip(grads, are_narrow) if not (is_skipped or is_narrow)]
+        tensor_lists.multiply_(tensor_lists.grouped(rest), scale)
+        for param in aside:  # a copy, since a view's memory may be reused
+            self._set_aside.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
+            param.grad = None
+
+    def leave(self, scaler, scale, seen):
+        """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
+        self._masters.move_gradients(scaler, scale, may_stay=scaler.leaves_gradients_alone(scale))
+        params, grads = self._own_with_gradient(seen)
+        if params:
+            for index, grad in enumerate(grads):
+                if grad.is_sparse and not grad.is_coalesced():
+                    grads[index] = params[index].grad = tensor_lists.coalesced(grad)
+            scaler.unscale_(tensor_lists.grouped(grads), scale)
+        if self._set_aside:  # other optimizers that share them must not unscale
+            seen.update([id(param) for param, _ in self._set_aside])
+        self._end_pass()
+
+    def leave_by_client(self, scaler, post_backward):
+        """Let a client's ``_post_amp_backward`` unscale; then free the half gradients, as if they had been moved."""
+        self.state = Scaled(scaler.loss_scale(), None)
+        scaler.unscale_by_optimizer(post_backward)
+        for pair in self._masters.pairs():
+            set_stored_gradient(pair.model, None)
+        self._end_pass()
+
+    def leave_scaled(self, scale, loss=None):
+        """End a pass with ``delay_unscale``: a later pass unscales the sum. Arguments: see ``Scaled``."""
+        self.state = Scaled(scale, loss)
+
+    def _end_pass(self):
+        aside, self._set_aside = self._set_aside, []
+        if aside:
+            add_gradients(*zip(*aside))
+        if isinstance(self.state, Scaled):
+            self.state = Unscaled()
+
+    def _own_with_gradient(self, seen):
+        """Return the own masters that have a gradient and are not in ``seen``, and their gradients; add them to it."""
+        params, grads = [], []
+        for param in self._masters.unpaired_params():
+            grad = param.grad
+            if grad is not None and id(param) not in seen:
+                params.append(param)
+                grads.append(grad)
+        seen.update(map(id, params))
+        return params, grads
+
+    # -- passes of other optimizers ------------------------------------------------------------------------------------
+
+    def marks(self):
+        """Return marks of the gradients, for ``end_pass_of_others``; None if a pass in this thread cannot reach them.
+
+        The thread that trains the params may be writing their gradients meanwhile.
+        """
+        if self._record.open_blocks or self._thread != get_ident():
+            return None
+        self.take_changes()
+        return self._marks_of_now()
+
+    def _marks_of_now(self):
+        return [mark_of(stored_gradient(param)) for param in self._record.leaf_params()]
+
+    def end_pass_of_others(self, marks, scale):
+        """End a scaled pass whose ``scale_loss`` did not get this optimizer. ``marks``: from before it."""
+        now = self._marks_of_now()
+        changed = [None if is_unchanged(mark, earlier) else mark for mark, earlier in zip(now, marks)]
+        if any(mark is not None for mark in changed) and not self.are_delayed():
+            self.state = ScaledByOther(scale, changed)
+
+    def _forget_others(self, are_gone):
+        """Note that no scaled gradients are left here if ``are_gone``, ``are_cleared`` or ``are_replaced``, says so."""
+        if isinstance(self.state, ScaledByOther) and are_gone(self.state.marks, self._marks_of_now()):
+            self.state = Unscaled()
+
+    # -- plain backward passes, and what the script does to gradients --------------------------------------------------
+
+    def prepare_step(self):
+        """Refresh the masters, take what the script has changed in ``.grad``, and move plain gradients to the masters.
+
+        Raises:
+            AmpError: the half params hold gradients of a ``scale_loss`` block that is still open.
+        """
+        self._thread = get_ident()
+        self._masters.refresh()
+        self.take_changes()
+        if not self.are_delayed() and self._masters.have_half_gradients():
+            if self._is_in_scaled_block():
+                raise AmpError(
+                    "optimizer.step() was called inside of a with amp.scale_loss(...) block, where gradients are still "
+                    "scaled. Call it after the block."
+                )
+            self._move_plain_gradients(may_stay=True)
+
+    def prepare_clipping(self):
+        """Make the gradients of the masters what a step would use; within a block they are left alone."""
+        self._masters.refresh(new_only=True)
+        self.take_changes()
+        if not (self.are_delayed() or self._is_in_scaled_block()) and self._masters.have_half_gradients():
+            self._move_plain_gradients()
+
+    def widen(self):
+        """Make gradients that stayed half those of their masters. What the script has read in ``.grad`` stays there."""
+        if self.are_delayed() or self._is_in_scaled_block():
+            return
+        read = [(each.model, stored_gradient(each.model)) for each in self._read.values()]
+        for model, _ in read:
+            set_stored_gradient(model, None)
+        if self._masters.have_half_gradients():
+            self._move_plain_gradients()
+        for model, gradient in read:
+            set_stored_gradient(model, gradient)
+
+    def _is_in_scaled_block(self):
+        record = self._record
+        return bool(record.open_blocks) and any([not is_one(block.scale) for block in record.open_passes()])
+
+    def _move_plain_gradients(self, may_stay=False):
+        """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
+        self._forget_others(are_replaced)
+        if isinstance(self.state, ScaledByOther):
+            return
+        shown, self._shown = [(pair, stored_gradient(pair[0])) for pair in self._shown.values()], {}
+        with torch.no_grad():
+            self._masters.move_gradients(None, 1.0, may_stay)
+        for (model, master), gradient in shown if not may_stay else ():  # the script may change what it has read
+            if gradient is not None:
+                set_stored_gradient(model, gradient)
+                self._read[id(model)] = ReadGradient(model, master, is_shown=True)
+        if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
+            self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
+        self.state = Unscaled()
+
+    def shown(self, model, master):
+        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
+
+        It becomes the param's ``.grad``, and what the script changes in it is taken over by ``take_changes``.
+        """
+        stored = stored_gradient(model)
+        is_other = isinstance(self.state, ScaledByOther) and stored is not None
+        if self._are_in_pass() or is_other or id(model) in self._read:
+            return stored
+        if stored_gradient(master) is None:
+            if stored is not None:
+                self._shown[id(model)] = model, master
+            elif self._stepped:
+                set_stored_gradient(model, rounded(self._gradients_of_step().get(id(model)), model))
+            return stored_gradient(model)
+        if stored is not None:  # of a plain pass since
+            with torch.no_grad():
+                add_gradients([master], [widened(stored, master)])
+        set_stored_gradient(model, rounded(stored_gradient(master), model))
+        self._read[id(model)] = ReadGradient(model, master, is_shown=True)
+        return stored_gradient(model)
+
+    def _gradients_of_step(self):
+        if not isinstance(self._stepped, dict):
+            self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
+        return self._stepped
+
+    def _are_in_pass(self):
+        """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
+        return bool(self._record.open_blocks) or self.are_delayed()
+
+    def was_set(self, model, master):
+        """Note that the script has assigned to ``.grad`` of a half param."""
+        if self._stepped:
+            self._gradients_of_step().pop(id(model), None)
+        if stored_gradient(master) is not None and not self._are_in_pass() and id(model) not in self._read:
+            self._read[id(model)] = ReadGradient(model, master, is_shown=False)
+
+    def take_changes(self):
+        """Give the masters what the script has changed in ``.grad`` of half params, and empty that.
+
+        Elements that the script has left alone keep the exact float32 gradient.
+        """
+        if self._read:
+            read, self._read = self._read, {}
+            with torch.no_grad():
+                for each in read.values():
+                    each.take()
+
+    # -- around a step -------------------------------------------------------------------------------------------------
+
+    def check_unscaled(self):
+        """Raise, or warn, where a step would use gradients that are still scaled."""
+        notices, optimizer = self._record.configuration.notices, self._record.optimizer
+        if self.are_delayed():
+            raise AmpError(
+                f"optimizer.step() would use gradients that are still scaled by {self.state.scale:g}: the last "
+                "amp.scale_loss had delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, "
+                "and let them be reduced, in the last backward pass before step()."
+            )
+        if self._is_in_scaled_block():
+            notices.stepped_within_block(optimizer)
+        self._forget_others(are_replaced)
+        if isinstance(self.state, ScaledByOther):
+            notices.scaled_gradients_used(optimizer, self.state.scale)
+            if not self._masters.have_half_gradients():  # half gradients stay in the model's params, still scaled
+                self.state = Unscaled()
+
+    def are_half_stepped_on(self):
+        """Return whether gradients that stayed half are true ones, which a step uses."""
+        return not isinstance(self.state, ScaledByOther)
+
+    def finish_step(self):
+        """Drop the masters' gradients. Until the next pass ``.grad`` of the half params shows what they were."""
+        gradients = self._masters.drop_gradients(self.are_half_stepped_on())
+        self._stepped = gradients if self._record.configuration.shows_half_gradients else ()
+
+    def clear(self, set_to_none):
+        """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
+        self._masters.clear_half_gradients(set_to_none)
+        self._set_aside, self._read, self._shown, self._stepped = [], {}, {}, ()
+        self.state = Unscaled()
+
+    def copied_to(self, record, memo):
+        """Return the gradients of ``record``, the record of a deep copy."""
+        twin = HeldGradients(record)
+        if isinstance(self.state, Scaled):
+            twin.state = self.state
+        return twin

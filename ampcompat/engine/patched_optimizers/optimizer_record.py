@@ -1,0 +1,103 @@
+"""``OptimizerRecord``: what amp knows of one optimizer. Its parts own one fact each.
+
+    configuration   the opt level, the loss scalers and the limits of the ``amp.initialize`` that got the optimizer
+    masters         which half param has which float32 master (``master_weights.optimizer_masters``)
+    gradients       what the gradients in ``.grad`` are multiplied by (``gradient_scale``: the table of its states)
+    skips           the overflow checks that decide whether the next step is skipped (``overflow_check``)
+    methods         the optimizer's own methods that ``replaced_methods.attach`` has replaced
+    open_blocks     the ``scale_loss`` blocks that are open
+
+One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``, then ``optimizer.step()``):
+
+    enter   gradients of earlier passes are multiplied by the loss scale, or set aside
+    body    backward adds scaled gradients
+    exit    float32 gradients are divided by the scale in place, half ones in float32 as they move to their masters
+    step    skipped if one of them was inf or nan; otherwise the optimizer steps, and masters are rounded into the model
+
+Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``zero_grad``), never its class.
+"""
+
+from ..loss_scaling.overflow_all_reduce import groups_of
+from ..loss_scaling.overflow_check import StepSkips
+from ..master_weights.optimizer_masters import OptimizerMasters
+from .amp_stash import STASH
+from .gradient_scale import HeldGradients
+
+
+def record_of(optimizer):
+    """Return the ``OptimizerRecord`` of an optimizer; None if it did not go through ``amp.initialize``."""
+    return getattr(getattr(optimizer, STASH, None), "record", None)
+
+
+class OptimizerRecord:
+    """One optimizer, as far as amp is concerned.
+
+    Args:
+        optimizer: has ``param_groups``, ``state``, ``step`` and ``zero_grad``.
+        configuration: the ``Configuration`` of its ``amp.initialize``.
+        session: the ``Session``.
+        originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
+    """
+
+    def __init__(self, optimizer, configuration, session, originals):
+        self.optimizer = optimizer
+        self.configuration = configuration
+        self.session = session
+        self.open_blocks = []  # a block that is abandoned within a generator dies with it: weak references
+        self.methods = None  # ``replaced_methods.ReplacedMethods``
+        self.skips = StepSkips(optimizer, self.step_skipped)
+        self.masters = OptimizerMasters(optimizer, configuration, session.masters)
+        self.gradients = HeldGradients(self)
+        self.masters.make_new(originals)
+        self.find_process_groups()
+
+    def open_passes(self):
+        """Return the open ``scale_loss`` blocks of this optimizer."""
+        if not self.open_blocks:
+            return []
+        return [block for block in [reference() for reference in list(self.open_blocks)] if block is not None]
+
+    def pairs(self):
+        """Return the (model, master) pairs of its half params."""
+        return self.masters.pairs()
+
+    def unpaired_params(self):
+        """Return the params that are their own masters."""
+        return self.masters.unpaired_params()
+
+    def leaf_params(self):
+        """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
+        return [pair.model for pair in self.masters.pairs()] + self.masters.unpaired_params()
+
+    def find_process_groups(self):
+        """Find the groups whose ranks hold parts of the same gradients, again where params were added."""
+        self.process_groups = groups_of([param for group in self.optimizer.param_groups for param in group["params"]])
+
+    def has_state_to_update(self):
+        """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
+        return bool(self.masters or self.open_blocks) or self.gradients.are_scaled() or self.skips.has_checks()
+
+    def step_skipped(self, loss_id, scaler):
+        """Print that a step is skipped, and call the observers."""
+        self.configuration.notices.overflow(loss_id, scaler)
+        for observer in self.session.observers:
+            observer.step_skipped(self.session, loss_id, scaler)
+
+    def finish_step(self, stepped):
+        """Round the masters into the model if the optimizer ``stepped``; drop the masters' gradients."""
+        if stepped:
+            self.masters.finish_step()
+        self.gradients.finish_step()
+        for observer in self.session.observers:
+            observer.after_step(self)
+
+    def copied_to(self, twin, memo):
+        """Return the record of ``twin``, a deep copy of the optimizer that ``memo`` belongs to. No block is open."""
+        record = OptimizerRecord.__new__(OptimizerRecord)
+        memo[id(self)] = record
+        record.optimizer, record.configuration, record.session = twin, self.configuration, self.session
+        record.open_blocks, record.methods, record.process_groups = [], None, self.process_groups
+        record.skips = self.skips.copied_for(twin, record.step_skipped)
+        record.masters = self.masters.copied_to(twin, memo)
+        record.gradients = self.gradients.copied_to(record, memo)
+        return record

@@ -1,0 +1,250 @@
+"""``BackwardPass``, the context manager of one ``scale_loss`` block."""
+
+import warnings
+import weakref
+
+import torch
+
+from ...errors import AmpError
+from ...support import tensor_lists
+from ...support.tensor_lists import set_stored_gradient, stored_gradient
+from ..loss_scaling.loss_scaler import is_one
+from ..loss_scaling.overflow_check import check_overflow, defer_check
+from ..patched_optimizers.gradient_scale import NumberedLoss
+from ..patched_optimizers.replaced_methods import client_method
+
+#: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
+#: with half gradients. The overflow check is delayed in any case.
+WHERE_EQUAL = "where equal"
+
+
+class BackwardPass:
+    """A context manager that yields the scaled loss.
+
+    Blocks may be nested on one optimizer if they share a loss scaler. Its gradients are unscaled and checked for
+    overflow when the last of them ends, whatever the order of the backward passes in them.
+
+    If the body raises, gradients are unscaled, but not checked. Nor is there a check after a pass that
+    DistributedDataParallel did not reduce, since ranks would differ: the next pass that is reduced, or the step, checks
+    both. Gradients that ``fully_shard`` did not reduce stay scaled until then.
+
+    Args:
+        configuration: the ``Configuration`` of the first optimizer: the policy of this pass.
+        records: of the optimizers whose params the pass reaches.
+        adopted: those among them that ``initialize`` did not get, and no earlier pass.
+        delay_unscale: see ``amp.scale_loss``; or ``WHERE_EQUAL``.
+    """
+
+    def __init__(
+        self, session, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
+    ):
+        self.configuration = configuration
+        self.loss = loss
+        self.loss_id = loss_id
+        self.scaler = scaler
+        self.records = records
+        self.delay_unscale = delay_unscale
+        self.delay_overflow_check = delay_overflow_check
+        self.high = configuration.policy.dtypes.high
+        self.scale = None
+        self.overflow_check = None
+        self._session = session
+        self._process_casts = session.process_casts
+        self._ddp_wrappers = session.ddp_wrappers
+        self._adopted = adopted
+        self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
+        if delay_unscale == WHERE_EQUAL:
+            self.delay_unscale = not _leaves_half_gradients(records, self.high)
+            self.delay_overflow_check = True
+
+    def __enter__(self):
+        # Forward is over. Autograd holds the copies of weights that it needs, and frees them one by one during
+        # backward, unless the cache holds them too.
+        self._process_casts.backend.clear_cache()
+        around = [block for record in self.records for block in record.open_passes()]
+        self.scale = self._scale_within(around)
+        for observer in self._session.observers:
+            observer.before_backward(self)
+        self._begin([record for record in self.records if not record.open_passes()] if around else self.records)
+        if not is_one(self.scale):
+            self._marks_of_others = self._marked_others()
+        loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
+        for record in self.records:
+            record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
+        if self._yields_loss():
+            return loss
+        return loss * (self.scale.to(loss.device) if isinstance(self.scale, torch.Tensor) else self.scale)
+
+    def _scale_within(self, around):
+        """Return the scale of this pass, that of the blocks around it if there are any.
+
+        Raises:
+            AmpError: gradients of two scales would be added up.
+        """
+        scale = self.scaler.scale_now()
+        for block in around:
+            if block.scaler is not self.scaler and not (is_one(block.scale) and is_one(scale)):
+                raise AmpError(
+                    f"amp.scale_loss(loss_id={self.loss_id}) was entered inside of "
+                    f"amp.scale_loss(loss_id={block.loss_id}) with the same optimizer: gradients of two loss scales "
+                    "would add up. Close the first block before, or use one block for the sum of the losses."
+                )
+        scales = [block.scale for block in around if block.scaler is self.scaler]
+        scales += self._session.sharded_models.scales(self.records)
+        return scales[0] if scales else scale
+
+    def _begin(self, records):
+        """Bring gradients of earlier passes to the scale of this one; ``records`` have no block around it."""
+        for record in records:
+            record.gradients.begin()
+        by_client = [client_method(record, "_prepare_amp_backward") for record in records]
+        if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in records]):
+            with self._process_casts.paused(), torch.no_grad():
+                self._rescale(records, by_client)
+
+    def _rescale(self, records, by_client):
+        are_local = self._ddp_wrappers.have_unreduced_gradients(records)
+        own = [record for record, prepare in zip(records, by_client) if prepare is None]
+        seen, unscaled, delayed = set(), set(), {}
+        for record in own:
+            loss = record.gradients.unscale_delayed(self.scaler, self.scale, seen, unscaled)
+            if loss is not None:
+                self._ddp_wrappers.move_to_masters([record])
+                delayed.setdefault(loss, []).append(record)
+        for loss, of_loss in delayed.items():
+            if loss.scaler is not self.scaler:
+                (defer_check if are_local else check_overflow)(loss.scaler, loss.loss_id, of_loss)
+        for record, prepare in zip(records, by_client):
+            if prepare is None:
+                record.gradients.enter(self.scaler, self.scale, seen, are_local)
+            elif not (self.delay_unscale or record.gradients.are_delayed()):
+                prepare()
+
+    def _marked_others(self):
+        """Return (record, marks) of the optimizers that are not given: the pass may leave scaled gradients there."""
+        others = [each for each in self._session.records if each not in self.records]
+        marked = [(record, record.gradients.marks()) for record in others]
+        return [(record, marks) for record, marks in marked if marks is not None]
+
+    def _yields_loss(self):
+        """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
+        if self.scaler.dynamic or not is_one(self.scale):
+            return False
+        return not any([record.configuration.policy.master_weights for record in self.records])
+
+    def __exit__(self, kind, error, trace):
+        for record in self.records:
+            record.open_blocks.remove(weakref.ref(self))
+        # Their gradients stay scaled: other blocks with this scaler are still open.
+        nested = [each for each in self.records if each.open_blocks and self._is_within(each.open_passes())]
+        records = [record for record in self.records if record not in nested] if nested else self.records
+        self._process_casts.backend.clear_cache()
+        if self._adopted and kind is None and not _have_gradients(self.records):
+            _warn_of_unrelated(self._adopted[0].optimizer)
+        for record, marks in self._marks_of_others:
+            record.gradients.end_pass_of_others(marks, self.scale)
+        is_unreduced = self._session.sharded_models.keep_gradients(records)
+        if kind is not None:
+            self._unscale_unchecked(records)
+            return
+        if self.delay_unscale or is_unreduced:
+            self._leave_scaled(records, is_unreduced)
+        else:
+            self._unscale(records)
+            self._check_overflow(records, nested)
+        for observer in self._session.observers:
+            observer.after_backward(self)
+
+    def _is_within(self, around):
+        return any([block.scaler is self.scaler for block in around])
+
+    def _unscale_unchecked(self, records):
+        """Unscale after an error, without a check of what the pass has left."""
+        earlier = self.scaler.overflow_state()
+        has_delayed = any([record.gradients.are_delayed() for record in records])
+        self._unscale(records)
+        if has_delayed:  # gradients of passes that did end are among them
+            defer_check(self.scaler, self.loss_id, self.records)
+        else:
+            self.scaler.clear_overflow_state(earlier)
+
+    def _leave_scaled(self, records, is_unreduced):
+        loss = None if is_unreduced else NumberedLoss(self.scaler, self.loss_id)
+        for record in records:
+            record.gradients.leave_scaled(self.scale, loss)
+        self._ddp_wrappers.record_unreduced(self.records, stay=True)
+
+    def _unscale(self, records):
+        with self._process_casts.backend.paused(), torch.set_grad_enabled(False):  # half the time of ``no_grad``
+            seen, shared = set(), self._session.masters.in_several(records)
+            for record in records:
+                gradients = [(param, stored_gradient(param)) for param in shared]
+                post_backward = client_method(record, "_post_amp_backward")
+                if post_backward is None:
+                    record.gradients.leave(self.scaler, self.scale, seen)
+                else:
+                    record.gradients.leave_by_client(self.scaler, post_backward)
+                for param, gradient in gradients:  # of which the next optimizer has a master too
+                    set_stored_gradient(param, gradient)
+            for param in shared:
+                set_stored_gradient(param, None)
+
+    def _check_overflow(self, records, nested):
+        """Make the overflow check, or defer it.
+
+        Args:
+            records: of the optimizers whose gradients are unscaled.
+            nested: records whose gradients are still scaled: an outer block will unscale them.
+        """
+        is_local, groups = False, ()
+        if self._ddp_wrappers.exist():
+            self._ddp_wrappers.record_unreduced(nested, stay=True)
+            is_local = self._ddp_wrappers.record_unreduced(records, stay=False)
+            with self._process_casts.paused(), torch.no_grad():
+                groups = self._ddp_wrappers.average(records)
+        if self.delay_overflow_check:
+            return
+        if is_local or nested:
+            defer_check(self.scaler, self.loss_id, self.records)
+        else:
+            self.overflow_check = check_overflow(self.scaler, self.loss_id, self.records, groups)
+
+
+class UnscaledPass:
+    """The context manager of a ``scale_loss`` block with a static scale of 1 and without masters or observers.
+
+    The gradients are right as they are. This is the default of O0 and O4.
+    """
+
+    __slots__ = ("_backend", "_loss", "_high")
+
+    def __init__(self, session, configuration, loss):
+        self._backend = session.process_casts.backend
+        self._loss = loss
+        self._high = configuration.policy.dtypes.high
+
+    def __enter__(self):
+        self._backend.clear_cache()
+        return self._loss if self._loss.dtype is self._high else self._loss.to(self._high)
+
+    def __exit__(self, kind, error, trace):
+        self._backend.clear_cache()
+
+
+def _have_gradients(records):
+    return any([tensor_lists.have_stored_gradients(record.leaf_params()) for record in records])
+
+
+def _warn_of_unrelated(optimizer):
+    """Warn of an optimizer that ``initialize`` did not get and that has no gradients: Apex refuses it."""
+    warnings.warn(
+        f"{type(optimizer).__name__} was passed to amp.scale_loss and not to amp.initialize, and the backward pass "
+        "gave none of its params a gradient: it trains nothing. Make the optimizer of the params that the model has "
+        "now, and pass it to amp.initialize with the model.",
+        stacklevel=3,
+    )
+
+
+def _leaves_half_gradients(records, high):
+    dtypes = {param.dtype for record in records for param in record.leaf_params()}
+    return any(tensor_lists.is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)

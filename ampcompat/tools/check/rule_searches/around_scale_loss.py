@@ -1,0 +1,105 @@
+"""What is wrong around ``amp.scale_loss``: other backward passes, and clipping."""
+
+import ast
+
+from ..bindings import dotted, last_name
+from ..flow import scopes, steps_of, together
+from ..rule_texts import finding
+
+SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
+HANDLES = ("apex.amp.init", "apex.amp.amp.init")
+CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad_value")
+
+
+def check(source, bindings, has_masters):
+    """Return the findings around the ``scale_loss`` blocks of a ``Source``.
+
+    Args:
+        has_masters: whether a level with master weights is asked for, or one that is not known.
+    """
+    found = []
+    for _, steps in scopes(source.nodes):
+        blocks = [step for step in steps if _scaled_names(step.node, bindings)]
+        for step in steps if blocks else ():
+            inside = [name for node in step.blocks for name in _scaled_names(node, bindings)]
+            beside = [block for block in blocks if together(block, step)]
+            if inside:
+                found += _in_block(source, step, inside)
+            elif beside:
+                found += _plain_backward(source, step)
+                found += _clipping(source, step) if has_masters else ()
+    found += _clipping_methods(source, bindings) if has_masters else ()
+    return sorted(set(found).union(_handles(source, bindings)))
+
+
+def _clipping_methods(source, bindings):
+    """Yield findings on methods that clip, in classes where another method has the ``scale_loss`` block.
+
+    A method with a backward pass of its own is left out: it clips the gradients of that pass.
+    """
+    for node in source.nodes:
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            steps = [list(steps_of(method)) for method in methods]
+            blocks = [step for each in steps for step in each if _scaled_names(step.node, bindings)]
+            for each in steps if blocks else ():
+                has_backward = any(_is_backward(call) for step in each for call in step.calls())
+                for step in () if has_backward else each:
+                    if any(together(block, step) for block in blocks):
+                        yield from _clipping(source, step)
+
+
+def _scaled_names(statement, bindings):
+    """Return the names of the scaled losses, if a statement is a ``with amp.scale_loss(…) as name``."""
+    if not isinstance(statement, (ast.With, ast.AsyncWith)):
+        return []
+    items = [item for item in statement.items if isinstance(item.context_expr, ast.Call)]
+    scaled = [item for item in items if bindings.full_name(item.context_expr.func) in SCALE_LOSS]
+    return [dotted(item.optional_vars) or "" for item in scaled]
+
+
+def _in_block(source, step, scaled):
+    for call in step.calls():
+        if last_name(call.func) in CLIPS:
+            yield finding("clip-before-unscale", source.place(call.lineno))
+        elif _is_backward(call) and dotted(call.func.value) and dotted(call.func.value) not in scaled:
+            yield finding("plain-backward", source.place(call.lineno), f"{dotted(call.func.value)}.backward()")
+
+
+def _plain_backward(source, step):
+    for call in step.calls():
+        if _is_backward(call):
+            yield finding(
+                "plain-backward", source.place(call.lineno), "{}.backward()".format(dotted(call.func.value) or "…")
+            )
+
+
+def _clipping(source, step):
+    for call in step.calls():
+        if last_name(call.func) in CLIPS and call.args and is_parameters(call.args[0]):
+            yield finding("clip-model-params", source.place(call.lineno))
+
+
+def _is_backward(call):
+    """Return whether a call is ``loss.backward()``; ``engine.backward(loss)`` of a trainer is not."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        return False
+    return not call.args or isinstance(call.args[0], ast.Constant)
+
+
+def is_parameters(node):
+    """Return whether an expression is ``model.parameters()``."""
+    return isinstance(node, ast.Call) and last_name(node.func) == "parameters"
+
+
+def _handles(source, bindings):
+    """Yield findings on methods of the handle that ``amp.init`` returns."""
+    handles = set()
+    for node in source.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if bindings.full_name(node.value.func) in HANDLES:
+                handles |= {dotted(target) for target in node.targets if dotted(target)}
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and last_name(node.func) in ("scale_loss", "wrap_optimizer"):
+            if isinstance(node.func, ast.Attribute) and dotted(node.func.value) in handles:
+                yield finding("old-handle", source.place(node.lineno), dotted(node.func))

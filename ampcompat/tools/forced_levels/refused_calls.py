@@ -1,0 +1,217 @@
+"""Calls that torch refuses in half precision, and that a script has because it was written in float32.
+
+``scores.masked_fill(mask, -1e9)``: float16 has no such value, so the call raises an error; under a forced level the
+value is the smallest finite one. ``values[mask] = network(inputs)``: assignments by indices take a source of their own
+dtype only; the source is cast to it, as ``copy_`` casts. Calls that torch accepts are not changed.
+``binary_cross_entropy`` of half probabilities is refused at O1 and O4, as in Apex. A forced level cannot change the
+line of the script, so it is computed in float32, and so is ``sigmoid`` from then on: a float32 loss of half
+probabilities would still have gradients outside of the range of half.
+
+All of this ends with the forced level. A script that calls ``amp.initialize`` itself gets torch's errors, as with Apex.
+"""
+
+import functools
+import math
+import numbers
+
+import torch
+
+from ...engine.op_table import expansion
+from ...support.nested import map_arguments
+from ...support.patching import PatchStack
+from ...support.script_frames import script_line
+
+_HALF = (torch.float16, torch.bfloat16)
+_FLOATING = _HALF + (torch.float32, torch.float64)
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in _HALF}
+
+#: Methods that refuse values out of the range of the tensor's dtype: name -> positions and keywords of the values.
+VALUES = {
+    "masked_fill": ((2, "value"),),
+    "index_fill": ((3, "value"),),
+    "scatter": ((3, "value"),),
+    "fill_": ((1, "value"),),
+    "fill_diagonal_": ((1, "fill_value"),),
+    "full_like": ((1, "fill_value"),),
+    "new_full": ((2, "fill_value"),),
+    "clamp": ((1, "min"), (2, "max")),
+    "clip": ((1, "min"), (2, "max")),
+    "clamp_min": ((1, "min"),),
+    "clamp_max": ((1, "max"),),
+    "pad": ((3, "value"),),
+}
+#: Methods that refuse a source of another dtype: name -> its position and keyword.
+SOURCES = {
+    "__setitem__": (2, "value"),
+    "index_put": (2, "values"),
+    "index_add": (3, "source"),
+    "index_copy": (3, "source"),
+    "index_reduce": (3, "source"),
+    "scatter": (3, "src"),
+    "scatter_add": (3, "src"),
+    "scatter_reduce": (3, "src"),
+    "masked_scatter": (2, "source"),
+    "put": (2, "source"),
+}
+_OWNERS = (torch.Tensor, torch, torch.nn.functional)
+_SIGMOIDS = ((torch, "sigmoid"), (torch.Tensor, "sigmoid"), (torch.special, "expit"))
+
+
+class AcceptedCalls:
+    """Lets torch accept such calls in a session of a forced level.
+
+    Args:
+        session: the ``Session``, whose own patches are there already.
+    """
+
+    def __init__(self, session):
+        policy = session.policy
+        self._session = session
+        self._has_casts = bool(policy.patch_torch_functions)
+        self._is_needed = policy.dtypes.low in _HALF and (policy.casts_model or self._has_casts)
+        self._has_float32_sigmoid = False
+        self._patches = PatchStack()
+
+    def begin(self):
+        """Patch torch until ``end``, which must come before the session is closed."""
+        if not self._is_needed:
+            return
+        promoted = {row.name for row in expansion.rows()} if self._has_casts else set()
+        for name, place in SOURCES.items():
+            self._replace(name, _with_source, place, promoted)
+        for name, places in VALUES.items():
+            self._replace(name, _in_range, places, set())
+        if self._has_casts:
+            owner, name = torch.nn.functional, "binary_cross_entropy"
+            self._patches.set(owner, name, self._in_float32(getattr(owner, name)))
+        if self._has_float32_sigmoid:
+            self._widen_sigmoid()
+        self._patches.set(torch.jit, "script", self._scripting(torch.jit.script))
+
+    def end(self):
+        """Restore torch."""
+        self._patches.undo()
+
+    def _replace(self, name, wrap, places, excluded):
+        for method in (name, name + "_"):
+            for owner in _OWNERS:
+                if method not in excluded and callable(getattr(owner, method, None)):
+                    self._patches.set(owner, method, wrap(getattr(owner, method), places))
+
+    def _scripting(self, script):
+        @functools.wraps(script)
+        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+            self.end()  # the compiler looks functions up in ``torch``; the session restores those that it has replaced
+            try:
+                return script(obj, optimize, _frames_up + 1, *args, **kwargs)
+            finally:
+                self.begin()
+
+        return watched
+
+    def _in_float32(self, call):
+        """Return ``binary_cross_entropy`` that takes half probabilities."""
+
+        @functools.wraps(call)
+        def in_float32(*args, **kwargs):
+            found = [each for each in args + tuple(kwargs.values()) if _is_half(each)]
+            if found and self._session.cast_backend.active():
+                self._tell(found[0].dtype)
+                args, kwargs = map_arguments(lambda each: each.float() if _is_half(each) else each, args, kwargs)
+            return call(*args, **kwargs)
+
+        return in_float32
+
+    def _tell(self, dtype):
+        """At the first call say what happens, and compute probabilities in float32 from now on."""
+        if self._has_float32_sigmoid:
+            return
+        self._has_float32_sigmoid = True
+        name, (file, line) = str(dtype).replace("torch.", ""), script_line()
+        self._session.notices.say(
+            f"ampcompat: {file}:{line}: binary_cross_entropy of {name} probabilities is computed in float32, and from "
+            "now on sigmoid too, as the gradient of half probabilities leaves the range of half. "
+            "binary_cross_entropy_with_logits needs no such exception."
+        )
+        self._widen_sigmoid()
+
+    def _widen_sigmoid(self):
+        for owner, name in _SIGMOIDS:
+            if hasattr(owner, name):
+                self._patches.set(owner, name, self._wide(getattr(owner, name)))
+
+    def _wide(self, call):
+        @functools.wraps(call)
+        def sigmoid(input, *args, **kwargs):
+            if _is_half(input) and "out" not in kwargs and self._session.cast_backend.active():
+                input = input.float()
+            return call(input, *args, **kwargs)
+
+        return sigmoid
+
+
+def _in_range(call, places):
+    """Return a function that replaces finite numbers outside of the range of half by the largest or smallest of it."""
+
+    @functools.wraps(call)
+    def in_range(*args, **kwargs):
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor) and first.dtype in _LARGEST:
+            largest = _LARGEST.get(kwargs.get("dtype") or first.dtype)
+            if largest is not None:
+                args, kwargs = _replaced(args, kwargs, places, lambda value: _clamped(value, largest))
+        return call(*args, **kwargs)
+
+    return in_range
+
+
+def _clamped(value, largest):
+    if isinstance(value, numbers.Number) and not isinstance(value, complex):
+        if not largest < abs(value) < math.inf:  # nan and inf too
+            return value
+        return math.copysign(largest, value)
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _FLOATING[2:]:
+        return torch.where(value.isinf(), value, value.clamp(-largest, largest))
+    return value
+
+
+def _with_source(call, place):
+    """Return a function that casts the source to the dtype of the tensor that it is written to."""
+
+    @functools.wraps(call)
+    def with_source(*args, **kwargs):
+        first = args[0] if args else None
+        if len(args) > 1 and isinstance(first, torch.Tensor) and first.dtype in _FLOATING:
+            dtype = first.dtype
+            args, kwargs = _replaced(args, kwargs, (place,), lambda source: _cast(source, dtype, args[1]))
+        return call(*args, **kwargs)
+
+    return with_source
+
+
+def _cast(source, dtype, index):
+    if not isinstance(source, torch.Tensor) or source.dtype is dtype or source.dtype not in _FLOATING:
+        return source
+    if source.dtype not in _HALF and dtype not in _HALF:
+        return source  # float64 and float32: no level makes these
+    if source.dim():
+        return source.to(dtype)
+    is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool
+    return _clamped(source, _LARGEST[dtype]) if is_mask and dtype in _LARGEST else source
+
+
+def _replaced(args, kwargs, places, replace):
+    """Return ``args`` and ``kwargs`` with what ``replace`` makes of the arguments at ``places``."""
+    for position, keyword in places:
+        if position < len(args):
+            value = args[position]
+            replacement = replace(value)
+            if replacement is not value:
+                args = args[:position] + (replacement,) + args[position + 1 :]
+        elif keyword in kwargs:
+            kwargs = dict(kwargs, **{keyword: replace(kwargs[keyword])})
+    return args, kwargs
+
+
+def _is_half(value):
+    return isinstance(value, torch.Tensor) and value.dtype in _HALF

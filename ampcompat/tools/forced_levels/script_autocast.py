@@ -1,0 +1,140 @@
+"""The script's own ``torch.autocast`` regions under a forced level.
+
+A region that casts does nothing by itself: the level casts. A region with ``enabled=False`` computes in float32, within
+another region or a model's ``forward`` at least. In a script that never enters one that casts, it means that the script
+was started without its own mixed precision, and the level decides.
+"""
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+
+import torch
+
+from ...engine.models.forward_conversion import ForwardConversion
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class AutocastRegions:
+    """Replaces the methods of ``torch.autocast``, which ``torch.cuda.amp.autocast`` inherits.
+
+    Args:
+        forced: the ``ForcedLevel``.
+    """
+
+    def __init__(self, forced):
+        self._forced = forced
+        self._has_cast = False  # whether the script has entered a region that casts
+        self._local = threading.local()
+
+    def patch(self, patches):
+        """Replace the methods until ``patches`` is undone."""
+        for name, make in (("__init__", self._made), ("__enter__", self._entered), ("__exit__", self._left)):
+            patches.set(torch.autocast, name, make(getattr(torch.autocast, name)))
+
+    def _made(self, make):
+        signature = inspect.signature(make)
+
+        @functools.wraps(make)
+        def watched(region, *args, **kwargs):
+            make(region, *args, **kwargs)
+            # torch disables regions of a device that is not there, which the level does not need.
+            region.is_asked_for = bool(signature.bind(region, *args, **kwargs).arguments.get("enabled", True))
+
+        return watched
+
+    def _entered(self, enter):
+        @functools.wraps(enter)
+        def watched(region):
+            if not self._forced.rules():
+                self._stack().append(None)
+                return enter(region)
+            context = self._context(region.is_asked_for)
+            context.__enter__()
+            self._stack().append(context)
+            return region
+
+        return watched
+
+    def _left(self, leave):
+        @functools.wraps(leave)
+        def watched(region, *error):
+            context = self._stack().pop()
+            return leave(region, *error) if context is None else context.__exit__(*error)
+
+        return watched
+
+    def is_float32(self):
+        """Return whether this thread is in a region that computes in float32."""
+        return any(isinstance(each, _Float32) for each in self._stack())
+
+    def _stack(self):
+        """Return the contexts of the regions that this thread is in, innermost last; None for one of torch's own."""
+        return self._local.__dict__.setdefault("stack", [])
+
+    def _context(self, casts):
+        session = self._forced.session
+        self._has_cast = self._has_cast or casts
+        if session is None:
+            return contextlib.nullcontext()
+        is_in_forward = _is_in_forward()
+        if casts:
+            return session.process_casts.region() if self.is_float32() else contextlib.nullcontext()
+        if not (self._has_cast or is_in_forward):
+            return contextlib.nullcontext()
+        return _Float32(session, is_in_forward and session.policy.casts_model)
+
+
+class _Float32:
+    """The context manager of a region with ``enabled=False``.
+
+    Args:
+        session: the ``Session``.
+        has_half_weights: functions widen half tensors that meet float32 ones: weights are half.
+    """
+
+    def __init__(self, session, has_half_weights):
+        self._stack = contextlib.ExitStack()
+        self._contexts = [session.cast_backend.paused()] + ([_widening_mode()] if has_half_weights else [])
+
+    def __enter__(self):
+        for context in self._contexts:
+            self._stack.enter_context(context)
+
+    def __exit__(self, *error):
+        return self._stack.__exit__(*error)
+
+
+def _is_in_forward():
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is ForwardConversion.run.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _widening_mode():
+    from torch.overrides import TorchFunctionMode
+
+    class Widening(TorchFunctionMode):
+        """Makes functions of half and float32 tensors compute in float32."""
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            tensors = [each for each in list(args) + list(kwargs.values()) if isinstance(each, torch.Tensor)]
+            dtypes = {each.dtype for each in tensors}
+            is_in_place = getattr(function, "__name__", "").rstrip("_") != getattr(function, "__name__", "")
+            if torch.float32 in dtypes and dtypes & set(_HALF) and not is_in_place:
+                args = [_widened(each) for each in args]
+                kwargs = {name: _widened(each) for name, each in kwargs.items()}
+            return function(*args, **kwargs)
+
+    return Widening()
+
+
+def _widened(value):
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALF else value

@@ -1,0 +1,142 @@
+"""Backward passes of the script, which act as within ``amp.scale_loss`` for the optimizers that they reach."""
+
+import contextlib
+import functools
+from typing import Any, NamedTuple
+
+import torch
+
+from ...engine.loss_scaling.loss_scaler import is_one, is_same
+from ...support import tensor_lists
+from . import reached_by_backward, refusals
+
+
+class _Leaf(NamedTuple):
+    """A tensor that no optimizer trains, and the gradient of earlier passes."""
+
+    tensor: torch.Tensor
+    earlier: Any
+
+
+class BackwardPasses:
+    """What ``torch.autograd.backward`` is under a forced level.
+
+    Args:
+        forced: the ``ForcedLevel``.
+    """
+
+    def __init__(self, forced):
+        self._forced = forced
+
+    @staticmethod
+    def is_within():
+        """Return whether this thread runs a backward pass now, such as one that recomputes a checkpoint."""
+        return torch._C._current_graph_task_id() != -1
+
+    def watched(self, backward):
+        """Return the replacement of ``torch.autograd.backward``, which also ``Tensor.backward`` calls."""
+
+        @functools.wraps(backward)
+        def watched(tensors, *args, **kwargs):
+            self._forced.has_passes = True
+            if self.is_within() or not self._forced.rules():
+                return backward(tensors, *args, **kwargs)
+            listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            if not all(isinstance(each, torch.Tensor) for each in listed):  # edges of a graph
+                return backward(tensors, *args, **kwargs)
+            inputs = kwargs.get("inputs", args[4] if len(args) > 4 else None)
+            self._run(functools.partial(backward, **kwargs), listed, args, inputs)
+
+        return watched
+
+    def _run(self, backward, tensors, args, inputs):
+        reached = reached_by_backward.reached(tensors)
+        leaves = reached.leaves if inputs is None else _by_id(inputs)
+        waiting = self._forced.owner_that_waits(leaves)
+        while waiting is not None:
+            if not self._forced.prepare_tensors(waiting):
+                raise refusals.no_module(waiting, self._forced.made_at[waiting], self._forced.level)
+            waiting = self._forced.owner_that_waits(leaves)
+        records = self._records(leaves, reached.has_hidden and inputs is None)
+        if not records:
+            backward(tensors, *args)
+            return
+        optimizers = [record.optimizer for record in _with_usable_gradients(records)]
+        # Whoever observes the pass is told the loss as the script has computed it.
+        loss = tensors[0] if reached.scale is None else reached_by_backward.unscaled(tensors[0], reached.scale)
+        block = self._forced.session.scale_loss(loss, optimizers)
+        with block as scaled:
+            scale = getattr(block, "scale", 1.0)
+            if reached.scale is None:
+                tensors = [scaled] + [times(each, scale) for each in tensors[1:]]
+            elif not is_same(reached.scale, scale):  # an overflow of another loss has changed it meanwhile
+                tensors = [times(each, scale / reached.scale) for each in tensors]
+            with self._unscaled(leaves, scale):
+                backward(tensors, *args)
+
+    def _records(self, leaves, has_hidden):
+        known = self._forced.prepared()
+        if has_hidden:
+            return known
+        return [record for record in known if any(id(param) in leaves for param in record.leaf_params())]
+
+    @contextlib.contextmanager
+    def _unscaled(self, leaves, scale):
+        """Return a context manager that divides the new gradients of leaves which no optimizer trains by ``scale``."""
+        if is_one(scale):
+            yield
+            return
+        trained = {id(param) for record in self._forced.prepared() for param in record.leaf_params()}
+        others = [_Leaf(leaf, leaf.grad) for key, leaf in leaves.items() if key not in trained]
+        for leaf in others:
+            leaf.tensor.grad = None
+        try:
+            yield
+        finally:
+            for leaf in others:
+                _add_unscaled(leaf, scale)
+
+
+def _with_usable_gradients(records):
+    """Return the records whose gradients a pass may be added to; all of them if none may.
+
+    In adversarial training the generator's pass reaches the discriminator too, whose gradients may have overflowed
+    before. They are not part of this pass' overflow check. The script clears them before that optimizer's next pass.
+    """
+    usable = []
+    for record in records:
+        if not _has_gradients(record):
+            record.skips.gradients_cleared()
+            usable.append(record)
+        elif not record.skips.are_stale():
+            usable.append(record)
+    for record in records if usable else ():
+        if record not in usable:
+            record.skips.skip_until_cleared()
+    return usable or records
+
+
+def _has_gradients(record):
+    groups = record.optimizer.param_groups
+    return record.masters.have_half_gradients() or any(tensor_lists.have_gradients(each["params"]) for each in groups)
+
+
+def _add_unscaled(leaf, scale):
+    new, leaf.tensor.grad = leaf.tensor.grad, leaf.earlier
+    if new is not None:
+        factor = 1.0 / scale
+        unscaled = new * (factor.to(new.device) if isinstance(factor, torch.Tensor) else factor)
+        leaf.tensor.grad = unscaled if leaf.earlier is None else leaf.earlier + unscaled
+
+
+def times(tensor, scale):
+    """Return a loss multiplied by a scale (a float, or a tensor of shape ()), in float32; itself where that is 1."""
+    if is_one(scale):
+        return tensor
+    wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return wide * (scale.to(tensor.device) if isinstance(scale, torch.Tensor) else scale)
+
+
+def _by_id(inputs):
+    listed = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    return {id(each): each for each in listed if isinstance(each, torch.Tensor)}

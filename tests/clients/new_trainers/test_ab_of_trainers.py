@@ -1,0 +1,18 @@
+"""``ab`` on a script of each trainer: its levels are accepted, and O0 has the losses of the script unchanged."""
+
+import importlib.util
+import os
+
+import pytest
+from helpers import forced_trainings
+
+SCRIPTS = ["accelerate", "lightning", "nanogpt", "timm", "transformers"]
+
+
+@pytest.mark.parametrize("trainer", SCRIPTS)
+def test_ab_accepts_the_levels_of_a_trainer(trainer, tmp_path, monkeypatch):
+    is_there = trainer == "nanogpt" or importlib.util.find_spec(trainer) is not None
+    if not is_there and os.environ.get("AMPCOMPAT_CLIENT") != "new-trainers":
+        pytest.skip(f"{trainer} is not here; .ci/run new-trainers installs it")
+    arguments = [tmp_path] if trainer == "transformers" else []
+    forced_trainings.assert_accepted(f"{trainer}_fit.py", tmp_path, monkeypatch, *arguments)
