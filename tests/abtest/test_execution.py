@@ -148,10 +148,21 @@ def test_on_event_needs_runs_in_this_process():
             compare(train, executor=pool, on_event=print)
 
 
+def submitit_starts():
+    """Return whether submitit finds its own executors: 1.5.4 looks plugins up in a dictionary that lacks them."""
+    try:
+        importlib.import_module("submitit.core.plugins").get_executors()
+    except KeyError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("engine", ["dask", "submitit"])
 def test_a_real_engine(engine, tmp_path):
     if importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed: it is in the extra `test`, from Python 3.9 on")
+    if engine == "submitit" and not submitit_starts():
+        pytest.skip("this submitit starts no jobs on Python 3.9 unless a package adds plugins to it")
     env = environment(PYTHONPATH=os.pathsep.join([ROOT, os.path.dirname(SCRIPTS), SCRIPTS]))
     done = forked.run(forked.script, os.path.join(SCRIPTS, "on_executors.py"), engine, tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -139,8 +139,8 @@ def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
 
 
 def test_compiled_functions_are_redirected(script):
-    if not hasattr(torch, "compile"):
-        pytest.skip("this torch has no compiler")
+    if not hasattr(torch, "compiler"):
+        pytest.skip("this torch has no compiler, or that of 2.0, which traces no devices")
     path = script(
         """
         import torch
