@@ -24,11 +24,6 @@ def tables(text):
     return found
 
 
-def row(table, **cells):
-    """Return the first row that has these cells."""
-    return next(each for each in table if all(each[name] == cell for name, cell in cells.items()))
-
-
 def span(numbers):
     """Return "least to greatest" with two decimals."""
     numbers = [float(number) for number in numbers]
@@ -40,9 +35,6 @@ def figures():
     found = sections()
     steps = [each["ratio"].split(" / ") for each in tables(found["step_overhead.py"])[0]]
     memory = {each["level"].split(",")[0]: each for each in tables(found["memory.py"])[0]}
-    unet = tables(found["seed_networks.py"])[1]
-    half = tables(found["cpu_half.py"])[0]
-    imported, torch_alone = re.search(r"takes (\d+) ms.*?took (\d+) ms", found["start_up.py"], re.DOTALL).groups()
     return [
         "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | B |".format(
             *(span(ratios) for ratios in zip(*steps))
@@ -51,14 +43,6 @@ def figures():
         "float32: {}; Apex at O2: 20 | A |".format(
             *(memory[level]["fused Adam"] for level in ("O0", "O2", "O5")), memory["O0"]["formula"]
         ),
-        "| step with emulated float16 on a CPU: UNet | {} | {} | "
-        "float32 (`torch.autocast` in float16 takes {}) | A |".format(
-            *(row(unet, way=way)["to float32"] for way in ("O1", "O2", "autocast"))
-        ),
-        "| step with emulated float16 on a CPU: CNN, transformer, LSTM | {} | {} | float32 | B |".format(
-            *(span(each[level] for each in half) for level in ("O1", "O2"))
-        ),
-        f"| `from ampcompat import amp` | {imported} ms | | `import torch` takes {torch_alone} ms | A |",
     ]
 
 
