@@ -6,7 +6,7 @@ import runpy
 import sys
 
 import pytest
-from helpers import forked
+from helpers import forked, half_kernels
 from helpers.half_kernels import stand_in
 from helpers.processes import ROOT, environment, run_in_process
 
@@ -71,6 +71,7 @@ def test_digits_loss_falls_within_few_steps(train, level):
 
 
 def test_transformer_learns_at_every_level(train, level):
+    half_kernels.skip_without_norms(level)
     output = train(TEXT, level, "--steps", "20", "--width", "32", "--context", "16", "--lr", "0.01")
     assert numbers("validation loss:", output)[0] < 4.2  # an untrained one is at log 96 = 4.56
 
@@ -95,6 +96,8 @@ def test_the_classifier_learns_and_goes_on_from_its_checkpoint(train, amp, tmp_p
 def test_a_static_loss_scale_from_the_command_line_counts(train, name):
     if name == DIGITS:
         pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    else:
+        half_kernels.skip_without_norms("O2")
     output = train(name, "O2", "--loss-scale", "128.0", "--steps", "1", "--batch-size", "2")
     assert re.search(r"loss_scale +: 128\.0", output)
 

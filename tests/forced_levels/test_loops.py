@@ -8,7 +8,7 @@ import io
 
 import pytest
 import torch
-from helpers import sharding
+from helpers import compilers, sharding
 from torch import nn
 from torch.nn import functional
 
@@ -234,7 +234,11 @@ def test_compiled_models(level, method):
             called = torch.compile(model, backend="eager")
         return train(model, called, sgd(called) if hand is None else optimizer, hand)
 
-    assert_equal(both(level, run))
+    found = both(level, run)
+    if compilers.TELLS_THAT_IT_TRACES:
+        assert_equal(found)
+    else:  # compiled before `initialize`, products are those of torch, which rounds otherwise than emulated half
+        assert all(torch.allclose(one, other, atol=2e-3) for one, other in zip(*found))
 
 
 @pytest.fixture

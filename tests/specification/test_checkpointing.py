@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+from helpers import half_kernels
 from helpers.networks import each_setting, initialize, session_of
 from helpers.pairing import paired
 from helpers.precision import HIGH, low_of
@@ -103,6 +104,7 @@ def train(setting, form, steps=2):
 @each_form
 @each_setting
 def test_a_run_with_dropout_is_the_same_run_to_the_last_bit(setting, reentrant):
+    half_kernels.skip_without_norms(setting.level)
     for plain, checkpointed in zip(train(setting, None), train(setting, reentrant)):
         pairs = zip(plain, checkpointed) if isinstance(plain, list) else [(plain, checkpointed)]
         assert all(torch.equal(one, other) for one, other in pairs)
@@ -110,6 +112,7 @@ def test_a_run_with_dropout_is_the_same_run_to_the_last_bit(setting, reentrant):
 
 @each_setting
 def test_a_reentrant_checkpoint_of_the_first_layer_warns_and_has_no_gradient(setting):
+    half_kernels.skip_without_norms(setting.level)
     with session_of(setting):
         model, optimizer = opened(setting, True, True)
         with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):

@@ -35,7 +35,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         x = self.norm(self.conv(x)).mean(2)
-        x = torch.cat([x, torch.tanh(x)], 0) @ torch.eye(4, dtype=x.dtype)
+        x = torch.cat([x, torch.tanh(x)], 0) @ torch.ones(4, 4, dtype=x.dtype)
         with amp.disable_casts():
             x = torch.softmax(x.float(), 1)
         return self.head(x)

@@ -1,7 +1,7 @@
 """Hooks of the steps of all optimizers, which torch has from 2.0 on.
 
-The compilers before torch 2.4 turn them off: the first ``torch.compile`` of a process takes from every class of
-``torch.optim`` the wrapper that calls them.
+The compilers of torch 2.0 to 2.2 turn them off: the first ``torch.compile`` of a process takes from every class of
+``torch.optim`` the wrapper that calls them. Torch 2.3 is treated alike, where nothing may be to restore.
 """
 
 import functools

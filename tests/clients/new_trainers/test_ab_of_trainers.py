@@ -6,6 +6,9 @@ import os
 import pytest
 from helpers import forced_trainings
 
+from ampcompat.tools.forced_levels.forced_level import is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 SCRIPTS = ["accelerate", "lightning", "nanogpt", "timm", "transformers"]
 
 
