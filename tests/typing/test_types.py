@@ -42,7 +42,7 @@ def test_types_of_initialize_name_every_option():
 
     from ampcompat import amp
 
-    with open(os.path.join(ROOT, "ampcompat", "engine", "session", "initialize_types.py"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "ampcompat", "engine", "session", "type_annotations.py"), encoding="utf-8") as file:
         tree = ast.parse(file.read())
     (options,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     typed = [node.target.id for node in options.body if isinstance(node, ast.AnnAssign)]
