@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 TIME_IS_OVER = 124  # as with `timeout` of GNU
 SET_DEATH_SIGNAL, BECOME_SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl
@@ -46,6 +47,19 @@ def end_all(group):
             os.waitpid(child, 0)
 
 
+def wait(process, seconds):
+    """Return the exit code of a process, or ``TIME_IS_OVER``; collect what else has ended, as init does elsewhere."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            return process.returncode
+        for child in children():
+            if child != process.pid:
+                os.waitpid(child, os.WNOHANG)
+        time.sleep(0.1)
+    return TIME_IS_OVER
+
+
 def main(minutes, *command):
     """Run a command for at most some minutes; return its exit code, or ``TIME_IS_OVER``."""
     if sys.platform.startswith("linux"):
@@ -54,9 +68,7 @@ def main(minutes, *command):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        code = process.wait(float(minutes) * 60)
-    except subprocess.TimeoutExpired:
-        code = TIME_IS_OVER
+        code = wait(process, float(minutes) * 60)
     finally:
         end_all(process.pid)
     return code
