@@ -195,3 +195,18 @@ def test_threads_that_write_and_clear_lose_no_alias(written):
     del kept[:]
     written.clear(params)
     assert not written
+
+
+def test_a_tensor_whose_memory_was_freed_is_not_written_by_what_has_that_memory_now(written):
+    """Masters are stored between steps: the memory that their values had may then be that of a gradient."""
+    memory = torch.zeros(4)
+    watched = memory.view(4)
+    written.watch([watched])
+    written.leave_memory([watched])
+    alias = memory.data
+    assert watched not in written
+    written.watch([watched])
+    assert watched in written  # by the alias, which lives
+    del alias
+    written.clear([watched])
+    assert watched not in written

@@ -116,6 +116,15 @@ class WrittenMemory:
                 if get_ident() not in self._paused_threads:
                     self._add(key, _living_aliases(memory), are_written)
 
+    def leave_memory(self, tensors):
+        """Watch these tensors no longer by where their memory was: it is freed, and other tensors may have it."""
+        for tensor in tensors:
+            known, memory = self._watched.get(id(tensor), (None, None))
+            if memory:
+                with _lock:
+                    self._leave(id(tensor), memory)
+                    self._watched[id(tensor)] = known, 0
+
     def _add(self, key, aliases, is_written):
         alive = [each for each in self.noted.get(key, ()) if each() is not None]
         if alive or aliases or is_written:

@@ -84,11 +84,12 @@ class MasterChunk:
             writes.clear(models)
 
     def round_into_models(self, writes):
-        """Copy the masters to the half params, rounded; clear what ``writes`` has noted of the masters."""
+        """Copy the masters to the half params, rounded; clear what ``writes`` has noted of both."""
         tensor_lists.copy_(self.models, self.masters)
         self._roundings += 1
         if not self.is_new:
             self._of_masters = _versions(self.masters)
+            writes.clear(self.models)
             writes.clear(self.masters)
 
     def move_gradients(self, unscale_, may_stay=False):

@@ -141,6 +141,10 @@ class OptimizerMasters:
         """Note what scripts write to these half params or masters from now on."""
         self._session_masters.writes.watch(params)
 
+    def leave_memory(self, masters):
+        """Note no more what scripts write to where these masters were."""
+        self._session_masters.writes.leave_memory(masters)
+
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
         present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}

@@ -73,6 +73,9 @@ class RemainderChunk(MasterChunk):
                 self._gradients_of_step = self._narrow_gradients(remainder_bits.spare_memory(memory))
             self._stored = StoredValues(remainder_bits.stored_in(memory).clone(), ties, self._layouts)
             self._memory = memory = None
+            owner = self._owner()
+            if owner is not None:
+                owner.leave_memory(self.masters)
             for index, master in enumerate(self.masters):
                 one = torch.empty(1, dtype=master.dtype, device=master.device)
                 tensor_lists.set_data(master, one.expand_as(master))
