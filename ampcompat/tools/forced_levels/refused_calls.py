@@ -23,7 +23,8 @@ from ...support.script_frames import script_line
 
 _HALF = (torch.float16, torch.bfloat16)
 _FLOATING = _HALF + (torch.float32, torch.float64)
-_LARGEST = {dtype: torch.finfo(dtype).max for dtype in _HALF}
+#: As ``torch.finfo`` says, which ends the process when torch 1.3 to 1.5 is asked for that of bfloat16.
+_LARGEST = {torch.float16: 65504.0, torch.bfloat16: (2 - 2.0**-7) * 2.0**127}
 
 #: Methods that refuse values out of the range of the tensor's dtype: name -> positions and keywords of the values.
 VALUES = {
@@ -54,7 +55,7 @@ SOURCES = {
     "put": (2, "source"),
 }
 _OWNERS = (torch.Tensor, torch, torch.nn.functional)
-_SIGMOIDS = ((torch, "sigmoid"), (torch.Tensor, "sigmoid"), (torch.special, "expit"))
+_SIGMOIDS = ((torch, "sigmoid"), (torch.Tensor, "sigmoid"), (getattr(torch, "special", torch), "expit"))
 
 
 class AcceptedCalls:
