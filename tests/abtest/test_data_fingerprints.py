@@ -77,7 +77,7 @@ def test_compiled_models_train_on_and_their_loaded_batches_are_known():
     assert [each[2] for each in runs[0].loss] == [each[2] for each in runs[1].loss]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 def test_a_script_may_compile_its_model_after_it_has_made_the_optimizer():
     assert len(recorded(None, 1, False, around=lambda model: torch.jit.script(model)).step_seconds) == 4
 
