@@ -1,7 +1,8 @@
 """Hooks of the steps of all optimizers, which torch has from 2.0 on.
 
 The compilers of torch 2.0 to 2.2 turn them off: the first ``torch.compile`` of a process takes from every class of
-``torch.optim`` the wrapper that calls them. Torch 2.3 is treated alike, where nothing may be to restore.
+``torch.optim`` the wrapper that calls them. Torch 2.3 was not tried; where
+there is nothing to restore, nothing is changed.
 """
 
 import functools
