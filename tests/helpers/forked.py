@@ -21,7 +21,7 @@ import types
 import pytest
 import torch
 
-from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_parent
+from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_supervisor
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import device_startup, redirect_device
 from ampcompat.engine.session import process_state
@@ -115,8 +115,8 @@ def _command_with_runs(*arguments):
 
 
 def _fork_runs():
-    subprocess_parent.subprocess = types.SimpleNamespace(**vars(subprocess))
-    subprocess_parent.subprocess.Popen = _popen_run
+    subprocess_supervisor.subprocess = types.SimpleNamespace(**vars(subprocess))
+    subprocess_supervisor.subprocess.Popen = _popen_run
 
 
 def _popen_run(args, stdin, env, cwd, stdout, stderr):

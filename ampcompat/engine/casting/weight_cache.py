@@ -1,7 +1,7 @@
 """A cache of the low-precision copies of weights that functions use at O1 and O4, each made once per iteration.
 
 A copy is valid for one version of a weight. While something may write to the weight's memory without moving the version
-(``written_memory``), the weight is cast again at each use.
+(``unversioned_writes``), the weight is cast again at each use.
 """
 
 import torch

@@ -16,9 +16,6 @@ from packaging.version import Version
 
 from .thread_context import recording_gradients, tried_once
 
-#: The minor versions of torch that the test suite passes on, oldest first: docs/torch_versions.md.
-TESTED = tuple("1.3 1.4 1.5 1.6 1.12 1.13 2.1 2.3 2.4 2.5 2.6 2.7 2.8 2.9 2.10 2.11 2.12 2.13 2.14 2.15".split())
-
 _cuda_is_available = torch.cuda.is_available  # the original, before ``cuda_redirect`` replaces it
 
 
@@ -287,12 +284,3 @@ def is_version_within(oldest=None, newest=None):
     if oldest is not None and release < Version(oldest).release:
         return False
     return newest is None or release[: len(Version(newest).release)] <= Version(newest).release
-
-
-def untested():
-    """Return the message for a torch of an untested minor version, which names the nearest tested ones, or None."""
-    older = [each for each in TESTED if is_version_within(oldest=each)]
-    newer = [each for each in TESTED if is_version_within(newest=each)]
-    if set(older) & set(newer):
-        return None
-    return "torch {} is not tested; nearest tested: {}".format(version(), " and ".join(older[-1:] + newer[:1]))
