@@ -127,5 +127,5 @@ def test_ranks_that_the_script_spawns_train_at_the_level_and_skip_the_same_steps
     env = environment(GLOO_SOCKET_IFNAME="lo")
     done = python(*RUN, "--opt-level", "O2", "--verbosity", "0", script(RANKS), tmp_path / "store", env=env)
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
+    first, second = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]  # of torch 2.8
     assert first == second and first.startswith("torch.float16 [[") and "nan" not in first and "e+" not in first
