@@ -120,7 +120,7 @@ def compiled_before():
 
 @pytest.fixture
 def compiler_forgets(compiled_before):
-    """Let the compiler forget what earlier tests have compiled: it no longer compiles what it has compiled too often."""
+    """Let the compiler forget what earlier tests have compiled: it compiles no function too often."""
     if hasattr(torch, "compile"):
         torch._dynamo.reset()
         yield
