@@ -18,7 +18,7 @@ from . import op_reasons
 from .function_names import WrittenNames, readable
 from .op_counter import OpCounter
 
-OLD_TORCH = "Calls are counted (--op-stats) with torch 2.1 or newer, whose hooks run also after a layer that raises; this is {}."
+OLD_TORCH = "--op-stats needs torch 2.1 or newer, whose hooks run also after a layer that raises; this is {}."
 
 
 class Place(NamedTuple):
