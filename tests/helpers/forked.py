@@ -137,7 +137,7 @@ class Forked:
 
     def __init__(self, function, *arguments, **options):
         self._process = start(function, *arguments, **options)
-        self.pid, self.kill = self._process.pid, self._process.kill
+        self.pid, self.kill, self.terminate = self._process.pid, self._process.kill, self._process.terminate
 
     @property
     def returncode(self):

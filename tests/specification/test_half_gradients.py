@@ -29,6 +29,7 @@ from helpers.pairing import paired
 
 from ampcompat import amp
 from ampcompat.errors import AmpError
+from ampcompat.support.torch_compat import features
 
 RATE = 0.25
 cast_weights = settings_at("O2", "O3", "O5")
@@ -524,7 +525,7 @@ def test_free_half_grads_is_a_bool():
 
 
 WIDTH = 256
-PROFILES = hasattr(torch, "profiler")
+PROFILES = features.is_version_within(oldest="1.10")
 
 
 def held_between_block_and_step(setting, read=False, **options):

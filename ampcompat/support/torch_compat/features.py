@@ -126,7 +126,25 @@ def queued_callbacks_survive():
 @functools.lru_cache(maxsize=None)
 def foreach(name):
     """Return torch's foreach operation of this name, such as ``add_``, or None."""
-    return getattr(torch, "_foreach_" + name, None)
+    return getattr(torch, "_foreach_" + name, None) if broadcasts_foreach() else None
+
+
+@tried_once
+def broadcasts_foreach():
+    """Return whether foreach operations broadcast, as those of single tensors do (1.10 and later)."""
+    try:
+        torch._foreach_mul([torch.ones(1)], [torch.ones(())])
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+def version_of(tensor):
+    """Return a tensor's version; None for one that was made in inference mode, which has none."""
+    try:
+        return tensor._version
+    except RuntimeError:  # torch 1.9 has no ``Tensor.is_inference``
+        return None
 
 
 @functools.lru_cache(maxsize=None)
