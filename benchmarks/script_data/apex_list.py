@@ -1,6 +1,8 @@
 """The public scripts and libraries with Apex ``amp`` that ``forced_scripts.py --list apex`` runs at their own level."""
 
-from apex_loops import *  # noqa: F403 - the sources that ``setup`` names
+import apex_github
+from apex_github import *  # noqa: F403 - the sources that ``setup`` names
+from apex_loops import *  # noqa: F403
 from forced_list import Script
 
 APEX_DIFFUSION = """
@@ -430,3 +432,4 @@ SCRIPTS = [
         level="O2",
     ),
 ]
+SCRIPTS += apex_github.SCRIPTS
