@@ -43,4 +43,17 @@ SCRIPTS = [
         level="O1",
         silent="mappy parasail ont_fast5_api fast_ctc_decode bonito_cuda_runtime optuna",
     ),
+    Script(
+        "person_reid",
+        "layumi_person_reid",
+        "train.py",
+        "person re-identification",
+        "--fp16 --batchsize 8 --data_dir data --lr 0.002 --stride 1 --erasing_p 0.5",
+        written_for_cuda=True,
+        setup=("folders('model')",),
+        small="torchvision.models:resnet50(pretrained=False,width_per_group=8)",
+        steps=30,
+        images=256,
+        level="O1",
+    ),
 ]
