@@ -1,7 +1,7 @@
 """The public scripts and libraries with Apex ``amp`` that ``forced_scripts.py --list apex`` runs at their own level."""
 
-import apex_github
-from apex_github import *  # noqa: F403 - the sources that ``setup`` names
+import apex_scripts
+from apex_scripts import *  # noqa: F403 - the sources that ``setup`` names
 from apex_loops import *  # noqa: F403
 from forced_list import Script
 
@@ -432,4 +432,4 @@ SCRIPTS = [
         level="O2",
     ),
 ]
-SCRIPTS += apex_github.SCRIPTS
+SCRIPTS += apex_scripts.SCRIPTS

@@ -1,4 +1,4 @@
-"""Whole public scripts with Apex ``amp``, and the small data and settings that each gets."""
+"""Whole scripts with Apex ``amp`` of GitHub or of packages, and the small data and settings that each gets."""
 
 from forced_list import Script
 
