@@ -29,19 +29,17 @@ class OpTableBackend(CastBackend):
     """Casts by wrappers around the functions of the op table.
 
     Args:
-        rows: the merged rows of ``op_table.expansion``; None means the table as it is written.
+        rows: the merged rows of ``op_table.expansion``.
         allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
-        messages: {name: message} for banned functions; None means the table's.
     """
 
     #: Whether torch's autocast casts too, on the devices that are cast.
     has_autocast = False
 
-    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+    def __init__(self, dtypes, rows, allow_banned=False):
         self.dtypes = dtypes
-        self.rows = op_rules.rows() if rows is None else tuple(rows)
+        self.rows = rows
         self.allow_banned = allow_banned
-        self.messages = op_rules.banned_messages() if messages is None else messages
         low, high = dtypes
         self._available = tuple(features.read().autocast_devices)
         self._flags = autocast_flags.Flags(self._available) if self.has_autocast else None
@@ -121,12 +119,12 @@ class OpTableBackend(CastBackend):
 
     def _wrapper_of(self, row):
         rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
-        caster, message = self._caster, self.messages.get(row.name)
+        caster = self._caster
         emulate = self._emulate and row.source is not None
         takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
 
         def make(function):
-            wrapper = wrappers.wrapped(function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse)
+            wrapper = wrappers.wrapped(function, rule, caster, row.no_nested_casts, row.message, emulate, takes_sparse)
             for observed in wrappers.around:
                 wrapper = observed(row, wrapper)
             return wrapper
