@@ -7,7 +7,6 @@ can be opened and undone many times; cached copies do not outlive one opening.
 
 import functools
 from contextlib import contextmanager, nullcontext
-from types import FunctionType
 
 import torch
 
@@ -18,7 +17,7 @@ from ..op_table import expansion as op_rules
 from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
-from .cast_backend import CastBackend, do_nothing
+from .cast_backend import CastBackend
 from .thread_state import InRegion, Paused, Switch, WithFlags
 from .weight_cache import Parameter, WeightCache, is_weight
 
@@ -29,16 +28,16 @@ class OpTableBackend(CastBackend):
     """Casts by wrappers around the functions of the op table.
 
     Args:
-        rows: the merged rows of ``op_table.expansion``.
+        rows: the merged rows of ``op_table.expansion``; None means the table as it is written.
         allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
     """
 
     #: Whether torch's autocast casts too, on the devices that are cast.
     has_autocast = False
 
-    def __init__(self, dtypes, rows, allow_banned=False):
+    def __init__(self, dtypes, rows=None, allow_banned=False):
         self.dtypes = dtypes
-        self.rows = rows
+        self.rows = op_rules.rows() if rows is None else rows
         self.allow_banned = allow_banned
         low, high = dtypes
         self._available = tuple(features.read().autocast_devices)
@@ -100,7 +99,7 @@ class OpTableBackend(CastBackend):
 
         return to_low
 
-    def open(self, patches, on_move=do_nothing, is_regional=False):
+    def open(self, patches, on_move=None, is_regional=False):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
@@ -109,10 +108,10 @@ class OpTableBackend(CastBackend):
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         other_patches.patch_all(self, self._caster, originals, patches)
-        for cache in (self._cache, self._rounded_cache):
-            cache.written.open(patches, on_move if cache is self._cache else None)
+        for cache, moved in ((self._cache, on_move), (self._rounded_cache, None)):
+            cache.written.open(patches, moved)
             patches.defer(cache.forget_all)
-        torch_compile.patch_compile(patches, _one_of_each_code(originals))
+        torch_compile.patch_compile(patches, {getattr(owner, name).__code__ for owner, name, _ in originals})
         patches.defer(self._switch.turn_off)
         if not is_regional:
             self._switch.turn_on()
@@ -219,9 +218,3 @@ class NativeBackend(OpTableBackend):
 
     name = "native"
     has_autocast = True
-
-
-def _one_of_each_code(originals):
-    """Return wrappers that took the places of ``originals``: one of those that share their code."""
-    wrappers = [getattr(owner, name) for owner, name, _ in originals]
-    return list({each.__code__: each for each in wrappers if isinstance(each, FunctionType)}.values())
