@@ -41,7 +41,7 @@ class Flags:
     """The autocast flags of some device types, in the calling thread."""
 
     def __init__(self, devices):
-        self._of = {device: _functions(device) for device in devices}
+        self._of = {}  # device type -> what ``_functions`` returns
         self.choose(devices)
 
     def choose(self, devices):

@@ -32,10 +32,6 @@ class Plan(NamedTuple):
     grown_models: list
     optimizers: list
 
-    def is_empty(self):
-        """Return whether all are initialized already."""
-        return not (self.models or self.grown_models or self.optimizers)
-
 
 def make_plan(request, session):
     """Return the ``Plan`` of a ``Request``.

@@ -77,7 +77,7 @@ class Session:
         """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
         plan = make_plan(request, self)
         verbosity = self.verbosity if self._verbosity_is_given else verbosity
-        if plan.is_empty() and request.models:
+        if request.models and not any(plan):  # all are initialized already
             return self._initialize_again(request, verbosity)
         configuration = Configuration(request, verbosity)
         self._apply(plan, request, configuration)
