@@ -14,10 +14,11 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ...support.written_memory import WrittenMemory
 from ..op_table import expansion as op_rules
-from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
+from .data_loading import pause_loading
+from .recurrent_layers import accept_any_floating_input, reread_recurrent_kernels
 from .thread_state import InRegion, Paused, Switch, WithFlags
 from .weight_cache import Parameter, WeightCache, is_weight
 
@@ -107,7 +108,12 @@ class OpTableBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
-        other_patches.patch_all(self, self._caster, originals, patches)
+        other_patches.script_originals(originals, patches)
+        accept_any_floating_input(self._caster, patches)
+        other_patches.compute_norms_wide(self._caster, patches)
+        reread_recurrent_kernels(patches)
+        pause_loading(self, patches)
+        other_patches.turn_off_fast_paths(patches)
         for cache, moved in ((self._cache, on_move), (self._rounded_cache, None)):
             cache.written.open(patches, moved)
             patches.defer(cache.forget_all)
@@ -117,13 +123,11 @@ class OpTableBackend(CastBackend):
             self._switch.turn_on()
 
     def _wrapper_of(self, row):
-        rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
-        caster = self._caster
-        emulate = self._emulate and row.source is not None
-        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
+        is_allowed = row.rule == op_rules.BANNED and self.allow_banned
+        followed = row._replace(rule=op_rules.FLOAT) if is_allowed else row
 
         def make(function):
-            wrapper = wrappers.wrapped(function, rule, caster, row.no_nested_casts, row.message, emulate, takes_sparse)
+            wrapper = wrappers.wrapped(function, followed, self._caster, self._emulate)
             for observed in wrappers.around:
                 wrapper = observed(row, wrapper)
             return wrapper
@@ -204,7 +208,7 @@ class OpTableBackend(CastBackend):
                 cache.clear(weights)
 
     def wrap(self, function, rule):
-        return wrappers.wrapped(function, rule, self._caster)
+        return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)
 
 
 class PatchedBackend(OpTableBackend):

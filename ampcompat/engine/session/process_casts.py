@@ -56,19 +56,17 @@ class ProcessCasts:
         pairs = self._dtypes if dtypes in self._dtypes else self._dtypes + (dtypes,)
         choices = [casting.choose(features.read(), self._wanted, each) for each in pairs]
         rows = expansion.merge(expansion.rows(), process_state.lists.as_data(), process_state.registrations)
-        names = [choice.name for choice in choices]
-        wanted = (names, pairs, rows, self.allow_banned, self.is_regional)
+        wanted = ([choice.name for choice in choices], pairs, rows, self.allow_banned, self.is_regional)
         before = (self.backend, self.choice, self._opened_as, self._users)
         self._users = [each for each in self._users if each() is not None] + list(map(weakref.ref, users))
         try:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
             else:
-                classes = [casting.BACKENDS[name] for name in names]
-                backends = [kind(each, rows, self.allow_banned) for kind, each in zip(classes, pairs)]
-                self._replace(
-                    backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends), choices[-1], wanted
-                )
+                chosen = [(casting.BACKENDS[choice.name], each) for choice, each in zip(choices, pairs)]
+                backends = [backend(each, rows, self.allow_banned) for backend, each in chosen]
+                whole = backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends)
+                self._replace(whole, choices[-1], wanted)
         except BaseException:
             self._restore(*before)
             raise
