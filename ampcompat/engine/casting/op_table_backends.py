@@ -1,8 +1,7 @@
 """The backends that cast: wrappers around the functions of the op table, and in one of them torch's autocast beside.
 
 Wrappers work on any torch. As in Apex, they cast only what Python calls, not what C++ calls inside a function; autocast
-does that. Its own cache of weights is off, because it can return stale copies; ``weight_cache`` replaces it. A backend
-can be opened and undone many times; cached copies do not outlive one opening.
+does that. A backend can be opened and undone many times; cached copies do not outlive one opening.
 """
 
 import functools
