@@ -86,7 +86,6 @@ class WeightCache:
         if entry is None:
             if not _is_cacheable(weight):
                 return self._make(weight)
-            self.written.watch([weight])
             entry = self._entries.setdefault(id(weight), _Entry())
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the copy is made: another thread may change the weight meanwhile.

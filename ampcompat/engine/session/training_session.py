@@ -110,7 +110,7 @@ class Session:
             preparation.commit()
         if self._latest is None:
             swapped_tensors.allow(self.patches)
-        self.process_casts.commit()
+        self.process_casts.emulate(preparation.half_mode)
         self.configurations.add(configuration)
         self._latest = configuration
         for model in plan.models:
