@@ -1,6 +1,5 @@
 """Adds the observers of ``run --op-stats`` and ``run --stats-every`` to a session."""
 
-from ...engine.casting.cast_backend import do_nothing
 from ...errors import AmpValueError
 from .op_stats import OpStats
 from .statistics_files import CsvFile, TensorBoardEvents
@@ -8,7 +7,7 @@ from .tensor_statistics import TensorStatistics
 
 
 def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None, stats_file=None, tensorboard=None):
-    """Add observers to a session that has no models yet; return a function that ends what is active of them by now.
+    """Add observers to a session that has no models yet; return a function that ends what is active by now, or None.
 
     Args:
         op_stats: print how often each function of torch ran in which dtype, and why.
@@ -36,4 +35,4 @@ def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None,
         session.observers.append(observer)
         observer.start(session)
         return observer.cancel
-    return do_nothing
+    return None
