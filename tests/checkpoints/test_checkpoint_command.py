@@ -231,7 +231,7 @@ def test_wrong_options(tmp_path, capsys):
     path = tmp_path / "file.pt"
     path.write_bytes(written({"w": torch.ones(1)}))
     assert "--to and -o belong together" in failing(path, capsys, "--to", "O1")
-    assert "-o names the checkpoint file itself" in failing(path, capsys, "--to", "O1", "-o", path)
+    assert "-o is the checkpoint file itself" in failing(path, capsys, "--to", "O1", "-o", path)
     assert "cannot write" in failing(path, capsys, "--to", "O1", "-o", tmp_path / "no" / "o.pt")
 
 

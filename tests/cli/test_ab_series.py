@@ -426,7 +426,7 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
         (["--find-keep-fp32", "O2", "--no-control"], "--find-keep-fp32 cannot be combined with --no-control"),
         (
             ["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"],
-            "--find-keep-fp32 cannot be combined with --variant: it searches the layers of one level",
+            "--find-keep-fp32 cannot be combined with --variant: it searches for the layers of one level",
         ),
     ],
 )
