@@ -147,7 +147,7 @@ def test_outputs_without_a_loss_are_refused(outputs):
 
 
 def test_several_optimizers_are_refused():
-    with pytest.raises(TypeError, match="steps one optimizer, but runner.optimizer is a dict"):
+    with pytest.raises(TypeError, match="supports one optimizer, but runner.optimizer is a dict"):
         OptimizerHook().after_train_iter(SimpleNamespace(optimizer={}, outputs={}))
 
 
