@@ -59,8 +59,8 @@ class LossScaler:
         self.min_scale = min_scale
         if self.scale_factor <= 1.0 or self.backoff_factor >= 1.0:
             raise AmpValueError(
-                f"A loss scale grows by more than 1 and backs off by less than 1, not by {self.scale_factor:g} and "
-                f"{self.backoff_factor:g}."
+                f"The factors must be more than 1 for growth and less than 1 for backoff, not {self.scale_factor:g} "
+                f"and {self.backoff_factor:g}."
             )
         scale = parse_scale("init_scale", init_scale)
         self.scaler = _CountingScaler(

@@ -32,7 +32,7 @@ class PatchStack:
         self._add_restore(_restore, owner, name, before)
 
     def set_in_dict(self, owner, name, value):
-        """As ``set``, without the owner's ``__setattr__`` and ``__delattr__``, which may refuse unknown names."""
+        """Like ``set``, without the owner's ``__setattr__`` and ``__delattr__``, which may refuse unknown names."""
         before = vars(owner).get(name, _ABSENT)
         vars(owner)[name] = value
         self._add_restore(_restore_in_dict, owner, name, before)

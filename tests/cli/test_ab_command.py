@@ -333,7 +333,7 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
-        (["--png", "charts.gif", "script.py"], "charts.gif: its ending must be one of .png, .svg, .pdf"),
+        (["--png", "charts.gif", "script.py"], "charts.gif: its extension must be one of .png, .svg, .pdf"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
         (["--in-process", "--device", "cpu", __file__], "--in-process cannot be combined with --device"),
         (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs one process per run"),
