@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path, capsys):
 def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, capsys):
     path = tmp_path / "model.pt"
     torch.save({"model": torch.nn.Linear(2, 2)}, str(path))
-    assert "holds an object of torch.nn.modules.linear.Linear" in failing(path, capsys)
+    assert "has an object of torch.nn.modules.linear.Linear" in failing(path, capsys)
 
 
 @pytest.mark.parametrize(

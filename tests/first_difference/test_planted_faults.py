@@ -82,7 +82,7 @@ CASES = {
         "O2",
         body(lambda x, w: F.gelu(x * w), lambda x, w: x * w * torch.sigmoid(1.7 * x * w)),
         ("gelu", "forward"),
-        "another computation stands in its place: mul, sigmoid",
+        "another computation replaces it: mul, sigmoid",
     ),
     "missing": ("O4", body(lambda x, w: x + tanh(x, w), tanh), ("add", "forward"), "it is missing"),
     "half": (
