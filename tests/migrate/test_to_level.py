@@ -256,7 +256,7 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
         (("model = mlp()", "model = nn.DataParallel(mlp()).cuda()"), r"train.py:1\d: the model is wrapped"),
         (("loss.backward()  # of one batch", "(lambda: loss.backward())()"), r"train.py:2\d: this backward pass"),
         (("optimizer = ", "class Own:\n    optimizer = torch.optim.Adam(model.parameters())\noptimizer = "),
-         r"train.py:1\d: this optimizer is made neither"),
+         r"train.py:1\d: this optimizer is created neither"),
         (("torch.manual_seed(0)\n", "x = f(); y = g(); loss.backward(x)\n"), "train.py:5: this backward pass"),
         (("optimizer.step()", "take_step()"), r"train.py:2\d: no step of an optimizer is seen"),
         (("result =", "model.half()\nresult ="), r"train.py:\d+: model: a model is cast to half.*remove the cast"),

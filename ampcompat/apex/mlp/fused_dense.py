@@ -1,6 +1,6 @@
 """``FusedDense`` and ``FusedDenseGeluDense``: a linear layer, and two with a GELU between them.
 
-The GELU is the approximation by tanh, as in Apex, so that weights trained there give the same outputs. Params are
+The GELU is the tanh approximation, as in Apex, so that weights trained with Apex give the same outputs. Params are
 initialized as in ``torch.nn.Linear``; Apex left them uninitialized.
 """
 
