@@ -265,7 +265,7 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
         (("import torch", "import torch\nfrom apex import amp"), "uses Apex or ampcompat already"),
         (("import torch", "import torch\nimport ampcompat"), "uses Apex or ampcompat already"),
         (("result =", "def other():\n    other_optimizer = torch.optim.SGD(model.parameters())\nresult ="),
-         "another function than that of line 1"),
+         "a different function than that of line 1"),
         (("torch.manual_seed(0)", "def f(:"), "is not Python 3"),
     ],
 )  # fmt: skip
