@@ -146,7 +146,7 @@ def gradient_histogram(source: Union[GradientSource, List[GradientSource], None]
             since ``amp.initialize``, a sample of every tenth backward pass.
 
     Returns:
-        A ``tools.diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` are text.
+        A ``tools.diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` return text.
         ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (below 2**-24),
         ``subnormal_fraction()`` is that of values with fewer bits, ``overflow_fraction()`` that of values above 65504.
         At a loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.

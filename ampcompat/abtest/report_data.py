@@ -168,7 +168,7 @@ class Run:
         return set(self.loss.columns[1])
 
     def problem(self):
-        """Return what is wrong with the values as a whole, or None."""
+        """Return the error in the values as a whole, or None."""
         if self.samples is not None and len(self.samples) != len(self.step_seconds):
             return f"has samples of {len(self.samples)} steps and times of {len(self.step_seconds)}"
         return "has repeats of repeats" if any(each.repeats for each in self.repeats) else None

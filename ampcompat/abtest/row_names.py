@@ -20,7 +20,7 @@ def are_scripts(report):
 
 
 def noun(report):
-    """Return what a row is called: "level" or "script"."""
+    """Return the word for a row: "level" or "script"."""
     return "script" if are_scripts(report) else "level"
 
 

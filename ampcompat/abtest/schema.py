@@ -264,7 +264,7 @@ class Series:
     )
 
     def problem(self):
-        """Return what is wrong with the columns, or None."""
+        """Return the error in the columns, or None."""
         lengths = {len(each) for each in (self.steps, self.losses, self.values) if each is not None}
         return "has columns of different lengths" if len(lengths) > 1 else None
 

@@ -68,7 +68,7 @@ def describe(package):
             "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ampcompat's comes before it."
         )
     elif has_submodule(package, "amp"):
-        text = "The Apex at {} has an amp of its own; ampcompat's comes before it."
+        text = "The Apex at {} has its own amp; ampcompat's comes before it."
     else:
         text = (
             "The Apex at {} no longer has an amp; ampcompat's comes before it, and its compiled parts are used where "

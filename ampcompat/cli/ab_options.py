@@ -33,7 +33,7 @@ EXCLUSIONS = (
     (
         "first_difference",
         "plan resume live find_keep_fp32 forecast levels png csv tensorboard markdown latex launcher",
-        "it compares one step, and trains nothing",
+        "it compares one step and does not train",
     ),
 )
 
@@ -94,7 +94,7 @@ def _add_process_options(add):
 def _numbers(text):
     found = text.split(",")
     if len(set(found)) < len(found) or not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different GPUs, such as 0,1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct GPUs, such as 0,1")
     return found
 
 

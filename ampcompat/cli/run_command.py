@@ -127,7 +127,7 @@ def _check_statistics(parser, options):
 
 
 def file_to_write(text):
-    """Return the absolute name of a file that can be written; otherwise raise an error for argparse."""
+    """Return the absolute path of a file that can be written; otherwise raise an error for argparse."""
     path = os.path.abspath(text)
     if os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")

@@ -239,7 +239,7 @@ def _kind_and_text(differences):
 
 
 def _missing(difference):
-    """Return what is missing for a judgement by a difference."""
+    """Return what is missing to judge a difference."""
     if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
         text = (
             "it is only known to \u00b1 {}, because the losses of a window scatter; train longer, or with larger "

@@ -73,6 +73,6 @@ def _path_of(file):
 def _refusal(path, other):
     return (
         f"this run would continue from {path}, the checkpoint of the run {other}, and could not be compared. Give "
-        f"run files of its own: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
+        f"run its own files: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
         f"runs/{PLACEHOLDER}; or start the script without resuming"
     )

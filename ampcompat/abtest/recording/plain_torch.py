@@ -170,7 +170,7 @@ class PlainTraining:
 
         return watched
 
-    # -- what the recorder is told -------------------------------------------------------------------------------------
+    # -- reports to the recorder ---------------------------------------------------------------------------------------
 
     def _before_backward(self, loss):
         if not self._recorder.is_initialized:

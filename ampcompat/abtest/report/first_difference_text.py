@@ -37,7 +37,7 @@ def _first(first, compared):
 
 
 def _what(first):
-    return "it " + first.told if first.told.split()[0] in ("takes", "computes", "runs") else first.told
+    return "it " + first.told if first.told.split()[0] in ("takes", "uses", "computes", "runs") else first.told
 
 
 def _place(op):

@@ -56,7 +56,7 @@ def _table(report, summary):
 
 
 def _notes(report):
-    """Return what was measured, where, and what the columns mean, one sentence each."""
+    """Return what was measured and where, and the meaning of the columns, one sentence each."""
     values, runs = report.environment, report.runs.values()
     seeds = sorted({1 + len(run.repeats) for run in runs})
     told = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds)) or "no"

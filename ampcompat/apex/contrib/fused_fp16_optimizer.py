@@ -182,7 +182,7 @@ def _flatten(params):
 
 
 def _are_parts(groups, vectors):
-    """Return whether ``vectors`` are what ``_flatten`` made of the groups."""
+    """Return whether ``vectors`` are the results of ``_flatten`` for the groups."""
     if len(groups) != len(vectors):
         return False
     parts = (zip(group, _split(vector, [param.shape for param in group])) for group, vector in zip(groups, vectors))

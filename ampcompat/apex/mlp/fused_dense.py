@@ -60,7 +60,7 @@ class FusedDenseGeluDense(torch.nn.Module):
         return fused_dense_gelu_dense_function(input, self.weight1, self.bias1, self.weight2, self.bias2)
 
     def extra_repr(self):
-        """Return what ``repr`` shows between the parentheses."""
+        """Return the text between the parentheses of ``repr``."""
         return (
             f"in_features={self.in_features}, intermediate_features={self.intermediate_features}, "
             f"out_features={self.out_features}"

@@ -90,5 +90,5 @@ class MLP(torch.nn.Module):
         return mlp_function(self.bias, self.activation, input, *(self.weights + self.biases))
 
     def extra_repr(self):
-        """Return what ``repr`` shows between the parentheses."""
+        """Return the text between the parentheses of ``repr``."""
         return f"MLP sizes: {self.mlp_sizes}, Bias={self.bias}, activation={self.activation}"

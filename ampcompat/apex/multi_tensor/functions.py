@@ -84,7 +84,7 @@ def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, 
 
 
 def _norms(noop_flag, xs, factor, per_tensor):
-    """Return what ``multi_tensor_l2norm`` returns, times ``factor``."""
+    """Return the result of ``multi_tensor_l2norm``, times ``factor``."""
     with torch.no_grad():
         device = noop_flag.device
         norms = torch.zeros(len(xs), dtype=torch.float32, device=device)

@@ -35,7 +35,7 @@ class _FusedNorm(torch.nn.Module):
                 torch.nn.init.zeros_(self.bias)
 
     def extra_repr(self):
-        """Return what ``repr`` shows between the parentheses."""
+        """Return the text between the parentheses of ``repr``."""
         return f"{tuple(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 

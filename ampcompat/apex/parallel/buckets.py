@@ -84,7 +84,7 @@ class Bucket:
         self._work = dist.all_reduce(self._sent, group=group, async_op=True)
 
     def _prepared(self, flat):
-        """Return what is to be summed over the processes; may be ``flat`` itself."""
+        """Return the tensor to sum over the processes; may be ``flat`` itself."""
         # gloo supports bfloat16 only in recent torch; the sum in float32 is at least as exact.
         in_fp32 = self._options.always_fp32 or (
             flat.dtype is getattr(torch, "bfloat16", None) and flat.device.type == "cpu"

@@ -95,7 +95,7 @@ def warning(foreseen):
     scaled = "" if foreseen.scale == 1.0 else " at the loss scale"
     text = (
         f"the largest absolute value of the {what(growth)} has grown {_times(growth)} in {len(growth.values)} passes, "
-        f"to {_short(growth.values[-1] * foreseen.scale)}{scaled}. If it goes on like this, it exceeds the largest "
+        f"to {_short(growth.values[-1] * foreseen.scale)}{scaled}. If this continues, it exceeds the largest "
         f"{foreseen.dtype} ({number(foreseen.limit * foreseen.scale)}) in about {passes} "
         f"pass{'' if passes == 1 else 'es'}."
     )

@@ -233,7 +233,7 @@ class _Comparison:
         """Note the first operation that only one of the steps has; sums of gradients do not count."""
         for record, paired, told in (
             (self._reference, self._reference_paired, "only the baseline has {}"),
-            (self._compared, self._pairs, "the baseline lacks {}"),
+            (self._compared, self._pairs, "the baseline does not have {}"),
         ):
             for op in record.ops:
                 is_counted = op.direction == "forward" or (op.place.model is not None and op.base != "add")

@@ -100,7 +100,7 @@ class OpErrors:
         return alone if math.isfinite(alone) else self._units(tensor, result, self._dtype)
 
     def fault(self, rule, has_half, dtypes):
-        """Return what is wrong with the operation, or None.
+        """Return the problem with the operation, or None.
 
         Args:
             rule: of the op table for its function, if functions cast; None in a backward pass.

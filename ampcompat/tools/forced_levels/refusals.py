@@ -23,9 +23,9 @@ def float64(optimizer, made_at, level):
 
 
 def gradients_per_sample(optimizer, made_at, level):
-    """Return the error that gradients per sample would be scaled, or half."""
+    """Return the error that per-sample gradients would be scaled, or half."""
     return AmpError(
-        f"{type(optimizer).__name__} of {made_at} uses gradients per sample (opacus), which are clipped before opt "
+        f"{type(optimizer).__name__} of {made_at} uses per-sample gradients (opacus), which are clipped before opt "
         f"level {level} could unscale them and make them float32. Train without privacy, or at --opt-level O0."
     )
 

@@ -15,7 +15,7 @@ from .line_breaking import broken_comment
 from .variable_passing import DEVICE
 
 _LOADER = '''def {loader}({scaler}, state):
-    """Load a GradScaler's state, or what Apex's amp.state_dict() returned."""
+    """Load the state of a GradScaler, or of Apex's amp.state_dict()."""
     if "loss_scaler0" in state:
         old, state = state["loss_scaler0"], {scaler}.state_dict()
         state.update(scale=old["loss_scale"], _growth_tracker=old["unskipped"])

@@ -200,7 +200,7 @@ def _is_state_call(call):
 
 
 def _bare(expression):
-    """Return an expression without parentheses around it, which an argument does not need."""
+    """Return an expression without its enclosing parentheses, which an argument does not need."""
     return expression.with_changes(lpar=(), rpar=()) if getattr(expression, "lpar", ()) else expression
 
 

@@ -49,7 +49,7 @@ def _before(source, steps, initialize, call):
 
 
 def _done_to(model, step):
-    """Return what a statement does to a model: ``half``, ``wrapped``, ``made`` (again), or None."""
+    """Return the effect of a statement on a model: ``half``, ``wrapped``, ``made`` (again), or None."""
     targets = _targets(step.node)
     for call in step.calls():
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("half", "float"):
